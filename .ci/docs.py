@@ -22,7 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from models.families import FAMILIES, part  # noqa: E402
+from models import families  # noqa: E402
+from models.families import family, part  # noqa: E402
 from toolkit.errors import Inconclusive, ParityDrift, UserError  # noqa: E402
 from toolkit.parity import mutants  # noqa: E402
 from toolkit.parity.job.pair import TIME_LIMIT  # noqa: E402
@@ -31,6 +32,8 @@ from toolkit.recipe.recipe import Recipe  # noqa: E402
 from toolkit.run_folder import checkpoint  # noqa: E402
 from toolkit.terminal.failure import UNFORESEEN  # noqa: E402
 
+#: The families, that of recipes which name none first.
+FAMILIES = sorted(families.FAMILIES, key=lambda name: not family(name).is_default)
 DOCUMENTS = (
     *("README.md", "README.zh.md", "recipes/README.md", "models/README.md", "toolkit/parity/README.md"),
     ".github/CONTRIBUTING.md",
@@ -175,8 +178,7 @@ def heads() -> str:
     """Return the heads that tasks use, and of which families."""
     users = defaultdict(set)
     for _, task in tasks():
-        for family, head in task.HEADS.items():
-            users[head].add(f"`{family}`")
+        users[task.HEAD].update(f"`{name}`" for name in FAMILIES if task.HEAD in family(name).heads)
     return "; ".join(f"`{head}` of {' and '.join(sorted(families))}" for head, families in users.items())
 
 

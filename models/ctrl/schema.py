@@ -104,6 +104,11 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
         raise ConfigError("n_positions", f"{config['n_positions']} is less than {length}")
 
 
+def width(config: Mapping[str, Any]) -> int:
+    """Numbers of a position's hidden state."""
+    return config["n_embd"]
+
+
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
     """Elements of each layer's largest tensors, for one text."""
     return [length * (config["n_embd"] + config["dff"] + config["n_head"] * length)] * config["n_layer"]

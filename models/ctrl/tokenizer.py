@@ -183,6 +183,11 @@ def load_tokenizer(folder: str | os.PathLike) -> CTRLTokenizer:
     return CTRLTokenizer.from_folder(folder)
 
 
+def of_kind(kind: str, path: str | os.PathLike) -> CTRLTokenizer:
+    """The tokenizer of a recipe's ``tokenizer.kind``, from its folder: all kinds are stored alike."""
+    return load_tokenizer(path)
+
+
 def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
     """Join neighbouring symbols, each time all pairs of the lowest rank, until no pair has a rank.
 
@@ -269,6 +274,10 @@ def train_bpe(
     Path(folder).mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
+
+
+#: Kinds that are trained on a recipe's text.
+TRAINED = {"bpe": train_bpe}
 
 
 def _written(symbol: str) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from models.ctrl.family import FAMILY
 from models.port.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
 
 __all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights", "load", "parameters", "select"]
 
-HEADS = ("causal_lm", "sequence_classification")
+HEADS = FAMILY.heads
 
 EMBEDDING = "transformer.w.weight"
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from models import families
+
 #: The checkpoints and data sets that this project's recipes and texts name.
 WELL_KNOWN = {
-    "model": ("google/reformer-enwik8", "google/reformer-crime-and-punishment", "Salesforce/ctrl"),
+    "model": tuple(name for family in families.FAMILIES for name in families.family(family).checkpoints),
     "dataset": ("coastalcph/lex_glue", "rajpurkar/squad", "stanfordnlp/imdb"),
 }
 TITLES = {"model": "model", "dataset": "data set"}

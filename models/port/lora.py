@@ -20,7 +20,7 @@ from models.files.tensor_file import OnDemand
 from models.port.weights import Parameter, generator
 
 #: A linear map of a layer, not of a head.
-OF_A_LAYER = re.compile(r"\.(?:layers|h)\.\d+\.")
+OF_A_LAYER = re.compile(r"^.*?\.\d+\.")
 #: Names of the two factors in an adapter's checkpoint, below the map that they adapt.
 A, B = "lora_A", "lora_B"
 

@@ -1,56 +1,21 @@
-"""Convert PaddleNLP's Reformer and CTRL to Hugging Face's configuration keys and parameter names.
+"""Convert PaddleNLP's models to Hugging Face's configuration keys and parameter names.
 
-PaddleNLP keeps a linear map's weight as (in, out), Hugging Face as (out, in); ``FAMILY/weights.py`` says which weights
-are linear maps. The layouts are those of ``save_pretrained`` of PaddleNLP 2 (``model_config.json``, with
-``init_args``) and 3 (``config.json``).
+PaddleNLP keeps a linear map's weight as (in, out), Hugging Face as (out, in). ``FAMILY/weights.py`` says which weights
+are linear maps, ``FAMILY/paddlenlp_layout.py`` what else differs. The layouts are those of ``save_pretrained`` of
+PaddleNLP 2 (``model_config.json``, with ``init_args``) and 3 (``config.json``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from models.families import FAMILIES, part
+from models.families import having, listed, part
 from models.port.schema import ConfigError
 from models.port.weights import WeightsError, to_paddle
-
-#: Prefix of each family's body in PaddleNLP and in Hugging Face.
-BODIES = {"reformer": ("reformer.", "reformer."), "ctrl": ("ctrl.", "transformer.")}
-
-#: PaddleNLP's configuration keys that have another name here.
-RENAMED = {
-    "reformer": {"num_heads": "num_attention_heads", "num_layers": "num_hidden_layers", "num_classes": "num_labels"},
-    "ctrl": {
-        "max_position_embeddings": "n_positions", "hidden_size": "n_embd", "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer", "intermediate_size": "dff", "num_classes": "num_labels",
-    },
-}  # fmt: skip
-
-#: PaddleNLP's defaults of keys for which Hugging Face has another default.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "reformer": {
-        "attention_head_size": 128,
-        "attn_layers": ["local", "local", "lsh", "local"] * 3,
-        "axial_pos_embds_dim": [256, 768],
-        "axial_pos_shape": [128, 512],
-        "feed_forward_size": 4096,
-        "hidden_dropout_prob": 0.2,
-        "hidden_size": 1024,
-        "is_decoder": True,
-        "local_attention_probs_dropout_prob": 0.2,
-        "local_attn_chunk_length": 128,
-        "lsh_attention_probs_dropout_prob": 0.1,
-        "lsh_attn_chunk_length": 256,
-        "max_position_embeddings": 65536,
-        "num_attention_heads": 8,
-        "num_buckets": 512,
-        "num_hashes": 4,
-        "vocab_size": 258,
-    },
-    "ctrl": {},
-}
 
 #: Keys on how a model runs, not what it computes.
 INERT = frozenset({
@@ -58,8 +23,37 @@ INERT = frozenset({
     "paddle_dtype", "paddlenlp_version", "use_cache", "use_flash_attention",
 })  # fmt: skip
 
-#: Tolerance for float32 sines of positions up to 50,000 from any library: such an angle is off by 0.003.
-NEAR_TABLE = 0.02
+
+@dataclass(frozen=True)
+class Layout:
+    """PaddleNLP's layout of a family: ``LAYOUT`` of ``models/FAMILY/paddlenlp_layout.py``.
+
+    Attributes:
+        theirs, ours: prefix of the body in PaddleNLP and in Hugging Face.
+        renamed: configuration keys that have another name here.
+        defaults: PaddleNLP's, of keys for which Hugging Face has another default.
+        roles: of parameters that have more names in PaddleNLP than here.
+    """
+
+    theirs: str
+    ours: str
+    renamed: Mapping[str, str]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    def settle(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Add keys that follow from the arrays; raise :class:`ConfigError` for those that the port lacks."""
+
+    def is_constant(self, name: str) -> bool:
+        """Whether this is a computed table or mask value, not a parameter."""
+        return False
+
+    def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
+        """Check that stored constants equal those computed here, so that no learned value is dropped.
+
+        Raises:
+            WeightsError: one does not.
+        """
 
 
 def family_of(stored: Mapping[str, Any]) -> str:
@@ -71,12 +65,13 @@ def family_of(stored: Mapping[str, Any]) -> str:
     flat = _flattened(stored)
     names = [flat.get("init_class"), *_texts(flat.get("architectures"))]
     classes = [name for name in names if isinstance(name, str)]
-    for family in FAMILIES:
+    known = having("paddlenlp_layout")
+    for family in known:
         if flat.get("model_type") == family or any(name.lower().startswith(family) for name in classes):
             return family
     said = flat.get("model_type") or next(iter(classes), None)
     what = f"describes {said!r:.60}" if said else "does not say of which model it is"
-    raise ConfigError("architectures", f"{what}; Reformer and CTRL are read")
+    raise ConfigError("architectures", f"{what}; {listed(known)} are read")
 
 
 def hf_config(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -84,24 +79,19 @@ def hf_config(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> di
 
     Args:
         stored: PaddleNLP's ``config.json`` or ``model_config.json``.
-        arrays: the checkpoint's, by PaddleNLP's names; they give CTRL's number of positions if no key does.
+        arrays: the checkpoint's, by PaddleNLP's names.
 
     Raises:
         ConfigError: another kind of model, an unknown key, or a value that the port lacks.
     """
     family = family_of(stored)
     flat = _flattened(stored)
-    keys = dict(DEFAULTS[family])
+    layout = _layout(family)
+    keys = dict(layout.defaults)
     for key, value in flat.items():
         if key not in INERT:
-            keys[RENAMED[family].get(key, key)] = value
-    if family == "reformer":
-        _check_layers(keys)
-    elif "n_positions" not in keys and (table := _positions(arrays)) is not None:
-        keys["n_positions"] = len(table)
-    if family == "ctrl" and keys.get("layer_norm_epsilon", 1e-6) != 1e-6:
-        given = keys["layer_norm_epsilon"]
-        raise ConfigError("layer_norm_epsilon", f"{given} is that of every layer in PaddleNLP; only 1e-06 is supported")
+            keys[layout.renamed.get(key, key)] = value
+    layout.settle(keys, arrays)
     if keys.get("id2label"):
         keys.pop("num_labels", None)
     schema = part(family, "schema")
@@ -125,15 +115,14 @@ def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> I
     family = config["model_type"]
     weights = part(family, "weights")
     resolved = part(family, "schema").resolve(config)
-    theirs, ours = BODIES[family]
+    layout = _layout(family)
+    theirs, ours = layout.theirs, layout.ours
     roles = {
         name: parameter.role for head in weights.HEADS for name, parameter in weights.parameters(resolved, head).items()
     }
-    roles["lm_head.decoder.bias"] = "bias"
-    if family == "ctrl":
-        roles["lm_head.weight"] = "embedding"  # also where it is tied
-    whole = any(name.startswith(theirs) for name in arrays)
-    renamed = {_renamed(name, theirs if whole else "", ours, roles): name for name in arrays if not _constant(name)}
+    roles.update(layout.roles)
+    prefix = theirs if any(name.startswith(theirs) for name in arrays) else ""
+    renamed = {_renamed(name, prefix, ours, roles): name for name in arrays if not layout.is_constant(name)}
     unknown = [original for name, original in renamed.items() if name not in roles]
     missing = [name for name in roles if name.startswith(ours) and name not in renamed]
     if unknown or missing:
@@ -141,9 +130,9 @@ def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> I
         lacking = f"{len(missing)} missing ({', '.join(missing[:3])})" if missing else ""
         said = " and ".join(filter(None, (found, lacking)))
         raise WeightsError(f"not PaddleNLP's layout of this {family} model: of its parameters {said}")
-    _check_constants(family, arrays, resolved)
+    layout.check_constants(arrays, resolved)
     for name, original in renamed.items():
-        yield name, np.ascontiguousarray(to_paddle(_numbers(arrays[original]), roles[name]))
+        yield name, np.ascontiguousarray(to_paddle(numbers(arrays[original]), roles[name]))
 
 
 def _flattened(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,23 +149,12 @@ def _flattened(stored: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def _layout(family: str) -> Layout:
+    return part(family, "paddlenlp_layout").LAYOUT
+
+
 def _texts(names: Any) -> Iterator[str]:
     yield from (name for name in (names if isinstance(names, list) else []) if isinstance(name, str))
-
-
-def _check_layers(keys: Mapping[str, Any]) -> None:
-    """Check that ``attn_layers``, which counts layers here, agrees with PaddleNLP's ``num_hidden_layers``."""
-    kinds, count = keys["attn_layers"], keys.get("num_hidden_layers")
-    if count is not None and isinstance(kinds, list) and len(kinds) != count:
-        raise ConfigError("num_hidden_layers", f"{count} does not fit the {len(kinds)} entries of attn_layers")
-
-
-def _constant(name: str) -> bool:
-    """Whether this is a computed table or mask value, not a parameter."""
-    last = name.rsplit(".", 1)[-1]
-    return name in ("ctrl.pos_encoding.weight", "pos_encoding.weight") or last in (
-        "mask_value_float16", "mask_value_float32", "self_mask_value_float16", "self_mask_value_float32",
-    )  # fmt: skip
 
 
 def _renamed(name: str, theirs: str, ours: str, roles: Mapping[str, str]) -> str:
@@ -185,35 +163,7 @@ def _renamed(name: str, theirs: str, ours: str, roles: Mapping[str, str]) -> str
     return name if name in roles else ours + name
 
 
-def _positions(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    return next((arrays[name] for name in ("ctrl.pos_encoding.weight", "pos_encoding.weight") if name in arrays), None)
-
-
-def _check_constants(family: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-    """Check that stored constants equal those computed here, so that no learned value is dropped."""
-    if family == "reformer":
-        known = part(family, "weights").MASK_CONSTANTS
-        for name, value in arrays.items():
-            constant = known.get(name.rsplit(".", 1)[-1])
-            if constant is not None and not np.allclose(_numbers(value), constant, rtol=1e-2):
-                raise WeightsError(f"{name}: it is not the {constant} of the model")
-        return
-    table = _positions(arrays)
-    if table is None:
-        return
-    rates = 10000.0 ** (-np.arange(0, config["n_embd"], 2) / config["n_embd"])
-    wanted = (config["n_positions"], config["n_embd"])
-    if table.shape != wanted:
-        raise WeightsError(f"pos_encoding.weight: shape {table.shape}, but the configuration wants {wanted}")
-    for start in range(0, wanted[0], 1000):  # in parts: the table of 50,000 positions has 64 million numbers
-        rows = _numbers(table[start : start + 1000])
-        angles = np.arange(start, start + len(rows))[:, None] * rates
-        wanted_rows = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-        if not np.allclose(rows, wanted_rows, rtol=0, atol=NEAR_TABLE):
-            raise WeightsError("pos_encoding.weight: these are no sines and cosines of positions, which the port has")
-
-
-def _numbers(value: np.ndarray) -> np.ndarray:
+def numbers(value: np.ndarray) -> np.ndarray:
     """Return the values as floats. Paddle stores bfloat16, the upper half of a float32, as uint16."""
     if value.dtype == np.uint16 or value.dtype.newbyteorder("=") == np.uint16:
         return (value.astype(np.uint32) << 16).view(np.float32)

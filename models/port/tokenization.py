@@ -36,11 +36,17 @@ class Tokenizer(ABC):
         vocab_size: how many ids the model's embedding must hold.
         pad_token_id: the padding id. It is masked, so that it may also be a real token's id.
         unk_token_id: the id of unknown tokens; None if the vocabulary covers everything.
+        in_transformers: what a model card says of its use there, with ``{cut}`` and ``{length}`` to be filled in.
+        is_slow: whether transformers has to be asked for its slow tokenizer.
+        has_separator: whether it has a separator token there.
     """
 
     vocab_size: int
     pad_token_id = 0
     unk_token_id: int | None = None
+    in_transformers = ""
+    is_slow = False
+    has_separator = False
 
     def __call__(
         self,

@@ -152,6 +152,11 @@ def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) ->
     return 4 * sum(elements)
 
 
+def width(config: Mapping[str, Any]) -> int:
+    """Numbers of a position's hidden state."""
+    return config["hidden_size"]
+
+
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
     """Elements of each layer's largest tensors, for one text."""
     rest = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)

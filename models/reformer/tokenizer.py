@@ -43,6 +43,11 @@ class ByteTokenizer(Tokenizer):
     """
 
     vocab_size = 258
+    has_separator = True
+    in_transformers = """\
+The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, {cut}padded with 0 on the right to {length}
+tokens, `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
+"""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[byte + 2 for byte in text.encode("utf-8", "surrogatepass")] for text in texts]
@@ -88,6 +93,12 @@ class ReformerTokenizer(Tokenizer):
     Raises:
         ValueError: the bytes are no SentencePiece model, or a special token is not among its pieces.
     """
+
+    is_slow = True
+    in_transformers = """\
+The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that library; the tokenizer that it would
+convert the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
+"""
 
     def __init__(self, model: bytes, eos_token: str = "</s>", unk_token: str = "<unk>") -> None:
         self.model = model
@@ -228,6 +239,13 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     return ReformerTokenizer.from_folder(folder)
 
 
+def of_kind(kind: str, path: str | os.PathLike) -> Tokenizer:
+    """The tokenizer of a recipe's ``tokenizer.kind``, from its file, or its folder for ``checkpoint``."""
+    if kind == "bytes":
+        return ByteTokenizer()
+    return load_tokenizer(path) if kind == "checkpoint" else ReformerTokenizer.from_file(path)
+
+
 def holds_bytes(folder: str | os.PathLike) -> bool:
     """Whether a folder has the byte tokenizer: by its ``tokenizer.json``, or in the older form without one.
 
@@ -271,6 +289,10 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
     Path(folder).mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
+
+
+#: Kinds that are trained on a recipe's text.
+TRAINED = {"sentencepiece": train_sentencepiece}
 
 
 def _read_pieces(path: str | os.PathLike) -> bytes:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from models.port.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
+from models.reformer.family import FAMILY
 
 __all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights", "load", "parameters", "select"]
 
-HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
+HEADS = FAMILY.heads
 
 #: Constants that old checkpoints store as weights, and their required values.
 MASK_CONSTANTS = {

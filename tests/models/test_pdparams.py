@@ -259,7 +259,7 @@ def changed(folder: Path, target: Path, keys=lambda keys: keys, state=lambda sta
 
 CHANGES = {
     "another model": ({"keys": lambda keys: {**keys, "model_type": "ernie", "architectures": ["ErnieModel"]}},
-                      "describes 'ernie'; Reformer and CTRL are read"),
+                      "describes 'ernie'; CTRL and Reformer are read"),
     "an unknown key": ({"keys": lambda keys: {**keys, "n_embed": 3}}, "n_embed: unknown key, did you mean n_embd"),
     "an epsilon": ({"keys": lambda keys: {**keys, "layer_norm_epsilon": 1e-5}}, "layer_norm_epsilon: 1e-05"),
     "a missing layer": ({"state": lambda state: {k: v for k, v in state.items() if "h.1." not in k}}, "16 missing"),

@@ -97,7 +97,8 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 for part in ("__main__", "tokens", "kernel_server"):
     __import__("toolkit.parity.reference." + part)
-for part in ("reformer.reference", "ctrl.reference", "ctrl.reference_stages", "pair.reference"):
+for part in ("reformer.reference", "reformer.reference_tokens", "ctrl.reference", "ctrl.reference_stages",
+             "ctrl.reference_tokens", "pair.reference"):
     __import__("toolkit.parity.families." + part)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -25,7 +25,7 @@ import json, sys
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.reference.tokens import tokens
-print(json.dumps(as_json(tokens(from_json(TokenizerJob, json.loads(sys.stdin.read()))))))
+print(json.dumps(as_json(tokens(from_json(TokenizerJob, json.loads(sys.stdin.read())), "reformer"))))
 """
 
 
@@ -52,7 +52,7 @@ def theirs(job) -> list[Tokens]:
 
 
 def findings(theirs: list[Tokens], job: TokenizerJob) -> list[Finding]:
-    return judge(ReferenceResult(tokens=theirs), CandidateResult(tokens=tokens(job))).findings
+    return judge(ReferenceResult(tokens=theirs), CandidateResult(tokens=tokens(job, "reformer"))).findings
 
 
 def test_the_offsets_are_the_reference_s_on_the_adversarial_texts_too(theirs, job):
@@ -71,13 +71,13 @@ def test_offsets_that_are_off_by_one_are_caught(theirs, job, monkeypatch, shift)
 
     for kind in right:
         monkeypatch.setattr(kind, "encode_with_offsets", shifted)
-    caught = differing(theirs, tokens(job))
+    caught = differing(theirs, tokens(job, "reformer"))
     assert list(caught) == ["offsets"] and len(caught["offsets"]) > 500
     assert findings(theirs, dataclasses.replace(job, offsets=False)) != []  # nor may the port leave them away
 
 
 def test_offsets_are_compared_only_where_the_task_uses_them(job):
-    assert tokens(dataclasses.replace(job, offsets=False))[0].offsets is None
+    assert tokens(dataclasses.replace(job, offsets=False), "reformer")[0].offsets is None
 
 
 def test_offsets_in_bytes_are_not_taken_for_characters(theirs, job, monkeypatch):
@@ -90,4 +90,4 @@ def test_offsets_in_bytes_are_not_taken_for_characters(theirs, job, monkeypatch)
 
     for kind in right:
         monkeypatch.setattr(kind, "encode_with_offsets", in_bytes)
-    assert {1, 2} <= set(differing(theirs, tokens(job))["offsets"])
+    assert {1, 2} <= set(differing(theirs, tokens(job, "reformer"))["offsets"])

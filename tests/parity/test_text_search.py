@@ -52,8 +52,8 @@ def test_a_tokenizer_that_the_family_has_not_is_wrong_usage(tokenizer, capsys):
 
 def test_everything_of_a_tokenizer_that_is_compared_has_the_line_that_makes_it():
     root = Path(__file__).resolve().parents[2]
-    for kind in ("bytes", "sentencepiece", "ctrl"):
-        places = tokenizer_places(TokenizerJob(kind, [], 8))
+    for kind, model in (("bytes", "reformer"), ("sentencepiece", "reformer"), ("ctrl", "ctrl")):
+        places = tokenizer_places(TokenizerJob(kind, [], 8), model)
         for what, name in (("ids", "encode_batch"), ("left", "__call__"), ("offsets", "encode_with_offsets")):
             file, line = places[f"tokenizer:{what}"].where.partition(", ")[0].split(":")
             assert f"def {name}(" in (root / file).read_text().splitlines()[int(line) - 1]

@@ -1,13 +1,13 @@
-"""`toolkit generate`: continue a prompt with a run's language model, for CTRL after a control code."""
+"""`toolkit generate`: continue a prompt with a run's language model, in some families after a control code."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models import families
 from toolkit.commands.predict import MEND, load_run
 from toolkit.errors import UserError
-from toolkit.finetune.model_config import TITLES
 from toolkit.run_folder.read import read_json, reading
 from toolkit.tasks.interface import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
@@ -111,7 +111,7 @@ def generate_text(
     if has_control_codes(run.recipe.model.name):
         control = control or trained_codes(run)[0]
     elif control is not None:
-        title = TITLES[run.recipe.model.name]
+        title = families.family(run.recipe.model.name).title
         raise UserError(f"--control: {folder} is a run of a {title}, which knows no control codes; remove it")
     return stream(run, control, prompt, decoding, console)
 

@@ -40,30 +40,24 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
 
     Args:
         texts: of the training split.
-        control_codes: words that a trained CTRL vocabulary must hold as one token each.
+        control_codes: words that a trained vocabulary must hold as one token each, of a family that has such.
 
     Raises:
         UserError: a file that is missing or is no tokenizer, or texts that give fewer than ``vocab_size`` tokens.
     """
     choice = recipe.tokenizer
     module = families.part(recipe.model.name, "tokenizer")
-    if choice.kind == "bytes":
-        return module.ByteTokenizer()
     if choice.vocab_size is not None:
+        codes = [sorted(set(control_codes))] if hasattr(module, "check_control_code") else []
         try:
-            if choice.kind == "bpe":
-                codes = sorted(set(control_codes))
-                return _trained_once(module.train_bpe, module.load_tokenizer, list(texts), choice.vocab_size, codes)
-            return _trained_once(module.train_sentencepiece, module.load_tokenizer, list(texts), choice.vocab_size)
+            train = module.TRAINED[choice.kind]
+            return _trained_once(train, module.load_tokenizer, list(texts), choice.vocab_size, *codes)
         except ValueError as problem:
             raise recipe.error("tokenizer.vocab_size", str(problem)) from None
     written = choice.path or recipe.model.weights or ""
     try:
-        if choice.kind == "checkpoint":
-            return module.load_tokenizer(weights_folder(recipe))
-        return (module.load_tokenizer if choice.kind == "bpe" else module.ReformerTokenizer.from_file)(
-            recipe.resolve(written)
-        )
+        folder = weights_folder(recipe) if choice.kind == "checkpoint" else recipe.resolve(written)
+        return module.of_kind(choice.kind, folder)
     except OSError as problem:
         reason = problem.strerror or " ".join(str(problem).split())
         raise recipe.error(

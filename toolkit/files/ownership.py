@@ -18,6 +18,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from models import families
 from toolkit.machine.disk import writing
 
 #: The file by which a run folder is known.
@@ -26,13 +27,15 @@ LEDGER = ".toolkit-run.json"
 TEMPORARY = ".unfinished-"
 #: The folder of the gate's report in a run folder.
 REPORT = "parity"
+#: Names of constants that a port computes.
+CONSTANTS = [name for family in families.FAMILIES for name in families.family(family).constants]
 #: File that a gate leaves -> how it begins: its report, the reference's constants.
 OF_A_GATE = {
     "parity.json": rb'\{\s*"schema": \d',
     "bitwise.json": rb'\{\s*"schema": \d',
     "junit.xml": rb'(<\?xml[^>]*>\s*)?<testsuites name="parity"',
     "parity.html": rb"(?s).*<title>[^<]*, parity with the reference</title>",
-    "constants.safetensors": rb'(?s).{8}\{"[\w.]*pos_encoding":',
+    "constants.safetensors": rb'(?s).{8}\{"[\w.]*(%s)":' % "|".join(CONSTANTS).encode(),
 }
 #: Folder of a stage-by-stage gate, and the files by which it is known.
 STREAMED, IN_STREAMED = "streamed", ("key", "job.json")

@@ -49,7 +49,7 @@ def hf_folder(checkpoint: Path) -> Path:
         checkpoint: a ``.pdparams`` file beside its configuration, or a folder.
 
     Raises:
-        UnreadableFile, WeightsError, ConfigError: ValueErrors: it is not what PaddleNLP writes of a Reformer or CTRL.
+        UnreadableFile, WeightsError, ConfigError: ValueErrors: it is not what PaddleNLP writes of a family here.
         OSError: a file that is missing or may not be read.
     """
     weights = paddle_weights(checkpoint)

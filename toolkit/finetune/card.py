@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models import families
 from toolkit.files.whole import write_text
-from toolkit.finetune.model_config import TITLES
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
@@ -76,18 +76,6 @@ generate = pipeline("text-generation", {model}{slow})
 generate(prompt, do_sample=False{most})  # {prompt}
 ```
 """,
-}
-
-TOKENIZERS = {
-    "bytes": """\
-The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, {cut}padded with 0 on the right to {length}
-tokens, `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
-""",
-    "sentencepiece": """\
-The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that library; the tokenizer that it would
-convert the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
-""",
-    "bpe": "",
 }
 
 
@@ -202,8 +190,9 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
 def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
     start = f"starting from {markdown_code(recipe.model.weights)}" if recipe.model.weights else "from new weights"
     start += _commit(recipe, "model")
+    title = families.family(recipe.model.name).title
     return (
-        f"A {TITLES[recipe.model.name]} for {task.name} with {results['parameters']:,} parameters, trained {start} "
+        f"A {title} for {task.name} with {results['parameters']:,} parameters, trained {start} "
         f"with Paddle and saved in the layout of Hugging Face transformers.\n"
     )
 
@@ -273,26 +262,23 @@ def _files(recipe: Recipe) -> list[str]:
 def _loading(run: Run) -> list[str]:
     """How to load the run's model with `transformers`, and use it there as here."""
     folder, data, task = run.folder, run.recipe.data, run.task.DESCRIPTION
-    files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
     under_codes = hasattr(run.tokenizer, "control_code")
-    kind = next((kind for name, kind in files.items() if (folder / "model" / name).exists()), "bytes")
     values = {
         "auto_class": task.auto_class,
         "model": _model(folder),
-        "slow": ", use_fast=False" if kind == "sentencepiece" else "",
+        "slow": ", use_fast=False" if run.tokenizer.is_slow else "",
         "cut": "" if data.max_length == run.length else f"cut to {data.max_length} tokens, ",
         "length": run.length,
         "kept": data.max_length,
         "stride": data.stride,
         "longest": data.max_answer_length,
-        # A Reformer may have half a million positions, all of which would be filled.
+        # There may be half a million positions, all of which would be filled.
         "most": "" if under_codes else ", max_new_tokens=100",
         "prompt": "the prompt's first word is a control code" if under_codes else "the prompt is a text to go on from",
     }
-    texts = [LOAD, TOKENIZERS[kind]]
-    # The question-answering pipeline cannot separate question and context if the tokenizer has no separator token; that
-    # of bytes has one.
-    if task.pipeline_tag != "question-answering" or kind == "bytes":
+    texts = [LOAD, run.tokenizer.in_transformers]
+    # The question-answering pipeline cannot separate question and context if the tokenizer has no separator token.
+    if task.pipeline_tag != "question-answering" or run.tokenizer.has_separator:
         texts.append(PIPELINES[task.pipeline_tag])
     return [text.format(**values) for text in texts if text]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from models import families
 from toolkit.finetune.assembly import Job
 from toolkit.machine import runtime
 from toolkit.machine.disk import missing_room, size_of
@@ -58,12 +59,12 @@ def check_device(recipe: Recipe, device: str, processes: int) -> None:
 def describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
     """Print a line each on the data, the model and what came from the hub, and the notes on the recipe and the data."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
-    layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
+    layers = families.part(recipe.model.name, "weights").depth(job.config)
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
     console.print(
-        f"model  {len(layers)} layers, {job.parameters:,} parameters ({origin}), on {device}",
+        f"model  {layers} layers, {job.parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
     for section in recipe.found.commits:

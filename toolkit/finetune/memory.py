@@ -105,7 +105,7 @@ def training_of(
         config: resolved, of the model that trains.
         length: tokens that texts are padded to.
         device: of the run; that of the recipe if absent.
-        backward: of a Reformer, in the place of the recipe's.
+        backward: in the place of the recipe's.
     """
     train = recipe.train
     return training_memory(

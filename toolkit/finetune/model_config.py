@@ -18,9 +18,6 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
 
-#: Name of each family in texts.
-TITLES = {"reformer": "Reformer", "ctrl": "CTRL"}
-
 #: Keys that follow from data and task: a recipe must not set them.
 FROM_THE_DATA = ("num_labels", "id2label", "label2id", "problem_type")
 
@@ -30,7 +27,7 @@ PROBLEM_TYPES = {"multi_label": "multi_label_classification", "regression": "reg
 
 def head_of(recipe: Recipe) -> str:
     """The head that the recipe's task puts on its model, one of ``CLASSES`` of the family's modeling."""
-    return task_of(recipe).HEADS[recipe.model.name]
+    return task_of(recipe).HEAD
 
 
 def model_class(recipe: Recipe) -> Any:
@@ -41,7 +38,7 @@ def model_class(recipe: Recipe) -> Any:
 def port_settings(recipe: Recipe) -> dict[str, Any]:
     """Settings of the port that are no part of the model. A backward that is not settled yet
     (:mod:`toolkit.finetune.backward`) is left to the port: a model that does not train needs none."""
-    settings = {"backward": recipe.model.backward, "residual": recipe.model.residual}
+    settings = {key: getattr(recipe.model, key) for key in families.family(recipe.model.name).settings}
     return {key: value for key, value in settings.items() if value not in (None, "auto")}
 
 
@@ -214,17 +211,20 @@ def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
 
 def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
     """Refuse another shape for a stored position table; ``data.max_length`` decides which rows train."""
-    shape = recipe.model.config.get("axial_pos_shape")
-    own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get("axial_pos_shape")
+    key = families.family(recipe.model.name).table_key
+    shape = recipe.model.config.get(key)
+    own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get(key)
     if stored and shape not in (None, own):
         message = f"{shape} is not the checkpoint's {own}; remove it: of a longer table, the first rows are trained"
-        raise recipe.error("model.config.axial_pos_shape", message)
+        raise recipe.error(f"model.config.{key}", message)
 
 
 def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
-    """A language model must not see ahead; every other head must. CTRL is always causal and has no such key."""
+    """A language model must not see ahead; every other head must. Some families are always causal, and have no such
+    key."""
     causal = head_of(recipe) == "causal_lm"
-    if config.get("is_decoder", causal) == causal:
+    key = families.family(recipe.model.name).causal_key
+    if config.get(key, causal) == causal:
         return
     why = (
         "a language model must not see the words that it predicts; set true"
@@ -233,7 +233,7 @@ def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
         if head_of(recipe) == "sequence_classification"
         else f"{recipe.task} needs each position to see the whole text; set false"
     )
-    raise recipe.error("model.config.is_decoder", why)
+    raise recipe.error(f"model.config.{key}", why)
 
 
 def _check_keys(recipe: Recipe, keys: Mapping[str, Any]) -> None:
@@ -294,5 +294,5 @@ def _read(recipe: Recipe, path: Path) -> dict[str, Any]:
         raise recipe.error("model.weights", str(problem)) from None
     name = recipe.model.name
     if keys.get("model_type", name) != name:
-        raise recipe.error("model.weights", f"{path} does not describe a {TITLES[name]}")
+        raise recipe.error("model.weights", f"{path} does not describe a {families.family(name).title}")
     return keys

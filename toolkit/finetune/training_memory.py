@@ -141,12 +141,12 @@ def training_memory(
 
 def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:
     """Bytes of what the layers compute of one text in float32."""
-    layers = families.part(model, "schema").layer_elements(config, length)
+    schema = families.part(model, "schema")
+    layers = schema.layer_elements(config, length)
     if backward == "autograd":
         return KEPT * sum(layers)
-    width = config["hidden_size"] if "hidden_size" in config else config["n_embd"]
     between = STREAMS if backward == "reversible" else INPUTS * len(layers)
-    return AGAIN * max(layers) + between * length * width
+    return AGAIN * max(layers) + between * length * schema.width(config)
 
 
 def amount(size: float) -> str:

@@ -13,6 +13,7 @@ from models.families import lazy
 
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate as run_gate
+    from toolkit.parity.job.family import ported as ported
     from toolkit.parity.job.interpreter import reference_interpreter as reference_interpreter
     from toolkit.parity.job.job import TrainingSettings as TrainingSettings
     from toolkit.parity.job.launch import worker_environment as worker_environment
@@ -43,6 +44,7 @@ __all__, __getattr__ = lazy(
         "dtypes_of": "job.request",
         "float32_bounds": "judge.bounds",
         "gate_memory": "job.stretch",
+        "ported": "job.family",
         "make_request": "options",
         "randomize_constants": "job.synthetic",
         "reference_interpreter": "job.interpreter",

@@ -17,6 +17,7 @@ from rich.console import Console
 from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import batch_of, is_streamed, job_of, labels_of, scratch_job, workers_of, write_job
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.kernel_messages import KINDS
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.records import as_json
@@ -136,7 +137,7 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
     """
     remove_report(folder)
     if is_streamed(request):
-        smaller = "--layers 4 n_embd=320 dff=1024 vocab_size=5000"
+        smaller = ported(request.model).smaller
         raise UserError(f"a model this large is not compared as a whole; take a smaller one, such as {smaller}")
     weights, _ = randomize_constants(request.weights, request.seed)
     with scratch_job() as job:

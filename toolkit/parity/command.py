@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from models.families import FAMILIES
+from models.families import FAMILIES, default
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
+from toolkit.parity.job.family import ported
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -18,7 +19,7 @@ COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
 MOST_LAYERS = 10_000
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
-CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
+CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
 
 
 class RecordedDtype(click.Choice):
@@ -36,6 +37,9 @@ class RecordedDtype(click.Choice):
         return super().convert(value, param, ctx)
 
 
+#: Families with several kinds of attention, and the kinds.
+WITH_ATTENTIONS = [name for name in FAMILIES if ported(name).attentions]
+ATTENTIONS = dict.fromkeys(kind for name in WITH_ATTENTIONS for kind in ported(name).attentions)
 MODEL = click.option("--model", type=click.Choice(FAMILIES), required=True, help="The port to judge.")
 DTYPE_OR_BFLOAT16 = click.option(
     "--dtype",
@@ -48,13 +52,18 @@ DEVICES = click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), def
 OUTPUT = click.option(
     "--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True, help="Of the reports."
 )
-HEAD = click.option(
-    "--head", type=click.Choice(HEADS), help="Default: sequence_classification of reformer, causal_lm of ctrl."
-)
+
+
+def _defaults(field: str) -> str:
+    """What each family's default is, in words."""
+    return ", ".join(f"{getattr(ported(name).defaults, field)} of {name}" for name in FAMILIES)
+
+
+HEAD = click.option("--head", type=click.Choice(HEADS), help=f"Default: {_defaults('head')}.")
 LENGTH = click.option(
     "--length",
     type=COUNT,
-    help="Tokens a sequence, or the next length that fits; default: 320 of reformer, 54 of ctrl.",
+    help=f"Tokens a sequence, or the next length that fits; default: {_defaults('length')}.",
 )
 SEED = click.option(
     "--seed", type=SEEDS, default=0, show_default=True, help="Of the weights, the tokens and all draws."
@@ -84,10 +93,12 @@ DESCRIPTION = (
     MODEL,
     OVERRIDES,
     HEAD,
-    click.option("--layers", type=click.IntRange(1, MOST_LAYERS), help="Default: 6 of reformer, all 48 of ctrl."),
-    click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed."),
+    click.option("--layers", type=click.IntRange(1, MOST_LAYERS), help=f"Default: {_defaults('layers')}."),
+    click.option(
+        "--attention", type=click.Choice(list(ATTENTIONS)), help=f"Of {', '.join(WITH_ATTENTIONS)}; default: the first."
+    ),
     LENGTH,
-    click.option("--batch-size", type=COUNT, help="Default: 3 of reformer, 5 of ctrl; fewer, but 2, of long texts."),
+    click.option("--batch-size", type=COUNT, help=f"Default: {_defaults('batch_size')}; fewer, but 2, of long texts."),
     click.option(
         "--weights",
         "weights_from",
@@ -473,7 +484,7 @@ def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], 
     "--tokenizer",
     "tokenizer_from",
     metavar="FOLDER|bytes",
-    help="A Hugging Face folder; or, of reformer, bytes. Default: a small one, learnt from Python's own texts.",
+    help="A Hugging Face folder; or, where they are tokens, bytes. Default: a small one, learnt from Python's texts.",
 )
 @click.option("--seed", type=SEEDS, default=0, show_default=True, help="Of the texts.")
 @takes(REFERENCE_PYTHON)

@@ -62,7 +62,9 @@ def make_request(
         raise UserError(f"--attention: the layers of {model} are alike")
     if reference_reversible and not known.own_backward:
         raise UserError(f"--reference-reversible: {model} has no reversible backward")
-    whole, fit = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    whole, fit = configuration(
+        model, head, attention or next(iter(known.attentions), ""), layers, length, overrides, weights_from
+    )
     config, length = {**whole, **fit.cut}, fit.length
     batch_size = batch_size or _default_batch_size(model, length)
     _check_memory(model, whole, head, length, batch_size)
@@ -107,7 +109,7 @@ def _default_batch_size(model: str, length: int) -> int:
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
-    """Refuse a model too large for this machine's memory. A large CTRL goes stage by stage and is never held whole."""
+    """Refuse a model too large for this machine's memory. What goes stage by stage is never held whole."""
     resolved = part(model, "schema").resolve(config)
     each = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
     if problem := too_large(model, resolved, head, length, batch_size, each):
@@ -262,8 +264,8 @@ def configuration(
         raise UserError(f"--length {length}: {error.key}: {error.advice({LENGTH: '--length'}, '')}") from None
     except ConfigError as error:
         raise UserError(str(error)) from None
-    if made_up and "max_position_embeddings" in fit.keys:
-        config["max_position_embeddings"] = fit.length
+    if made_up:
+        config.update({key: value for key, value in known.keys_of_length(fit.length).items() if key in fit.keys})
     return {**fit.keys, **config}, fit
 
 

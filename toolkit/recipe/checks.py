@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+
+from models import families
 from toolkit.files.text_encoding import is_encoding
 from toolkit.recipe import yaml_source
 from toolkit.recipe.keys import (
@@ -12,7 +14,6 @@ from toolkit.recipe.keys import (
     ENCODED_KINDS,
     FILE_KINDS,
     PROBLEM_METRICS,
-    TOKENIZER_KINDS,
     TRAINED_KINDS,
 )
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 def check_task(recipe: Recipe) -> None:
     """Check the recipe against its task."""
     task = recipe.task_module
-    if recipe.model.name not in task.HEADS:
-        raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
+    able = [name for name in families.FAMILIES if task.HEAD in families.family(name).heads]
+    if recipe.model.name not in able:
+        raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(able)} can")
     known = list(PROBLEM_METRICS.get(recipe.data.problem_type or "", task.LOWER_IS_BETTER))
     if recipe.train.save_best not in known:
         given = recipe.train.save_best or ""
@@ -61,14 +63,14 @@ def check_choices(recipe: Recipe) -> None:
     _check_files(recipe)
     if data.dataset not in FILE_KINDS and data.files is not None:
         raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
-    kinds = TOKENIZER_KINDS[recipe.model.name]
+    kinds = families.family(recipe.model.name).tokenizers
     if tokenizer.kind not in kinds:
         raise recipe.error("tokenizer.kind", f"{tokenizer.kind} is not for {recipe.model.name}; {_any(kinds)} is")
-    if tokenizer.kind in TRAINED_KINDS and (tokenizer.path is None) == (tokenizer.vocab_size is None):
-        file = TRAINED_KINDS[tokenizer.kind]
+    file = TRAINED_KINDS.get(tokenizer.kind or "")
+    if file and (tokenizer.path is None) == (tokenizer.vocab_size is None):
         message = f"give path ({file}) or vocab_size (train one on this recipe's training text), and not both"
         raise recipe.error("tokenizer.path" if tokenizer.path else "tokenizer.kind", message)
-    if tokenizer.kind not in TRAINED_KINDS:
+    if not file:
         for key in ("path", "vocab_size"):
             if getattr(tokenizer, key) is not None:
                 owners = _any([kind for kind in kinds if kind in TRAINED_KINDS])

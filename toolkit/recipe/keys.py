@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
+
+from models.families import FAMILIES, default, family
 
 #: What Paddle and `datasets` keep in 32 bits.
 MOST = 2**31 - 1
@@ -14,6 +16,17 @@ MOST_SEED = 2**32 - 1
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+#: The families of models.
+KNOWN = {name: family(name) for name in FAMILIES}
+#: Settings of their ports -> the values.
+SETTINGS = {key: values for known in KNOWN.values() for key, values in known.settings.items()}
+if TYPE_CHECKING:
+    FamilyName = str
+    TokenizerKind = str
+else:
+    FamilyName = Literal[FAMILIES]
+    TokenizerKind = Literal[tuple(dict.fromkeys(kind for known in KNOWN.values() for kind in known.tokenizers))]
 
 #: Data sets that are the user's files.
 FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
@@ -63,8 +76,12 @@ PROBLEM_METRICS: dict[str, tuple[str, ...]] = {
 
 #: Likewise keys that only some models know.
 MODEL_KEYS: dict[str, dict[str, Any]] = {
-    "reformer": {"model.backward": "auto", "model.residual": "wide", "tokenizer.kind": "bytes"},
-    "ctrl": {"tokenizer.kind": "bpe", "train.recompute": False},
+    name: {
+        **{f"model.{key}": values[0] for key, values in known.settings.items()},
+        "tokenizer.kind": next(iter(known.tokenizers)),
+        **known.recipe_keys,
+    }
+    for name, known in KNOWN.items()
 }
 
 #: Keys' names in earlier versions -> their names now. The former are still understood, with a note.
@@ -73,11 +90,8 @@ FORMER_KEYS = {"data.config_name": "data.config"}
 #: Keys that take patterns of files.
 FILE_KEYS = (("data", "files"), ("data", "sources"))
 
-#: The tokenizers that each model takes.
-TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
-
-#: Those that are read from a file or trained on the recipe's text.
-TRAINED_KINDS = {"sentencepiece": "a spiece.model", "bpe": "a folder with vocab.json and merges.txt"}
+#: Tokenizers that are read from a file or trained on the recipe's text -> the file, in words.
+TRAINED_KINDS = {kind: file for known in KNOWN.values() for kind, file in known.tokenizers.items() if file}
 
 
 class Section(BaseModel):
@@ -86,21 +100,27 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class Model(Section):
+class NamedModel(Section):
     """Which network, from which weights."""
 
-    name: Literal["reformer", "ctrl"] = "reformer"
+    name: FamilyName = default()
     weights: str | None = None
     revision: str | None = None
     config: dict[str, Any] = {}
-    backward: Literal["auto", "reversible", "autograd"] | None = None
-    residual: Literal["wide", "plain"] | None = None
+
+
+class Model(
+    create_model(  # type: ignore[misc]
+        "Model", __base__=NamedModel, **{key: (Literal[values] | None, None) for key, values in SETTINGS.items()}
+    )
+):
+    """The same, with the settings of the families' ports."""
 
 
 class Tokenizer(Section):
     """How text becomes ids."""
 
-    kind: Literal["bytes", "sentencepiece", "bpe", "checkpoint"] | None = None
+    kind: TokenizerKind | None = None
     path: str | None = None
     vocab_size: Annotated[int, Field(ge=8, le=MOST)] | None = None
 

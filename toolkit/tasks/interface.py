@@ -25,8 +25,8 @@ class Task(Protocol):
     Importing the module must be cheap (no Paddle, no `datasets`), since every recipe is checked with it.
     """
 
-    #: Model family -> the head of its port. Only these families can do the task.
-    HEADS: dict[str, str]
+    #: The head that it puts on a port. Only families that have it can do the task.
+    HEAD: str
     #: Metric that ``train.save_best`` may name -> whether lower values are better.
     LOWER_IS_BETTER: dict[str, bool]
     #: Built-in data set -> its module (see :mod:`toolkit.tasks.corpora`).
@@ -53,7 +53,7 @@ class Task(Protocol):
         """Return a split's texts: a tokenizer is trained on them and compared with the reference's."""
 
     def control_codes(self, rows: datasets.Dataset) -> Sequence[str]:
-        """The control codes of a split, each one token of a CTRL vocabulary; none for most tasks."""
+        """The control codes of a split, each one token of a vocabulary that has them; none for most tasks."""
 
     def prepare(
         self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
@@ -173,7 +173,7 @@ class Description:
     """A task in the words of a model card.
 
     Attributes:
-        name: as in "A Reformer for NAME".
+        name: as in "A ... for NAME".
         pipeline_tag, metrics: in the words of the Hugging Face hub.
         auto_class: of transformers; loads the model.
         examples: what the examples are called.

@@ -7,15 +7,20 @@ from typing import Any
 
 import click
 
+from models.families import FAMILIES, default
+from toolkit.parity import ported
+
 COUNT = click.IntRange(1, 2**31 - 1)
-#: Works that can be measured, by model, in the order of ``--all``.
-WORKS = {
-    "reformer": ("step", "start", "tokenize", "gate"),
-    "ctrl": ("step", "generate", "generate-without-cache", "start", "tokenize", "gate"),
-}
-#: Lengths and depths of ``--all``.
-LENGTHS = {"reformer": [256, 512, 1024, 2048], "ctrl": [64, 128, 256]}
-DEPTHS = {"reformer": [2, 6, 12], "ctrl": [2, 4, 8]}
+#: Works that can be measured, in the order of ``--all``.
+WORKS = ("step", "generate", "generate-without-cache", "start", "tokenize", "gate")
+GENERATION = ("generate", "generate-without-cache")
+#: What is measured of each family.
+BENCHED: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if ported(name).bench}
+
+
+def _defaults(field: str) -> str:
+    """What each family's default is, in words."""
+    return ", ".join(f"{getattr(one.defaults, field)} of {name}" for name, one in BENCHED.items())
 
 
 class Counts(click.ParamType):
@@ -32,16 +37,16 @@ class Counts(click.ParamType):
 
 @click.command(
     "bench",
-    epilog="KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4. Measure on a machine that "
-    "does nothing else.",
+    epilog="KEY=VALUE pairs set keys of the model's configuration, for example "
+    f"{ported(default()).example}. Measure on a machine that does nothing else.",
 )
-@click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to measure.")
+@click.option("--model", type=click.Choice(list(BENCHED)), required=True, help="The port to measure.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--against", type=click.Choice(["transformers", "paddlenlp"]), default="transformers", show_default=True)
 @click.option(
     "--work",
     "works",
-    type=click.Choice(WORKS["ctrl"]),
+    type=click.Choice(WORKS),
     multiple=True,
     default=["step"],
     show_default=True,
@@ -49,8 +54,8 @@ class Counts(click.ParamType):
     "into tokens; a gate, anew and cached. May be given several times.",
 )
 @click.option("--all", "everything", is_flag=True, help="All of it, over lengths and depths as well.")
-@click.option("--layers", type=click.IntRange(1, 10_000), help="Default: 6 of reformer, 4 of ctrl.")
-@click.option("--length", type=COUNT, help="Tokens a sequence. Default: 1024 of reformer, 128 of ctrl.")
+@click.option("--layers", type=click.IntRange(1, 10_000), help=f"Default: {_defaults('layers')}.")
+@click.option("--length", type=COUNT, help=f"Tokens a sequence. Default: {_defaults('length')}.")
 @click.option("--batch-size", type=COUNT, help="Default: 4; of generation always 1.")
 @click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Of generation.")
 @click.option(
@@ -58,7 +63,7 @@ class Counts(click.ParamType):
     type=click.Choice(["reversible", "autograd"]),
     default="reversible",
     show_default=True,
-    help="How the port makes Reformer's gradients.",
+    help="How the port makes gradients, where it has a choice.",
 )
 @click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements of each side.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Of each side. Default: the physical cores.")
@@ -95,14 +100,18 @@ def bench(
     from toolkit.terminal.console import LiteralConsole
 
     model = described["model"]
+    known = BENCHED[model]
     if everything:
-        works, lengths, depths = WORKS[model], lengths or LENGTHS[model], depths or DEPTHS[model]
+        works = tuple(work for work in WORKS if known.generates or work not in GENERATION)
+        lengths, depths = lengths or known.lengths, depths or known.depths
     works = tuple(dict.fromkeys(works))
-    if against == "paddlenlp" and (model != "ctrl" or works != ("step",)):
-        raise UserError("--against paddlenlp: is for training steps of ctrl; PaddleNLP's Reformer cannot train here")
-    if wrong := [work for work in works if work not in WORKS[model]]:
-        raise UserError(f"--work {wrong[0]}: is for ctrl, which keeps the keys and values of earlier tokens")
-    if (lengths or depths) and not {"step", "generate", "generate-without-cache"} & set(works):
+    if against == "paddlenlp" and not (known.paddlenlp and works == ("step",)):
+        able = " or ".join(name for name, one in BENCHED.items() if one.paddlenlp)
+        raise UserError(f"--against paddlenlp: is for training steps of {able}; PaddleNLP's others cannot train here")
+    if (wrong := [work for work in works if work in GENERATION]) and not known.generates:
+        able = " or ".join(name for name, one in BENCHED.items() if one.generates)
+        raise UserError(f"--work {wrong[0]}: is for {able}, which keeps the keys and values of earlier tokens")
+    if (lengths or depths) and not {"step", *GENERATION} & set(works):
         raise UserError("--lengths, --depths: are for training steps and generation; add --work step")
     python = reference_interpreter(reference_python) if reference_python else None
     console = LiteralConsole()

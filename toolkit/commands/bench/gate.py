@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.commands.bench.ratios import Ratio, median, ratio
-from toolkit.commands.bench.workloads import CTRL, DEFAULTS
+from toolkit.commands.bench.workloads import benched
 from toolkit.errors import Inconclusive
 from toolkit.machine.disk import megabytes
 from toolkit.machine.scratch import scratch_folder
@@ -77,8 +77,8 @@ def gate_runs(
         UserError: the configuration is impossible.
         Inconclusive: the gate could not decide, or the port has not passed.
     """
-    layers = layers or DEFAULTS[model][1]
-    small = [f"{key}={value}" for key, value in CTRL.items()] if model == "ctrl" else []
+    layers = layers or benched(model).defaults.layers
+    small = [f"{key}={value}" for key, value in benched(model).overrides.items()]
     request = make_request(
         model=model, head=None, attention=None, layers=layers, length=None, batch_size=None, weights_from="random",
         seed=0, overrides=[*small, *overrides], reference_python=reference_python,

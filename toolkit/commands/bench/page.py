@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element
 
+from models import families
 from toolkit.commands.bench.duel import OURS, Duel
 from toolkit.commands.bench.ratios import median
 from toolkit.files import strict_json
@@ -122,10 +123,10 @@ def title_of(duel: Duel) -> str:
         "generate": "generation",
         "generate-without-cache": "generation without cache",
     }
-    depth = len(work.config["attn_layers"]) if work.model == "reformer" else work.config["n_layer"]
-    backward = f", backward {work.backward}" if work.model == "reformer" and work.work == "step" else ""
+    has_choice = "backward" in families.family(work.model).settings
+    backward = f", backward {work.backward}" if has_choice and work.work == "step" else ""
     return (
-        f"{work.model}, {done[work.work]}: {depth} layers, {work.batch_size} x {work.length} tokens, "
+        f"{work.model}, {done[work.work]}: {work.layers} layers, {work.batch_size} x {work.length} tokens, "
         f"{work.threads} threads{backward}"
     )
 
@@ -178,8 +179,7 @@ def _place(name: str, duel: Duel) -> int:
     """Return a comparison's length or depth."""
     if name == "length":
         return duel.workload.length
-    config = duel.workload.config
-    return len(config["attn_layers"]) if duel.workload.model == "reformer" else config["n_layer"]
+    return duel.workload.layers
 
 
 def _curve(title: str, name: str, duels: Sequence[Duel], what: str) -> Element | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from models import families
+
 #: What is done: a training step (forward, backward, AdamW); the same in a process that is started for it; tokens
 #: generated one after another, greedily, with the keys and values of earlier tokens cached or recomputed; or texts
 #: tokenized.
@@ -24,7 +26,7 @@ class Workload:
         new_tokens: number generated.
         texts: number tokenized.
         threads: of each side.
-        backward: how the port makes Reformer's gradients.
+        backward: how the port makes gradients, where it has a choice.
         folder: holds ``weights.safetensors`` and ``batch.safetensors``, the same for both sides; for tokenization
             :data:`TEXTS` and :data:`TOKENIZER`.
     """
@@ -40,6 +42,11 @@ class Workload:
     backward: str
     folder: str
     texts: int = 0
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return families.part(self.model, "weights").depth(self.config)
 
     @property
     def generates(self) -> bool:

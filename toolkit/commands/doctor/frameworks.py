@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from models import families
 from toolkit.commands.doctor.child import ask
 from toolkit.commands.doctor.finding import Finding, reinstall, told, version_of
 from toolkit.commands.doctor.gpu import driver, gpu_finding, without_paddle
@@ -53,7 +54,9 @@ quiet.silence_startup()
 runtime.configure("cpu")
 import paddlenlp
 from paddlenlp.trainer import Trainer
-from models.reformer import ReformerForSequenceClassification
+from models.families import FAMILIES, part
+for family in FAMILIES:
+    part(family, "modeling")
 say(version=paddlenlp.__version__)
 """
 
@@ -106,9 +109,11 @@ def check_environment() -> Iterator[Finding]:
         yield Finding("memory", "ok", said[whose])
 
 
-REFERENCE = """
+#: Classes of transformers that references have.
+CLASSES = [known.in_transformers for known in map(families.family, families.FAMILIES) if known.in_transformers]
+REFERENCE = f"""
 import torch, transformers
-assert transformers.ReformerConfig and transformers.CTRLConfig
+assert all(hasattr(transformers, name) for name in {CLASSES})
 assert float(torch.ones(8, 8).sum()) == 64.0
 say(torch=torch.__version__, transformers=transformers.__version__)
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from models import families
 from models.files.plain import read_object
 from toolkit.commands.predict import MEND, load_model, load_run, read_recipe
 from toolkit.errors import ParityDrift, UserError
@@ -101,9 +102,10 @@ def _export(
     port = port_logits(run.model, wide, rotations, inputs)
     about: dict[str, Any] = {}
     if rotations:
+        seed_key = families.family(run.recipe.model.name).seed_key
         about["lsh_rotations"] = (
             f"{len(rotations)} layers': constants of the graph, those of toolkit predict "
-            f"({'hash_seed' if run.model.config.hash_seed is not None else 'drawn by the seed of the run'})"
+            f"({'drawn by the seed of the run' if getattr(run.model.config, seed_key, None) is None else seed_key})"
         )
     outputs = list(OUTPUTS[run.model.head])
     if form == "hf":

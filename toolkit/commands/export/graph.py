@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 
 import models
+from models import families
 from models.operations import randomness
 from toolkit.commands.export.rotations import Constant
 
@@ -47,8 +48,8 @@ class Exported(paddle.nn.Layer):
 def save_graph(layer: Exported, length: int, folder: Path) -> None:
     """Write a layer's graph for texts of ``length`` tokens, in batches of any size."""
     body = getattr(layer.model, layer.model.base_model_prefix)
-    if hasattr(body, "pos_encoding"):  # CTRL's table is written into the graph: only the rows that are read
-        body.pos_encoding = body.pos_encoding[:length]
+    for name in families.family(layer.model.config.model_type).constants:  # of a table in the graph the rows in use
+        setattr(body, name, getattr(body, name)[:length])
     layer.eval()
     inputs = [paddle.static.InputSpec([None, length], "int64", name, stop_gradient=True) for name in INPUTS]
     # The ports are traced as they are: rewriting them for branches on tensors loses their known shapes.

@@ -5,28 +5,27 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from models.reformer.tokenizer import train_sentencepiece
 from toolkit.machine.scratch import scratch_folder
 
-#: Tokens, including padding, that a small Reformer trains on in about four minutes on two cores.
+#: Tokens, including padding, that a small classifier trains on in about four minutes on two cores.
 BUDGET = 8_000_000
 TOKENS_A_SECOND = 35_000
 #: The same for a language model, where a token costs more: the whole vocabulary is scored.
 TEXT_BUDGET = 3_000_000
 #: Largest length proposed; longer texts are cut, and the recipe says so.
 LONGEST = 1024
-#: The length of a chunk of attention, and the most chunks ahead that the first position sees.
+#: Lengths are multiples of it: a chunk of attention.
 CHUNK = 64
-MOST_AHEAD = 7
 #: (least bytes of text, pieces to learn from it); with less text, bytes are the tokens.
 PIECES = ((30_000, 500), (150_000, 1000), (400_000, 2000), (5_000_000, 4000))
-#: The same for CTRL, which has no tokenizer without training.
+#: The same where no tokenizer works without training.
 WORD_PIECES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
 MOST_PIECES = 8000
 #: Characters of text that pieces are tried on.
@@ -69,25 +68,6 @@ class Steps:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The Reformer.
-
-    Attributes:
-        length: ``data.max_length``.
-        cut: the share of the texts that are longer.
-        width: ``hidden_size``.
-        ahead: chunks that local attention sees ahead.
-        dropout: of the layers' outputs.
-    """
-
-    length: int
-    cut: float
-    width: int
-    ahead: int
-    dropout: float
-
-
 def script_of(texts: Sequence[str]) -> str:
     """Say what script the letters mostly are."""
     counts: Counter[str] = Counter()
@@ -103,12 +83,13 @@ def script_of(texts: Sequence[str]) -> str:
     return f"{'all' if share == 1 else 'mostly' if share > 0.6 else 'in part'} {best} letters"
 
 
-def tokens_of(texts: Sequence[str], rows: int) -> Tokens:
+def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> Tokens:
     """Choose the kind of tokens, and count those of the texts.
 
     Args:
         texts: a sample.
         rows: number of all texts.
+        train: (texts, number of pieces, folder) -> a tokenizer.
     """
     sizes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
     total, characters = float(sizes.mean()) * rows, len(set("".join(texts)))
@@ -124,14 +105,14 @@ def tokens_of(texts: Sequence[str], rows: int) -> Tokens:
             budget -= len(text)
     try:
         with scratch_folder("toolkit-pieces-") as folder:
-            tokenizer = train_sentencepiece(tried, wanted, Path(folder))
+            tokenizer = train(tried, wanted, Path(folder))
     except ValueError:  # the same few words again and again
         return Tokens(None, sizes)
     return Tokens(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
 
 
 def word_pieces(size: int, texts: Sequence[str]) -> int:
-    """Return CTRL's number of pieces for ``size`` bytes; each character is one inside and one at the end of a word."""
+    """Return a number of word pieces for ``size`` bytes; each character is one inside and one at the end of a word."""
     wanted = max(pieces for least, pieces in WORD_PIECES if size >= least)
     return max(wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
 
@@ -141,14 +122,6 @@ def length_for(lengths: np.ndarray, most: int = LONGEST, least: int = 32) -> int
     wanted = max(least, int(np.ceil(np.percentile(lengths, 95))))
     unit = CHUNK // 2 if wanted <= CHUNK else CHUNK
     return min(most, -(-wanted // unit) * unit)
-
-
-def reformer(lengths: np.ndarray, rows: int) -> Shape:
-    """Shape of a classifier whose first position sees as much text as local attention allows."""
-    length = length_for(lengths)
-    width = 64 if rows < 300 else 128
-    ahead = min(MOST_AHEAD, max(1, -(-length // CHUNK) - 1))
-    return Shape(length, float(np.mean(lengths > length)), width, ahead, 0.1 if rows < 20_000 else 0.0)
 
 
 def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int = 20) -> Steps:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from models import families
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import SAMPLE, choose_columns
 from toolkit.commands.recipe_new.look import Found
@@ -36,7 +37,7 @@ class Draft:
 
 
 def classification(found: Found, where: str, write: PathWriter, text: str | None, label: str | None) -> Draft:
-    """Draft a small Reformer with new weights that predicts labels.
+    """Draft a small model with new weights that predicts labels.
 
     Raises:
         UserError: no columns of texts and labels.
@@ -45,31 +46,25 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
     assert rows is not None
     columns = choose_columns(where, rows, text, label)
     texts = _sample(rows, columns.text)
-    tokens = choose.tokens_of(texts, len(rows))
-    shape = choose.reformer(tokens.lengths, len(rows))
+    name = _drafted("sequence_classification")
+    tokens = choose.tokens_of(texts, len(rows), _pieces_of(name))
+    length = choose.length_for(tokens.lengths)
+    cut = float(np.mean(tokens.lengths > length))
     counts = list(columns.counts.values())
     share = None if "validation" in found.files and not found.classes else choose.held_out(counts)
-    steps = choose.steps_for(round(len(rows) * (1 - (share or 0))), shape.length)
+    steps = choose.steps_for(round(len(rows) * (1 - (share or 0))), length)
     named: list[Line] = [
         ("text", columns.text, "the column of the texts"),
         ("label", columns.label, f"the column of the labels, of which there are {len(counts):,}"),
     ]
     data: list[Line] = [
         *(_folders(found, write) if found.classes else [*_files(found, write), *named]),
-        ("max_length", shape.length, f"tokens; shorter texts are padded, longer ones cut{_cut(shape.cut)}"),
+        ("max_length", length, f"tokens; shorter texts are padded, longer ones cut{_cut(cut)}"),
         *_share(share, ", the same share of each label"),
     ]
-    layers: list[Line] = [
-        ("attn_layers", ["local", "lsh"], "kind of attention, from the first layer to the last"),
-        *_reformer_keys(shape.width),
-        ("local_num_chunks_before", 1, "... and the chunks before them"),
-        ("local_num_chunks_after", shape.ahead,
-         "... and after: the classification head reads position 0, so look ahead"),
-        *_dropout(shape.dropout),
-    ]  # fmt: skip
     body = (
         _head("classification", "one label per text")
-        + _model("reformer", layers)
+        + _model(name, "sequence_classification", length, len(rows))
         + _tokenizer(tokens.pieces)
         + section("data", data)
         + "\n"
@@ -82,14 +77,14 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
         else f"{len(rows):,} rows; texts in the column {columns.text} ({choose.script_of(texts)}), labels in "
         f"{columns.label}{others}",
         _labels(columns.counts),
-        _lengths(tokens, shape.length, shape.cut),
+        _lengths(tokens, length, cut),
         *_validation(found, share),
     ]
     return Draft(body, assumed, steps.seconds)
 
 
 def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
-    """Draft a small Reformer with new weights that finds answers in texts.
+    """Draft a small model with new weights that finds answers in texts.
 
     Raises:
         UserError: there is only one text.
@@ -100,7 +95,9 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
         assert found.rows is not None
         pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in QUESTION_COLUMNS), strict=True))
     chosen = [pairs[place] for place in _places(len(pairs))]
-    tokens = choose.tokens_of([f"{question} {context}" for question, context in chosen], len(pairs))
+    name = _drafted("question_answering")
+    texts = [f"{question} {context}" for question, context in chosen]
+    tokens = choose.tokens_of(texts, len(pairs), _pieces_of(name))
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
@@ -115,16 +112,9 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
         ("misplaced_answers", "find", "where answer_start is wrong: find the answer in its text, drop it, or refuse"),
         *_share(share),
     ]
-    layers: list[Line] = [
-        ("attn_layers", ["lsh", "local", "lsh", "local"], "LSH finds the question's words, local reads beside them"),
-        *_reformer_keys(128, local_chunk=16),
-        ("local_num_chunks_before", 1, "... and the chunks before them"),
-        ("local_num_chunks_after", 1, "... and after"),
-        *_dropout(0.0),
-    ]
     body = (
         _head("question_answering", "the span of a text that answers a question")
-        + _model("reformer", layers)
+        + _model(name, "question_answering", length, len(pairs))
         + _tokenizer(tokens.pieces)
         + section("data", data)
         + "\n"
@@ -144,7 +134,7 @@ QUESTION_COLUMNS = ("question", "context")
 
 
 def language_modeling(found: Found, where: str, write: PathWriter) -> Draft:
-    """Draft a small CTRL with new weights that continues texts."""
+    """Draft a small model with new weights that continues texts."""
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
     size = sum(sizes.values())
     encoding = found.encoding or "utf-8"
@@ -162,24 +152,15 @@ def language_modeling(found: Found, where: str, write: PathWriter) -> Draft:
         ("validation_fraction", 0.1, "of each code's text: to choose the best checkpoint by"),
         ("test_fraction", 0.1, "... for the final figure"),
     ]
-    layers: list[Line] = [
-        ("n_layer", 4, "layers"),
-        ("n_embd", 128, "width of a position"),
-        ("n_head", 4, "heads of each layer"),
-        ("dff", 512, "width of the feed-forward layers"),
-        ("n_positions", 256, "the longest text"),
-        ("initializer_range", 0.08, "about 1 / sqrt(n_embd): at 0.02 the positions drown the tokens"),
-        ("resid_pdrop", 0.1, "dropout of what the layers add"),
-        ("embd_pdrop", 0.1, "dropout of the embeddings"),
-    ]
+    name = _drafted("causal_lm")
     vocab_size = choose.word_pieces(size, texts)
     pieces: list[Line] = [
-        ("kind", "bpe", "CTRL's word pieces"),
+        ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
         ("vocab_size", vocab_size, "learn so many on this recipe's training text"),
     ]
     body = (
         _head("language_modeling", "the next token, after a control code that says where the text is from")
-        + _model("ctrl", layers)
+        + _model(name, "causal_lm", 128, 0)
         + section("tokenizer", pieces)
         + "\n"
         + section("data", data)
@@ -204,40 +185,26 @@ def _head(task: str, comment: str) -> str:
     return f"{f'task: {task}'.ljust(31)} # {comment}\n{seed}\n"
 
 
-def _model(name: str, config: list[Line]) -> str:
-    family = {"reformer": "Reformer", "ctrl": "CTRL"}[name]
+def _drafted(head: str) -> str:
+    """The family that is proposed for a head."""
+    return next(name for name in families.FAMILIES if head in families.family(name).drafted)
+
+
+def _pieces_of(name: str) -> Callable[..., Any]:
+    """What trains SentencePiece for a family."""
+    return families.part(name, "tokenizer").TRAINED["sentencepiece"]
+
+
+def _model(name: str, head: str, length: int, rows: int) -> str:
+    config = families.part(name, "draft").lines(head, length, rows)
     lines: list[Line] = [
         ("name", name, f"the port in models/{name}"),
         ("weights", None, "new weights; or a Hugging Face folder or hub id to start from"),
         ("config", config, ""),
     ]
-    comment = (
-        f"    # keys of transformers.{family}Config; what is not set follows from the length, or has its default\n"
-    )
+    keys_of = families.family(name).in_transformers
+    comment = f"    # keys of transformers.{keys_of}; what is not set follows from the length, or has its default\n"
     return section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
-
-
-def _reformer_keys(width: int, local_chunk: int = choose.CHUNK) -> list[Line]:
-    return [
-        ("hidden_size", width, "width of a position"),
-        ("num_attention_heads", 2, "heads of each attention layer"),
-        ("attention_head_size", width // 2, "width of a head"),
-        ("feed_forward_size", 2 * width, "width of the feed-forward layer"),
-        ("axial_pos_embds_dim", [width // 4, width * 3 // 4], "width of the position grid's rows and columns"),
-        ("axial_norm_std", 0.02, "the default of 1.0 drowns the tokens of new weights"),
-        ("initializer_range", round(width**-0.5 * 0.9, 2), "about 1 / sqrt(hidden_size): at 0.02 it learns late"),
-        ("lsh_attn_chunk_length", choose.CHUNK, "LSH attention: positions of like hash that see each other"),
-        ("num_hashes", 1, "LSH rounds"),
-        ("local_attn_chunk_length", local_chunk, "local attention: positions that see each other"),
-    ]
-
-
-def _dropout(rate: float) -> list[Line]:
-    return [
-        ("hidden_dropout_prob", rate, "dropout of the layers' outputs"),
-        ("local_attention_probs_dropout_prob", 0.0, "dropout of local attention"),
-        ("lsh_attention_probs_dropout_prob", 0.0, "dropout of LSH attention"),
-    ]
 
 
 def _tokenizer(pieces: int | None) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
 from toolkit.finetune.identity import FILE as IDENTITY
-from toolkit.finetune.model_config import TITLES
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.style import STYLE
 from toolkit.machine.disk import megabytes
@@ -82,7 +82,8 @@ def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str,
     passed = bool(starts) and all(start["skipped"] is None for start in starts)
     description = task_of(recipe).DESCRIPTION
     origin = f"starting from {recipe.model.weights}" if recipe.model.weights else "from new weights"
-    model = f"{TITLES[recipe.model.name]} for {description.name}, {results['parameters']:,} parameters, {origin}"
+    title = families.family(recipe.model.name).title
+    model = f"{title} for {description.name}, {results['parameters']:,} parameters, {origin}"
     link = element("a", "The gate's report", href=f"{above}{PARITY_PAGE}")
     return element(
         "header",

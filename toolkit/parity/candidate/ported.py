@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models.families import part
+from models.families import family, part
 from models.operations import precision, randomness
 from models.port import weights
 from models.port.adapter import adapt
@@ -27,7 +27,6 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import (
-    READ_IN_PART,
     READ_WITHOUT_PADDING,
     RUNS,
     UNPADDED,
@@ -53,14 +52,17 @@ class PortedStep(Step):
         backward: one of :attr:`backwards`; by default the first.
     """
 
-    #: The backward besides :data:`PLAIN`: the one that computes layers again.
-    again = ""
+    #: The backward besides :data:`PLAIN`, if there is one: it computes layers again.
+    again = PLAIN
+    #: Heads of which the port leaves out in its last layer what they do not read.
+    narrowed_heads: tuple[str, ...] = ()
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
+        self.family = job.model
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.reads_without_padding = job.head in READ_WITHOUT_PADDING
-        self.is_narrowed = (job.model, job.head) in READ_IN_PART
+        self.is_narrowed = job.head in self.narrowed_heads
         self.port = job.port
         self.dtype = dtype
         self.lowered = job.lowered if dtype == "bfloat16" else ()
@@ -95,13 +97,18 @@ class PortedStep(Step):
         """The rates of R64's dropout masks; read as :attr:`recorded`."""
         return files.read_json(self.folder / "reference" / "rates.json")
 
+    def evaluated_unit(self) -> int:
+        """Divisor that a text's length must have in evaluation."""
+        return 1
+
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
         """Whether a run with these settings of the port keeps all activations."""
-        raise NotImplementedError
+        return True
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
-        raise NotImplementedError
+        given = {key: self.port[key] for key in family(self.family).settings if key in self.port}
+        return kind(part(self.family, "config").CONFIG_CLASS(**{**keys, **given}))
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Use the reference's constants in place of the port's own, which are returned by name."""
@@ -140,7 +147,7 @@ class PortedStep(Step):
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self.batch, self.config, self.reads_without_padding)
+        return batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         """Whether an evaluation has a loss."""

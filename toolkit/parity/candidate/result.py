@@ -32,8 +32,8 @@ from toolkit.parity.mutants import by_name
 def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
     """Run the port in every dtype of the job, its mutants, and its tokenizer on the job's texts."""
     over.begin()
-    over.say("tokens", tokens(job.tokenizer))  # while the reference still computes
-    over.say("tokenizer places", tokenizer_places(job.tokenizer))
+    over.say("tokens", tokens(job.tokenizer, job.model))  # while the reference still computes
+    over.say("tokenizer places", tokenizer_places(job.tokenizer, job.model))
     _run_streamed(job, folder, over) if job.streamed else _run_whole(job, folder, over)
     over.begin()
 
@@ -135,7 +135,7 @@ def hand_dtype(
     step.train_on(job, folder, tensor, truth)
     over.say("places", step.places())
     backwards = step.backwards
-    if backwards[0] == backwards[1]:  # there is no other
+    if not isinstance(step, PortedStep):
         return
     del step
     if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks
@@ -153,13 +153,13 @@ def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sende
 
     Recorded draws repeat by name whatever the port does; here only a port that replays its generator gives equal
     gradients. Its streams lose nothing in the backward: plain ones lose digits, and a ReLU sign that flips for that
-    says nothing of a generator.
+    says nothing of a generator. A port with one backward makes it twice.
     """
     job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
-    for backward in backwards:
+    kinds = ("own plain", "own again") if backwards[0] == PLAIN else ("own again", "own plain")
+    for backward, kind in zip(backwards, kinds, strict=True):
         own = ported_class(job.model)(job, folder, dtype, backward)
         runtime.seed_everything(job.seed)
-        kind = "own plain" if backward == PLAIN else "own again"
         over.hand_all(kind, own.own_gradients())
 
 
@@ -179,7 +179,7 @@ def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.nda
     with mutant.in_force():
         try:
             if mutant.tokenizer:
-                over.say("tokens", tokens(job.tokenizer))
+                over.say("tokens", tokens(job.tokenizer, job.model))
             elif mutant.loader:
                 hand_loaded(job, over)
             elif mutant.initialisation:

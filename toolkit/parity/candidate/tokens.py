@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from models.ctrl.tokenizer import CTRLTokenizer
+from models.families import part
 from models.port.tokenization import Tokenizer
-from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
 from toolkit.parity.candidate.places import line_of, place_of_code
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.job import Job, TokenizerJob
 from toolkit.parity.job.results import CandidateResult, Place, Tokens
 
@@ -20,36 +20,33 @@ METHODS = {
     "left": "__call__",
     "offsets": "encode_with_offsets",
 }
-#: By the kinds of :class:`toolkit.parity.job.job.TokenizerJob`.
-_CLASSES: dict[str, type[Tokenizer]] = {
-    "bytes": ByteTokenizer,
-    "sentencepiece": ReformerTokenizer,
-    "ctrl": CTRLTokenizer,
-}
 #: Of a longer text a report shows only what stands around the difference.
 LONG_TEXT = 60
 
 
 def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> CandidateResult:
     """The tokens alone."""
-    return CandidateResult(tokens=tokens(job.tokenizer), tokenizer_places=tokenizer_places(job.tokenizer))
+    return CandidateResult(
+        tokens=tokens(job.tokenizer, job.model), tokenizer_places=tokenizer_places(job.tokenizer, job.model)
+    )
 
 
-def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
+def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     """Output of the port's tokenizer for every text of the job; None if there is none to compare."""
     if job is None:
         return None
-    tokenizer = _tokenizer(job)
+    kind, reader = _tokenizer(job, model)
+    tokenizer = getattr(kind, reader)(job.path or "")
     return [
         _tokens_of(tokenizer, text, job.max_length if padded else 0, job.offsets) for text, padded in job.numbered()
     ]
 
 
-def tokenizer_places(job: TokenizerJob | None) -> dict[str, Place]:
+def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
     """The port's tokenizer method for each compared result, ``tokenizer:ids`` and so on."""
     if job is None:
         return {}
-    kind = _CLASSES[job.kind]
+    kind, _ = _tokenizer(job, model)
     found = {}
     for what, name in METHODS.items():
         made = place_of_code(f"{kind.__name__}.{name}", getattr(kind, name))
@@ -81,8 +78,7 @@ def _padded(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list
     return [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
 
 
-def _tokenizer(job: TokenizerJob) -> Tokenizer:
-    path = job.path or ""
-    if job.kind == "sentencepiece":
-        return ReformerTokenizer.from_file(path)
-    return _CLASSES[job.kind].from_folder(path)
+def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
+    """The port's class, and its method that reads the files."""
+    known = next(one for one in ported(model).tokenizers if one.kind == job.kind)
+    return getattr(part(model, "tokenizer"), known.name), known.reader

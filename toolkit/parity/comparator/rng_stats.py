@@ -89,7 +89,9 @@ class DrawCounter:
             note_problem(stats, f"drawn with shape {list(drawn.shape)}, asked for {list(shape)}")
         if seeded and name in self._of_module:
             if not np.array_equal(self._of_module[name], drawn.ravel()[:PAIRS]):
-                note_problem(stats, "hash_seed asks for the same rotations each time; these differ from the first")
+                note_problem(
+                    stats, "the configuration's seed asks for the same rotations each time; these differ from the first"
+                )
             return
         numbers = drawn.astype(np.float64)
         stats.count += numbers.size

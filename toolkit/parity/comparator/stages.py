@@ -180,7 +180,7 @@ class Ledger:
 
     def result(self) -> CandidateResult:
         """Join what all stages measured, also in an earlier process."""
-        measured = [self.side.measured(stage, MeasuredStage) for stage in stages.plan(self.job.config["n_layer"])]
+        measured = [self.side.measured(stage, MeasuredStage) for stage in self.side.stages()]
         places = {name: place for one in measured for name, place in one.places.items()} | self._places
         side = self._of_no_stage
         return CandidateResult(

@@ -29,17 +29,43 @@ class Defaults(NamedTuple):
     batch_size: int
 
 
+class Benched(NamedTuple):
+    """What `toolkit bench` measures of a family.
+
+    Attributes:
+        defaults: unless the command line says otherwise.
+        lengths, depths: of ``--all``.
+        generates: whether tokens are generated with the keys and values of earlier ones, or without.
+        tokenizer: the kind that is trained, of the family's ``TRAINED``, and its pieces.
+        overrides: that make a gate as small as the other measurements.
+        paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty where it cannot
+            train.
+    """
+
+    defaults: Defaults
+    lengths: list[int]
+    depths: list[int]
+    generates: bool
+    tokenizer: tuple[str, int]
+    overrides: Mapping[str, Any] = {}
+    paddlenlp: tuple[str, ...] = ()
+
+
 class TokenizerKind(NamedTuple):
     """A kind of tokenizer that a Hugging Face folder may hold.
 
     Attributes:
         kind: of :class:`.job.TokenizerJob`.
+        name: the port's class, of ``models/FAMILY/tokenizer.py``.
+        reader: its method that reads the files.
         files: that identify it, and decide what it makes of a text.
         holds: tells if a folder holds it without these files.
         offsets: whether the reference gives each token's characters.
     """
 
     kind: str
+    name: str
+    reader: str = "from_folder"
     files: tuple[str, ...] = ()
     holds: Callable[[Path], bool] | None = None
     offsets: bool = False
@@ -92,7 +118,12 @@ class PortedFamily(Family):
     Attributes:
         defaults: of the command line.
         tokenizers: kinds of its tokenizers, in the order in which a folder is asked for them.
-        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers.
+        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers; by
+            default the first.
+        smaller: of overrides that make a model small.
+        last_maps: endings of the path of each block's last linear map.
+        short_names: beginnings of paths -> what a reader is shown of them.
+        bench: what `toolkit bench` measures; None if it is not measured.
         own_backward: whether the reference has its own backward besides plain autograd.
         example: of an override of its configuration.
     """
@@ -100,8 +131,12 @@ class PortedFamily(Family):
     defaults: Defaults
     tokenizers: tuple[TokenizerKind, ...] = ()
     attentions: Mapping[str, list[str]] = {}
+    bench: Benched | None = None
     own_backward = False
     example = ""
+    smaller = ""
+    last_maps: tuple[str, ...] = ()
+    short_names: Mapping[str, str] = {}
 
     def resolved(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration with its defaults.
@@ -113,7 +148,7 @@ class PortedFamily(Family):
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
         keys = self.resolved(config)
-        for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
+        for key in ("label2id", "id2label"):  # they follow from num_labels
             keys.pop(key, None)
         return keys
 
@@ -134,6 +169,14 @@ class PortedFamily(Family):
             attention: of :attr:`attentions`.
         """
         raise NotImplementedError
+
+    def benched(self, layers: int, length: int) -> dict[str, Any]:
+        """The configuration that `toolkit bench` measures, without the keys that follow from the length."""
+        raise NotImplementedError
+
+    def keys_of_length(self, length: int) -> dict[str, Any]:
+        """Keys that a made-up configuration has for this length, where they follow from it."""
+        return {}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
         """The configuration as a model with this head has it."""

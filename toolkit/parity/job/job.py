@@ -26,7 +26,7 @@ class TokenizerJob:
     """A tokenizer to compare.
 
     Attributes:
-        kind: ``bytes``, ``sentencepiece`` or ``ctrl``.
+        kind: of :class:`.family.TokenizerKind`.
         texts: of the run's data, and adversarial ones.
         max_length: tokens that a text is padded or cut to.
         path: of the SentencePiece model, or of the folder with ``vocab.json`` and ``merges.txt``; None of bytes.

@@ -112,6 +112,10 @@ class Side:
         """What :meth:`finish` was given."""
         return files.read(self._measured(stage), kind)
 
+    def stages(self) -> list[str]:
+        """All stages in order, once all are done."""
+        return plan(len(list((self.job / self.name / "stages").glob("layer-*.json"))) // 2)
+
     def _measured(self, stage: str) -> Path:
         return self.job / self.name / "stages" / f"{stage}.json"
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from models.families import family as known_family
 from models.families import part
 from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.memory import gigabytes, parameters_of, physical_memory
@@ -100,7 +101,7 @@ def memory_of(request: GateRequest) -> float:
     config = part(request.model, "schema").resolve(request.config)
     texts, length = shape_of(request)
     layers = part(request.model, "schema").layer_elements(config, length)
-    width = config["hidden_size"] if "hidden_size" in config else config["n_embd"]
+    width = part(request.model, "schema").width(config)
     idle = IDLE + PER_PARAMETER * parameters_of(request.model, config, request.head)
     again = idle + texts * (AGAIN * max(layers) + STREAMS * length * width * len(layers))
     if is_brief(request):
@@ -141,7 +142,7 @@ def stretch(request: GateRequest, length: int) -> GateRequest:
         return request
     config = part(request.model, "schema").resolve(request.config)
     keys = part(request.model, "lengths").stretched(config, length, whole)
-    is_cut = "axial_pos_shape" in keys
+    is_cut = known_family(request.model).table_key in keys
     weights = part(request.model, "positions").cut_weights(request.weights, keys) if is_cut else request.weights
     note = f"compared on the first {length:,} of the {whole:,} tokens of each text"
     return replace(

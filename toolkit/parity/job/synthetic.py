@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from models.families import part
+from models.families import default, part
 from models.port.weights import generator
 from toolkit.machine.heap import zeros_apart
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -57,12 +58,13 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         ValueError: an unknown kind.
     """
 
-    def __init__(self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = "reformer") -> None:
+    def __init__(self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = default()) -> None:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
         weights = part(model, "weights")
         self.table = weights.parameters(config, head)
         self.deviations, self.depth = weights.deviations(config), weights.depth(config)
+        self.last_maps = ported(model).last_maps
         self.seed, self.kind = seed, kind
 
     def __iter__(self) -> Iterator[str]:
@@ -100,8 +102,13 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
             values *= np.float32(2 * self.deviations["linear"])
             make_students_t(values, draw)
         else:
-            growth = _growth(self.depth, name) if self.kind == "large-gains" and role == "linear" else 1.0
+            growth = self._growth(name) if self.kind == "large-gains" and role == "linear" else 1.0
             values *= np.float32(self.deviations[role] * growth)
+
+    def _growth(self, name: str) -> float:
+        """How much wider a matrix is under ``large-gains``: 4; in a block's last map, up to 10^6 in the last layer."""
+        layer = re.search(r"\.(\d+)\.", name) if name.removesuffix(".weight").endswith(self.last_maps) else None
+        return 4.0 * 10.0 ** (5.0 * int(layer[1]) / max(1, self.depth - 1)) if layer else 4.0
 
 
 def make_students_t(normal: np.ndarray, draw: np.random.Generator) -> None:
@@ -115,19 +122,13 @@ def make_students_t(normal: np.ndarray, draw: np.random.Generator) -> None:
         piece *= np.sqrt(np.divide(3, spread, out=spread), out=spread)
 
 
-def _growth(depth: int, name: str) -> float:
-    """How much wider a matrix is under ``large-gains``: 4, and in a block's last map up to 10^6 in the last layer."""
-    layer = re.search(r"\.(?:layers|h)\.(\d+)\..*(?:output\.dense|attention\.dense|ffn\.2)\.weight$", name)
-    return 4.0 * 10.0 ** (5.0 * int(layer[1]) / max(1, depth - 1)) if layer else 4.0
-
-
 def random_batch(
     config: Mapping[str, Any],
     head: str,
     batch_size: int,
     length: int,
     seed: int,
-    model: str = "reformer",
+    model: str = default(),
     layouts: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Made-up texts (:mod:`.texts`) with their mask and labels, some of which are to be ignored.

@@ -16,7 +16,7 @@ from toolkit.parity.judge.bounds import is_measured, largest_noise
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
-LAYER = re.compile(r"^.*?\.(?:layers|h)\.(\d+)\b")
+LAYER = re.compile(r"^.*?\.(?:layers|layer|blocks|h)\.(\d+)\b")
 #: Least share of saturated rows in saturated attention; least growth factor of a grown residual stream.
 SATURATED_SHARE, GROWN = 0.1, 1e3
 #: A gradient whose float64 is itself off by this share is nothing but rounding.
@@ -90,9 +90,8 @@ def _causes(tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float]
 
 
 def _is_stream(name: TensorName) -> bool:
-    """The residual stream after a layer: Reformer's two, or the output of CTRL's layer."""
-    is_layer = re.fullmatch(r"transformer\.h\.\d+", name.module) is not None
-    return name.kind == "stream" or (name.kind == "output" and is_layer)
+    """The residual stream after a layer: two of a reversible layer, or its output."""
+    return name.kind == "stream" or (name.kind == "output" and LAYER.fullmatch(name.module) is not None)
 
 
 def _layer(module: str) -> str:

@@ -11,12 +11,11 @@ from toolkit.parity.job.results import Note
 TEXTS: Mapping[str, str] = {
     # of the reference
     "reference-mask": (
-        "the reference masks later tokens with the smallest number of the dtype; it was given CTRL's own mask, which "
-        "adds -1e4: they differ where the scores reach that, and at positions that see nothing but padding"
+        "the reference masks later tokens with the smallest number of the dtype; it was given the published model's "
+        "mask, which adds -1e4: they differ where the scores reach that, and at positions that see nothing but padding"
     ),
     "reference-bias": (
-        "the reference holds lm_head.bias and does not add it to its logits; it was made to, as a released Reformer "
-        "does"
+        "the reference holds lm_head.bias and does not add it to its logits; it was made to, as the released model does"
     ),
     "reference-leaks": (
         "the reference computes in float32 at {places} although its model is float64; it was made to stay in float64"

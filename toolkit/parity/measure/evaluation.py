@@ -6,7 +6,6 @@ Tensor names have the evaluation's name before their kind: ``evaluation/output:M
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -24,8 +23,6 @@ DECODED = 3
 #: padding that the task's evaluations leave out.
 NARROWED, UNPADDED = "narrowed", "unpadded"
 READ_WITHOUT_PADDING = ("sequence_classification", "question_answering")
-#: Models and heads whose port does the former.
-READ_IN_PART = (("reformer", "sequence_classification"),)
 #: The step once more, as training makes it: without a hook on any layer.
 UNWATCHED = "unwatched"
 #: All runs that draw.
@@ -34,17 +31,20 @@ RUNS = (TRAINING, UPDATED, *EVALUATIONS)
 Tensor = TypeVar("Tensor", bound=Any)
 
 
-def batches(batch: Mapping[str, Tensor], config: Mapping[str, Any], unpadded: bool) -> dict[str, dict[str, Tensor]]:
+def batches(
+    batch: Mapping[str, Tensor], config: Mapping[str, Any], unpadded: bool, unit: int = 1
+) -> dict[str, dict[str, Tensor]]:
     """The batch of each evaluation.
 
     Args:
         batch: ``input_ids`` (B, T) and others; those with T columns are cut, too.
         config: of the model, with the lengths that it can evaluate.
+        unit: divisor that a text's length must have in evaluation.
         unpadded: whether the port leaves out padding; a single text may be full, and is given some.
     """
     length = batch["input_ids"].shape[1]
     found = {WHOLE: _half_padded(batch, config) if unpadded and len(batch["input_ids"]) == 1 else dict(batch)}
-    if 0 < (shorter := shorter_length(length, _unit(config))) < length:
+    if 0 < (shorter := shorter_length(length, unit)) < length:
         found[SHORTER] = {name: _cut(value, length, shorter) for name, value in batch.items()}
     return found
 
@@ -64,15 +64,6 @@ def shorter_length(length: int, unit: int = 1) -> int:
     """About three quarters, and odd: a multiple of no chunk; of a ``unit`` above 1, the next multiple below."""
     wanted = max(3, 3 * length // 4 - 1) | 1
     return wanted // unit * unit
-
-
-def _unit(config: Mapping[str, Any]) -> int:
-    """Divisor that a text's length must have in evaluation: where Reformer computes its feed-forward or its scores by
-    chunks of positions, these must come out even, in the text padded to whole chunks of attention."""
-    sizes = [config.get(f"chunk_size_{part}") or 1 for part in ("feed_forward", "lm_head")]
-    if sizes[0] > 1:
-        sizes += [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh")]
-    return math.lcm(*sizes)
 
 
 def is_scored(batch: Mapping[str, Tensor]) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 
+import numpy as np
+
+from models.families import FAMILIES, part
 from toolkit.parity.mutants.fault import Mutant, around
 
 #: A relative change large enough to show, and so small that all effects are proportional to it.
@@ -22,41 +24,33 @@ def of_name(name: str) -> Mutant | None:
     if not name.startswith(_PREFIX):
         return None
     parameter = name.removeprefix(_PREFIX)
-    return Mutant(name, f"{parameter} off by {CHANGE:.0e}", parameter, lambda port: _changed(port, parameter), _port)
+    return Mutant(name, f"{parameter} off by {CHANGE:.0e}", parameter, lambda port: _changed(parameter))
 
 
-def _port() -> SimpleNamespace:
-    import numpy as np
-
-    from models.families import FAMILIES, part
-
+def _changed(parameter: str):
     # In a pair's job it is already imported; importing it changes what Paddle does.
-    pair = sys.modules.get("toolkit.parity.families.pair.candidate")
-    return SimpleNamespace(np=np, weights=[part(model, "weights") for model in FAMILIES], pair=pair)
+    if (pair := sys.modules.get("toolkit.parity.families.pair.candidate")) is not None:
+        return around(pair.PairStep, "_load", lambda load, step: _change_of_pair(load, step, parameter))
 
-
-def _changed(port, parameter: str):
-    if port.pair is not None:
-        return around(port.pair.PairStep, "_load", lambda load, step: _change_of_pair(port, load, step, parameter))
-
-    load = port.weights[0].load
+    modules = [part(model, "weights") for model in FAMILIES]
+    load = modules[0].load
 
     def changed(model, values) -> None:
         load(model, values)
-        _change(port, dict(model.named_parameters())[parameter])
+        _change(dict(model.named_parameters())[parameter])
 
-    return [(weights, "load", changed) for weights in port.weights]
+    return [(weights, "load", changed) for weights in modules]
 
 
-def _change_of_pair(port, load, step, parameter: str) -> None:
+def _change_of_pair(load, step, parameter: str) -> None:
     load(step)
     of_port = {match.port for match in step.layout.by_reference[parameter]}
     for name, value in step.model.named_parameters():
         if name in of_port:
-            _change(port, value)
+            _change(value)
 
 
-def _change(port, target) -> None:
+def _change(target) -> None:
     held = target.numpy()
-    signs = port.np.random.default_rng(0).choice([-1.0, 1.0], held.shape)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], held.shape)
     target.set_value((held * (1 + CHANGE * signs)).astype(held.dtype))

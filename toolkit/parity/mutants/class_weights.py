@@ -5,19 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 
 from toolkit.parity.mutants.fault import Mutant
-
-
-def _port() -> SimpleNamespace:
-    import paddle
-
-    from models.operations import losses
-    from models.port import base as pretrained
-    from toolkit.training import trainer
-
-    return SimpleNamespace(paddle=paddle, losses=losses, port=pretrained.Port, finetuner=trainer.Finetuner)
 
 
 def _weights(port, change: Callable):
@@ -68,15 +57,15 @@ def _weighs_the_negatives(port):
 
 
 def _in_evaluation(port):
-    return [(port.port, "active_class_weights", property(lambda self: self.class_weights))]
+    return [(port.base.Port, "active_class_weights", property(lambda self: self.class_weights))]
 
 
 def _accumulated_by_count(port):
     """Weigh a micro-batch by its number of examples, not by their weights."""
-    return [(port.finetuner, "num_loss_terms", lambda self, batch: self.task.num_loss_terms(batch))]
+    return [(port.trainer.Finetuner, "num_loss_terms", lambda self, batch: self.task.num_loss_terms(batch))]
 
 
-_fault = partial(Mutant, port=_port, operation="loss")
+_fault = partial(Mutant, operation="loss")
 
 #: Faults by the configuration's ``problem_type``.
 CLASS_WEIGHTS: dict[str, tuple[Mutant, ...]] = {

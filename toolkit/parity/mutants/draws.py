@@ -8,30 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
-from toolkit.parity.mutants.fault import Mutant, around
-
-
-def _port(body: Callable[[], type]) -> SimpleNamespace:
-    import paddle
-
-    from models.operations import ops, randomness
-
-    return SimpleNamespace(
-        paddle=paddle, ops=ops, randomness=randomness, generator=randomness.Generator, replay=randomness.Replay,
-        body=body(),
-    )  # fmt: skip
-
-
-def _reformer() -> type:
-    from models.reformer.modeling import ReformerModel
-
-    return ReformerModel
-
-
-def _ctrl() -> type:
-    from models.ctrl.modeling import CTRLModel
-
-    return CTRLModel
+from toolkit.parity.mutants.fault import Modules, Mutant, around
 
 
 def _masks(port, change: Callable):
@@ -57,7 +34,7 @@ def _striped(port):
     return _masks(port, striped)
 
 
-def _keep(port, forward: Callable, backward: Callable):
+def keep(port, forward: Callable, backward: Callable):
     """Apply a mask by ``forward(x, kept, p)``, and to the gradient by ``backward``."""
 
     class Keep(port.paddle.autograd.PyLayer):
@@ -77,7 +54,7 @@ def _right(x, kept, p):
     return x * kept / (1.0 - p)
 
 
-def _unscaled(x, kept, p):
+def unscaled(x, kept, p):
     return x * kept
 
 
@@ -92,20 +69,20 @@ def _reseeded(port):
         port.paddle.seed(0)
         return original(self, p, shape)
 
-    return around(port.generator, "kept", kept)
+    return around(port.randomness.Generator, "kept", kept)
 
 
-def _same_every_step(port):
+def _same_every_step(port: Modules, body: type):
     """Seed the generator before each forward."""
 
     def forward(original, self, *args, **kwargs):
         port.paddle.seed(0)
         return original(self, *args, **kwargs)
 
-    return around(port.body, "forward", forward)
+    return around(body, "forward", forward)
 
 
-def _same_every_layer(port):
+def _same_every_layer(port: Modules, body: type):
     """Draw all masks of a step from the state at its beginning; each step begins with another."""
     begun = SimpleNamespace()
 
@@ -121,35 +98,19 @@ def _same_every_layer(port):
         port.paddle.randint(0, 2, [1])
         return mask
 
-    return around(port.body, "forward", forward) + around(port.generator, "kept", kept)
+    return around(body, "forward", forward) + around(port.randomness.Generator, "kept", kept)
 
 
-def _normal(port, change: Callable):
-    """Replace rotations by ``change(normal, shape, dtype, seed)``; ``normal`` is the port's own."""
+def faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[Mutant, ...]:
+    """Return the faults of masks, for one family.
 
-    def normal(original, self, shape, dtype, seed):
-        return change(partial(original, self), shape, dtype, seed)
-
-    return around(port.generator, "normal", normal)
-
-
-def _equal_along(axis: int):
-    def change(plain, shape, dtype, seed):
-        return plain([1 if i == axis else size for i, size in enumerate(shape)], dtype, seed).expand(shape)
-
-    return change
-
-
-def _uniform(port):
-    """Use uniform rotations, also of mean 0 and variance 1."""
-    return _normal(port, lambda plain, shape, dtype, seed: port.paddle.uniform(shape, dtype, -(3**0.5), 3**0.5))
-
-
-def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, ...]:
-    """Return the faults of masks, for one family."""
+    Args:
+        prefix: of their names.
+        body: takes the modules, gives the class of the model without its head.
+    """
 
     def fault(name: str, what: str, apply: Callable) -> Mutant:
-        return Mutant(prefix + name, what, "dropout:", apply, port)
+        return Mutant(prefix + name, what, "dropout:", apply, family)
 
     return (
         fault(
@@ -165,64 +126,32 @@ def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, .
         fault("own-masks-paired", "one random number for two neighbouring cells", lambda p: _masks(p, _paired)),
         fault("own-masks-striped", "the port's own masks drop every tenth cell", _striped),
         fault("own-masks-reseeded", "the port's own generator is seeded before each mask", _reseeded),
-        fault("own-masks-every-step", "the port's own masks are the same in every step", _same_every_step),
-        fault("own-masks-every-layer", "the port's own masks are the same in every layer", _same_every_layer),
+        fault(
+            "own-masks-every-step",
+            "the port's own masks are the same in every step",
+            lambda p: _same_every_step(p, body(p)),
+        ),
+        fault(
+            "own-masks-every-layer",
+            "the port's own masks are the same in every layer",
+            lambda p: _same_every_layer(p, body(p)),
+        ),
     )
 
 
-def _backwards(prefix: str, port: Callable[[], SimpleNamespace], first: str, dropped: str) -> tuple[Mutant, ...]:
+def backwards(prefix: str, family: str, first: str, dropped: str) -> tuple[Mutant, ...]:
     """Return the faults of dropout's backward, for one family: ``first`` is the gradient that shows them first,
     ``dropped`` the first dropout that a backward meets."""
-    fault = partial(Mutant, expected=first, port=port, operation=f"gradient:input:{dropped}")
+    fault = partial(Mutant, expected=first, family=family, operation=f"gradient:input:{dropped}")
     return (
         fault(
             prefix + "dropout-backward-unscaled",
             "the gradient of dropout without 1/(1-p)",
-            apply=lambda p: _keep(p, _right, _unscaled),
+            apply=lambda p: keep(p, _right, unscaled),
         ),
         fault(
             prefix + "dropout-backward-leaks",
             "dropout lets gradients through what it dropped",
-            apply=lambda p: _keep(p, _right, _leaking),
+            apply=lambda p: keep(p, _right, _leaking),
         ),
     )
-
-
-_reformer_port = partial(_port, _reformer)
-_rotations = partial(Mutant, expected="normal:", port=_reformer_port)
-
-_ctrl_port = partial(_port, _ctrl)
-CTRL_DRAWS: tuple[Mutant, ...] = (
-    *_faults("ctrl-", _ctrl_port),
-    *_backwards("ctrl-", _ctrl_port, "h.2.layernorm2", "transformer.h.2.dropout2"),
-    Mutant(
-        "ctrl-dropout-unscaled",
-        "what dropout keeps is not scaled by 1/(1-p)",
-        "output:transformer.dropout",
-        lambda p: _keep(p, _unscaled, _unscaled),
-        _ctrl_port,
-        operation="output:transformer.dropout",
-    ),
-)
-
-REFORMER_DRAWS: tuple[Mutant, ...] = (
-    *_faults("", _reformer_port),
-    *_backwards("", _reformer_port, "classifier.dense", "classifier.dropout"),
-    Mutant(
-        "own-state-not-restored",
-        "after a block was computed again, the generator goes on from there",
-        "dropout:",
-        lambda p: [(p.replay, "__exit__", lambda self, *exception: None)],
-        _reformer_port,
-    ),
-    _rotations("rotations-uniform", "rotations of uniform numbers, not normal ones", apply=_uniform),
-    _rotations("rotations-of-heads", "the same rotations in all heads", apply=lambda p: _normal(p, _equal_along(0))),
-    _rotations(
-        "rotations-of-rounds", "the same rotations in all hash rounds", apply=lambda p: _normal(p, _equal_along(2))
-    ),
-    _rotations(
-        "rotations-seeded",
-        "the same rotations in every layer and step",
-        apply=lambda p: _normal(p, lambda plain, shape, dtype, seed: plain(shape, dtype, 0)),
-    ),
-)

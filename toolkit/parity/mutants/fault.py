@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
+
+#: Modules that all ports have, by the name that faults have for them.
+SHARED = {
+    "paddle": "paddle",
+    **{name: f"models.operations.{name}" for name in ("compiled", "losses", "ops", "randomness", "rows")},
+    **{name: f"models.port.{name}" for name in ("adapter", "base", "lora", "tokenization")},
+    "port_weights": "models.port.weights",
+    "hub": "models.files.hub",
+    **{name: f"toolkit.training.{name}" for name in ("optimizer", "trainer")},
+}
+
+
+class Modules:
+    """What faults change: the modules that all ports have, and those of ``models/FAMILY``. Each is imported on use."""
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+
+    def __getattr__(self, name: str) -> Any:
+        return importlib.import_module(SHARED.get(name) or f"models.{self._family}.{name}")
 
 
 @dataclass(frozen=True)
@@ -19,8 +39,8 @@ class Mutant:
         expected: what the name of the culprit must contain.
         operation: what the name of the first operation that is wrong by itself must contain; empty where the fault is
             in none (the tokenizer, a draw, a recomputed backward), or where one place is as good as another.
-        apply: takes the family's modules as a namespace and gives (owner, attribute, value) to be set.
-        port: makes that namespace.
+        apply: takes the :class:`Modules` and gives (owner, attribute, value) to be set.
+        family: whose modules; "" if the fault needs only what all ports have.
         tokenizer, loader, initialisation: whether the fault is not in the model but in the tokenizer, in what reads a
             checkpoint, or in what makes new weights.
         settings: settings of the port (:attr:`toolkit.parity.job.job.Job.port`) without which the fault is not seen.
@@ -31,8 +51,8 @@ class Mutant:
     name: str
     fault: str
     expected: str
-    apply: Callable[[SimpleNamespace], list[tuple[Any, str, Any]]]
-    port: Callable[[], SimpleNamespace]
+    apply: Callable[[Modules], list[tuple[Any, str, Any]]]
+    family: str = ""
     harmless: str = ""
     operation: str = ""
     tokenizer: bool = False
@@ -50,7 +70,7 @@ class Mutant:
     def in_force(self) -> Iterator[None]:
         """Put the fault into the port inside the ``with`` block."""
         with contextlib.ExitStack() as undo:
-            for owner, attribute, value in self.apply(self.port()):
+            for owner, attribute, value in self.apply(Modules(self.family)):
                 if attribute in vars(owner):
                     undo.callback(setattr, owner, attribute, vars(owner)[attribute])
                 else:  # inherited

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from toolkit.parity.mutants.fault import Mutant, around
+from toolkit.parity.mutants.fault import Modules, Mutant, around
 
 #: Names of a norm's epsilon.
 EPSILONS = ("_epsilon", "epsilon", "variance_epsilon", "eps")
@@ -265,33 +265,25 @@ def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mu
     """
     words, change = FAULTS[kind]
 
-    def apply(port: SimpleNamespace) -> list[tuple[Any, str, Any]]:
+    def apply(port: Modules) -> list[tuple[Any, str, Any]]:
+        pair = "toolkit.parity.families.pair"
+        paths_of = importlib.import_module("toolkit.parity.candidate.step").paths_of
+        replaced = importlib.import_module(f"{pair}.replaced")
+
         def changed(original: Callable, step: Any) -> None:
             original(step)
-            at = {path: layer for layer, found in port.paths_of(step.model).items() for path in found}
-            here = SimpleNamespace(**vars(port), paths=paths, at=at)
+            at = {path: layer for layer, found in paths_of(step.model).items() for path in found}
+            paddle = port.paddle
+            here = SimpleNamespace(paddle=paddle, F=paddle.nn.functional, replaced=replaced, paths=paths, at=at)
             change(here, *(at.get(path) for path in paths))
 
-        return around(port.PairStep, "_load", changed)
+        return around(importlib.import_module(f"{pair}.candidate").PairStep, "_load", changed)
 
     name = f"{kind}:{'+'.join(paths)}"
-    return Mutant(name, f"{' and '.join(paths)}: {words}", expected, apply, _port, operation=operation)
+    return Mutant(name, f"{' and '.join(paths)}: {words}", expected, apply, operation=operation)
 
 
 def of_name(name: str) -> Mutant | None:
     """Return the fault of a name that :func:`fault` gave; None for any other."""
     kind, colon, paths = name.partition(":")
     return fault(kind, *paths.split("+")) if colon and kind in FAULTS else None
-
-
-def _port() -> SimpleNamespace:
-    import paddle
-
-    pair = "toolkit.parity.families.pair"
-    return SimpleNamespace(
-        paddle=paddle,
-        F=paddle.nn.functional,
-        PairStep=importlib.import_module(f"{pair}.candidate").PairStep,
-        paths_of=importlib.import_module("toolkit.parity.candidate.step").paths_of,
-        replaced=importlib.import_module(f"{pair}.replaced"),
-    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.fault import Modules, Mutant
 
 #: Maps a configuration and the width of each role to other widths.
 Widths = Callable[[Mapping[str, Any], dict[str, float]], dict[str, float]]
@@ -17,20 +17,20 @@ Values = Callable[[np.ndarray], np.ndarray]
 Changes = list[tuple[Any, str, Any]]
 
 
-def _widths(change: Widths) -> Callable[[SimpleNamespace], Changes]:
+def widths_of(change: Widths) -> Callable[[Modules], Changes]:
     """Draw roles with the widths that ``change`` gives."""
 
-    def apply(port: SimpleNamespace) -> Changes:
+    def apply(port: Modules) -> Changes:
         deviations = port.weights.deviations
         return [(port.weights, "deviations", lambda config: change(config, deviations(config)))]
 
     return apply
 
 
-def _values(role: str, change: Values) -> Callable[[SimpleNamespace], Changes]:
+def _values(role: str, change: Values) -> Callable[[Modules], Changes]:
     """Replace new parameters of a role by what ``change`` makes of them."""
 
-    def apply(port: SimpleNamespace) -> Changes:
+    def apply(port: Modules) -> Changes:
         initial_weights, parameters = port.weights.initial_weights, port.weights.parameters
 
         def changed(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
@@ -64,72 +64,41 @@ def _shifted(value: np.ndarray) -> np.ndarray:
     return value + np.float32(0.25) * value.std()
 
 
-def _faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
+def named(family: str, name: str, what: str, expected: str, apply: Callable[[Modules], Changes]) -> Mutant:
+    """Return a fault of a family's new weights."""
+    return Mutant(f"{family}-new-{name}", what, expected, apply, family, initialisation=True)
+
+
+def faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
     """Return the faults of a family.
 
     Args:
         embedding, linear, bias, norm: the first parameter of each role, or its module.
     """
 
-    def fault(name: str, what: str, expected: str, apply: Callable[[SimpleNamespace], Changes]) -> Mutant:
-        return Mutant(f"{family}-new-{name}", what, expected, apply, lambda: _port(family), initialisation=True)
+    fault = partial(named, family)
 
-    own: dict[str, tuple[Mutant, ...]] = {
-        "reformer": (
-            fault(
-                "positions-as-matrices",
-                "axial positions as wide as matrices",
-                "position_embeddings.weights.0",
-                _widths(lambda config, widths: {**widths, "axial": widths["linear"]}),
-            ),
-        ),
-        "ctrl": (
-            fault(
-                "width-fixed",
-                "0.02 wide whatever initializer_range says",
-                embedding,
-                _widths(lambda config, widths: dict.fromkeys(widths, 0.02)),
-            ),
-        ),
-    }
     return (
         fault(
             "twice-as-wide",
             "linear maps twice as wide",
             linear,
-            _widths(lambda config, widths: {**widths, "linear": 2 * widths["linear"]}),
+            widths_of(lambda config, widths: {**widths, "linear": 2 * widths["linear"]}),
         ),
         fault(
             "embedding-unit-width",
             "the frameworks' own width for embeddings",
             embedding,
-            _widths(lambda config, widths: {**widths, "embedding": 1.0}),
+            widths_of(lambda config, widths: {**widths, "embedding": 1.0}),
         ),
         fault(
             "biases-drawn",
             "biases drawn as matrices are",
             bias,
-            _widths(lambda config, widths: {**widths, "bias": widths["linear"]}),
+            widths_of(lambda config, widths: {**widths, "bias": widths["linear"]}),
         ),
         fault("gains-zero", "norm gains of 0", norm, _values("norm_gain", np.zeros_like)),
         fault("uniform", "embeddings uniform, of the same spread", embedding, _values("embedding", _uniform)),
         fault("truncated", "embeddings truncated at two deviations", embedding, _values("embedding", _truncated)),
         fault("mean-shifted", "linear maps with a mean of a quarter deviation", linear, _values("linear", _shifted)),
-        *own[family],
     )
-
-
-def _port(family: str) -> SimpleNamespace:
-    from models.families import part
-
-    return SimpleNamespace(weights=part(family, "weights"))
-
-
-REFORMER_INITIALISATION = _faults(
-    "reformer",
-    "word_embeddings",
-    "layers.0.attention.self_attention.query",
-    "layers.0.feed_forward.dense.dense.bias",
-    "layers.0.attention.layer_norm",
-)
-CTRL_INITIALISATION = _faults("ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1")

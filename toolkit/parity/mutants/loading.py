@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import numpy as np
 
-from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.fault import Modules, Mutant
 
 #: A tensor of the checkpoint as a loader hands it on.
 Stored = tuple[str, np.ndarray]
 
 
-def _port() -> SimpleNamespace:
-    from models.files import hub
-
-    return SimpleNamespace(hub=hub)
-
-
-def _read(port: SimpleNamespace, change: Callable[[str, np.ndarray], Stored]) -> list[tuple]:
+def _read(port: Modules, change: Callable[[str, np.ndarray], Stored]) -> list[tuple]:
     """Read each tensor as ``change`` makes it."""
     read_tensors = port.hub.read_tensors
 
@@ -42,7 +35,7 @@ def _halved(name: str, value: np.ndarray) -> Stored:
     return name, value.astype(np.float16).astype(np.float32)
 
 
-def _faults(family: str, query: str, key: str, layers: str, first: str, embedding: str) -> tuple[Mutant, ...]:
+def faults(family: str, query: str, key: str, layers: str, first: str, embedding: str) -> tuple[Mutant, ...]:
     """Return the faults of a family.
 
     Args:
@@ -53,7 +46,7 @@ def _faults(family: str, query: str, key: str, layers: str, first: str, embeddin
     """
 
     def fault(name: str, what: str, expected: str, change: Callable[[str, np.ndarray], Stored]) -> Mutant:
-        return Mutant(f"{family}-loads-{name}", what, expected, lambda p: _read(p, change), _port, loader=True)
+        return Mutant(f"{family}-loads-{name}", what, expected, lambda p: _read(p, change), loader=True)
 
     return (
         fault("query-as-key", "query and key exchanged", query, _exchanged(query, key)),
@@ -61,9 +54,3 @@ def _faults(family: str, query: str, key: str, layers: str, first: str, embeddin
         fault("square-transposed", "a square matrix transposed", query, _transposed(f"{query}weight")),
         fault("in-float16", "values rounded to float16", embedding, _halved),
     )
-
-
-REFORMER_LOADING = _faults(
-    "reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings"
-)
-CTRL_LOADING = _faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")

@@ -9,24 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.fault import Modules, Mutant
 
 #: Multiplier that splits off 12 bits of a float32 number: what is lost is 1e-4 of the number.
 SPLITTER = 2.0**12 + 1
 
 
-def _port() -> SimpleNamespace:
-    import paddle
-
-    from models.operations import compiled
-
-    return SimpleNamespace(paddle=paddle, compiled=compiled)
-
-
-def _coarse(port: SimpleNamespace, value: Any) -> Any:
+def _coarse(port: Modules, value: Any) -> Any:
     """Keep 12 bits instead of 24 (Dekker 1971); leave what is no float32."""
     if isinstance(value, tuple):
         return tuple(_coarse(port, one) for one in value)
@@ -36,7 +28,7 @@ def _coarse(port: SimpleNamespace, value: Any) -> Any:
     return large - (large - value)
 
 
-def _of_loop(name: str, port: SimpleNamespace) -> list[tuple[Any, str, Callable]]:
+def _of_loop(name: str, port: Modules) -> list[tuple[Any, str, Callable]]:
     loop = getattr(port.compiled, name)
     return [(port.compiled, name, lambda *given: _coarse(port, loop(*given)))]
 
@@ -49,7 +41,6 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
             f"{what} keeps 12 bits",
             "",
             partial(_of_loop, name),
-            _port,
             dtype="float32",
         )
         for name, what in functions.items()
@@ -123,7 +114,7 @@ def _loaded(loop: str, edits: tuple[Edit, ...]) -> tuple[Any, int]:
     return loaded(loop, edited_code(loop, edits))
 
 
-def _edited(loop: str, edits: tuple[Edit, ...], port: SimpleNamespace) -> list[tuple[Any, str, Callable]]:
+def _edited(loop: str, edits: tuple[Edit, ...], port: Modules) -> list[tuple[Any, str, Callable]]:
     """Use the loop's code with these edits instead of that compiled from the source as it is."""
     from models.operations import loop_code
 
@@ -139,7 +130,6 @@ def _below(name: str, fault: str, *loops: str, edits: tuple[Edit, ...]) -> dict[
             f"{fault} in {loop}",
             f"loop:{loop}",
             partial(_edited, loop, edits),
-            _port,
             dtype="float32",
         )
         for loop in loops

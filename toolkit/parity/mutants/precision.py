@@ -1,11 +1,12 @@
-"""Faults of mixed precision: what should stay in float32 and does not. Except for Reformer's hashing they are the same
-for every model. They are tried in bfloat16 alone: in float64 and float32 no cast can be wrong."""
+"""Faults of mixed precision: what should stay in float32 and does not. They are the same for every
+model. They are tried in bfloat16 alone: in float64 and float32 no cast can be wrong."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant, around
@@ -16,17 +17,11 @@ LOSS_SCALE = 2.0**16
 LOWEST = -3.3e38
 
 
-def _port() -> SimpleNamespace:
-    import paddle
-
-    from models.ctrl import layers
-    from models.operations import losses, ops
-    from models.reformer import attention
-    from toolkit.training import trainer
-
-    return SimpleNamespace(
-        paddle=paddle, ops=ops, losses=losses, attention=attention, ctrl=layers, finetuner=trainer.Finetuner
-    )
+def _users(function: Callable) -> list[ModuleType]:
+    """Modules of the ports that have imported a function of the operations."""
+    loaded = [module for name, module in sorted(sys.modules.items()) if name.startswith("models.")]
+    name, home = function.__name__, function.__module__
+    return [one for one in loaded if getattr(one, name, None) is function and one.__name__ != home]
 
 
 def _in_bfloat16(port, function: Callable) -> Callable:
@@ -55,15 +50,15 @@ def _softmax(port):
 
         return changed
 
-    softmax = port.ctrl.softmax
+    softmax, masked_softmax = port.ops.softmax, port.ops.masked_softmax
 
     def of_masked(scores, **kwargs):
         return softmax(*whole(scores.clip(min=LOWEST)), **kwargs)
 
     return [
         (port.ops, "_masked", lowered),
-        (port.attention, "masked_softmax", rounding(port.attention.masked_softmax)),
-        (port.ctrl, "softmax", rounding(of_masked)),
+        *((module, "masked_softmax", rounding(masked_softmax)) for module in _users(masked_softmax)),
+        *((module, "softmax", rounding(of_masked)) for module in _users(softmax)),
     ]
 
 
@@ -75,15 +70,8 @@ def _loss(port):
     return [(port.losses, "cross_entropies", _in_bfloat16(port, port.losses.cross_entropies))]
 
 
-def _hashing(port):
-    def hash_vectors(plain, self, vectors, *others):
-        return plain(self, vectors.astype("bfloat16").astype(vectors.dtype), *others)
-
-    return around(port.attention.LSHSelfAttention, "hash_vectors", hash_vectors)
-
-
 def _scaled_loss(port):
-    return around(port.finetuner, "add_gradients", lambda plain, self, loss: plain(self, loss * LOSS_SCALE))
+    return around(port.trainer.Finetuner, "add_gradients", lambda plain, self, loss: plain(self, loss * LOSS_SCALE))
 
 
 def _gradients(port):
@@ -95,7 +83,7 @@ def _gradients(port):
             if parameter.grad is not None:
                 parameter.grad.set_value(parameter.grad.astype("bfloat16").astype(parameter.dtype))
 
-    return around(port.finetuner, "add_gradients", add)
+    return around(port.trainer.Finetuner, "add_gradients", add)
 
 
 def _master_weights(port):
@@ -109,7 +97,7 @@ def _master_weights(port):
     return around(port.paddle.optimizer.AdamW, "step", step)
 
 
-_fault = partial(Mutant, port=_port, dtype="bfloat16")
+_fault = partial(Mutant, dtype="bfloat16")
 
 #: Faults of every model.
 PRECISION: tuple[Mutant, ...] = (
@@ -120,6 +108,3 @@ PRECISION: tuple[Mutant, ...] = (
     _fault("bfloat16-gradients", "gradients are accumulated in bfloat16", "accumulated:", _gradients),
     _fault("bfloat16-master-weights", "updates are applied to weights in bfloat16", "updated:", _master_weights),
 )
-
-#: Fault of a model that hashes.
-HASHING = _fault("bfloat16-hashing", "LSH hashing in bfloat16", "buckets:", _hashing, operation="buckets:")

@@ -4,19 +4,9 @@ of the recipe. They are the same for every model."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant, around
-
-
-def _port() -> SimpleNamespace:
-    import paddle
-
-    from toolkit.training import optimizer, trainer
-
-    return SimpleNamespace(paddle=paddle, optimizer=optimizer, trainer=trainer, finetuner=trainer.Finetuner)
 
 
 def _arguments(port, **changes: Any):
@@ -40,7 +30,7 @@ def _schedule(port, change: Callable):
         change(scheduler)
         return scheduler
 
-    return around(port.finetuner, "create_scheduler", create)
+    return around(port.trainer.Finetuner, "create_scheduler", create)
 
 
 def _late(scheduler) -> None:
@@ -94,64 +84,62 @@ def _third_update_doubled(port):
     return around(port.paddle.optimizer.AdamW, "step", step)
 
 
-_fault = partial(Mutant, port=_port)
-
 TRAINER: tuple[Mutant, ...] = (
-    _fault(
+    Mutant(
         "trainer-no-clipping",
         "the Trainer makes its optimizer without clipping",
         "updated:",
         lambda p: _arguments(p, max_grad_norm=0.0),
     ),
-    _fault(
+    Mutant(
         "trainer-decay-lost",
         "the recipe's weight decay does not reach the Trainer",
         "updated:",
         lambda p: _arguments(p, weight_decay=0.0),
     ),
-    _fault(
+    Mutant(
         "trainer-beta2-default",
         "Adam's beta2 is the Trainer's own and not the recipe's",
         "updated:",
         lambda p: _arguments(p, adam_beta2=lambda given: 0.999 if given != 0.999 else 0.98),
     ),
-    _fault("trainer-warmup-late", "the warm-up begins a step late", "learning_rate", lambda p: _schedule(p, _late)),
-    _fault("trainer-warmup-missing", "no warm-up", "learning_rate", lambda p: _arguments(p, warmup_steps=0)),
-    _fault(
+    Mutant("trainer-warmup-late", "the warm-up begins a step late", "learning_rate", lambda p: _schedule(p, _late)),
+    Mutant("trainer-warmup-missing", "no warm-up", "learning_rate", lambda p: _arguments(p, warmup_steps=0)),
+    Mutant(
         "trainer-warmup-floored",
         "the warm-up is rounded down to whole updates",
         "learning_rate",
         lambda p: _arguments(p, warmup_steps=lambda steps: steps - 1),
     ),
-    _fault(
+    Mutant(
         "trainer-rate-floor",
         "the rate does not fall to 0 at the end",
         "learning_rate",
         lambda p: _schedule(p, _floored),
     ),
-    _fault(
+    Mutant(
         "trainer-schedule-other",
         "the rate falls as a cosine, not in a line",
         "learning_rate",
         lambda p: _arguments(p, lr_scheduler_type="cosine"),
     ),
-    _fault(
+    Mutant(
         "trainer-micro-batches-alike",
         "micro-batches count alike, however many labels they have",
         "updated:",
         lambda p: _weights(p, lambda terms: [1.0 / len(terms)] * len(terms)),
     ),
-    _fault(
+    Mutant(
         "trainer-last-micro-batch",
         "a short last micro-batch is left out",
         "trained:",
         _whole_micro_batches,
     ),
-    _fault(
+    Mutant(
         "trainer-first-mask",
         "each micro-batch is given the first one's attention mask",
         "trained:attention_mask",
         lambda p: _first_ones(p, "attention_mask"),
     ),
-    _fault("trainer-third-update", "the third update is made twice", "#3", _third_update_doubled),
+    Mutant("trainer-third-update", "the third update is made twice", "#3", _third_update_doubled),
 )

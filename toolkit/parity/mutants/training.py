@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
 
 from toolkit.parity.mutants.fault import Mutant, around
-
-
-def _port() -> SimpleNamespace:
-    import paddle
-
-    from toolkit.training import optimizer
-
-    return SimpleNamespace(paddle=paddle, optimizer=optimizer)
 
 
 def _given(port, **changes):
@@ -84,30 +74,28 @@ def _clipped_one_by_one(port):
     return around(port.optimizer.ClipGradByGlobalNorm, "_dygraph_clip", clip)
 
 
-_fault = partial(Mutant, port=_port)
-
 TRAINING: tuple[Mutant, ...] = (
-    _fault("decay-on-all", "weight decay on biases and norms too", "updated:", lambda p: _decays(p, _names)),
-    _fault("decay-on-none", "no weight decay", "updated:", lambda p: _decays(p, lambda model: set())),
-    _fault("decay-coupled", "weight decay as a part of the gradient", "updated:", _coupled_decay),
-    _fault("rate-off", "the learning rate a thousandth too large", "learning_rate", lambda p: _rate_times(p, 1.001)),
-    _fault("beta1-off", "beta1 of 0.91 for 0.9", "#2", lambda p: _given(p, beta1=0.91)),
-    _fault("beta2-off", "beta2 of 0.99 for 0.999", "#2", lambda p: _given(p, beta2=0.99)),
-    _fault("no-momentum", "no first moment", "#2", lambda p: _given(p, beta1=0.0)),
-    _fault("adam-epsilon", "epsilon of 1e-7 for 1e-8", "updated:", lambda p: _given(p, epsilon=1e-7)),
-    _fault("clip-missing", "gradients not clipped", "updated:", lambda p: _given(p, max_grad_norm=None)),
-    _fault("clip-one-by-one", "every gradient clipped by its own norm", "updated:", _clipped_one_by_one),
-    _fault(
+    Mutant("decay-on-all", "weight decay on biases and norms too", "updated:", lambda p: _decays(p, _names)),
+    Mutant("decay-on-none", "no weight decay", "updated:", lambda p: _decays(p, lambda model: set())),
+    Mutant("decay-coupled", "weight decay as a part of the gradient", "updated:", _coupled_decay),
+    Mutant("rate-off", "the learning rate a thousandth too large", "learning_rate", lambda p: _rate_times(p, 1.001)),
+    Mutant("beta1-off", "beta1 of 0.91 for 0.9", "#2", lambda p: _given(p, beta1=0.91)),
+    Mutant("beta2-off", "beta2 of 0.99 for 0.999", "#2", lambda p: _given(p, beta2=0.99)),
+    Mutant("no-momentum", "no first moment", "#2", lambda p: _given(p, beta1=0.0)),
+    Mutant("adam-epsilon", "epsilon of 1e-7 for 1e-8", "updated:", lambda p: _given(p, epsilon=1e-7)),
+    Mutant("clip-missing", "gradients not clipped", "updated:", lambda p: _given(p, max_grad_norm=None)),
+    Mutant("clip-one-by-one", "every gradient clipped by its own norm", "updated:", _clipped_one_by_one),
+    Mutant(
         "clip-without-epsilon",
         "gradients divided by their norm without torch's 1e-6",
         "updated:",
         lambda p: [(p.optimizer, "NORM_EPSILON", 0.0)],
     ),
-    _fault(
+    Mutant(
         "gradients-kept",
         "gradients not cleared after an update",
         "#2",
         lambda p: _made(p, lambda optimizer: setattr(optimizer, "clear_grad", lambda: None)),
     ),
-    _fault("parameter-forgotten", "the first parameter is not trained", "updated:", _without_first),
+    Mutant("parameter-forgotten", "the first parameter is not trained", "updated:", _without_first),
 )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 #: A module of a layer, not of a head.
-OF_A_LAYER = re.compile(r"\.(?:layers|h)\.\d+\.")
+OF_A_LAYER = re.compile(r"^.*?\.\d+\.")
 
 
 def adapt(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = "") -> None:

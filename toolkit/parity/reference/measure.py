@@ -27,7 +27,7 @@ from toolkit.parity.reference.tokens import tokens
 def run(job: Job, folder: Path) -> ReferenceResult:
     """Measure R64 and its noise, and tokenize the job's texts."""
     result = family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_whole(job, folder)
-    result.tokens = tokens(job.tokenizer)
+    result.tokens = tokens(job.tokenizer, job.model)
     return result
 
 

@@ -19,7 +19,6 @@ from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import (
     NARROWED,
-    READ_IN_PART,
     READ_WITHOUT_PADDING,
     RUNS,
     TRAINING,
@@ -87,6 +86,8 @@ class Step:
     is_ported = True
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
+    #: Heads of which the port leaves out in its last layer what they do not read.
+    narrowed_heads: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Step:
         self.config = job.config
         self.task = job.task
         self.reads_without_padding = self.is_ported and job.head in READ_WITHOUT_PADDING
-        self.is_narrowed = (job.model, job.head) in READ_IN_PART
+        self.is_narrowed = job.head in self.narrowed_heads
         self.updates = job.updates
         self.lowered = job.lowered
         self.measures_bfloat16 = "bfloat16" in job.dtypes
@@ -125,13 +126,17 @@ class Step:
         """The model of the job's head."""
         return self.heads[job.head](self.configuration(job.config))
 
+    def evaluated_unit(self) -> int:
+        """Divisor that a text's length must have in evaluation."""
+        return 1
+
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         """The model's output, with its ``loss`` where there are labels."""
         return self.model(**inputs)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self._inputs(), self.config, self.reads_without_padding)
+        return batches(self._inputs(), self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
         """Whether an evaluation has a loss."""

@@ -40,8 +40,8 @@ ZERO_BAND = 26
 LOWEST_DECADE = -20
 #: Room for a label of the x axis.
 LABEL_WIDTH = 26
-#: The layer in the name of a tensor of either family.
-LAYER = re.compile(r"\.(?:h|layers)\.(\d+)\b")
+#: The layer in the name of a tensor.
+LAYER = re.compile(r"\.(?:h|layers|layer|blocks)\.(\d+)\b")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from toolkit.parity.job.family import family
 from toolkit.parity.job.results import CandidateResult, ReferenceResult
 from toolkit.parity.judge.bounds import is_measured, largest_noise
 
+#: The end of the name of a layer's output.
+LAYER = re.compile(r"\.(\d+)$")
 #: Layers shown between the first and the last.
 LAYERS_BETWEEN = 3
 
@@ -50,17 +52,16 @@ def depth_table(rows: list[dict[str, Any]]) -> Table:
         for title in (f"{dtype} mean", "max"):
             table.add_column(title, justify="right", no_wrap=True)
     table.add_column("its float32 error / the reference's", justify="right")
-    layers = [row for row in rows if ".h." in row["name"]]
+    layers = [row for row in rows if LAYER.search(row["name"])]
     last = max(len(layers) - 1, 0)
     shown = sorted({round(last * step / (LAYERS_BETWEEN + 1)) for step in range(LAYERS_BETWEEN + 2)}) if layers else []
-    for row in [layers[index] for index in shown] + [row for row in rows if ".h." not in row["name"]]:
+    for row in [layers[index] for index in shown] + [row for row in rows if row not in layers]:
         figures = [f"{row[dtype][key]:.1e}" if dtype in row else "" for dtype in dtypes for key in ("mean", "max")]
         table.add_row(_title(row["name"]), *figures, f"{row['ratio']:.2f}" if "ratio" in row else "")
     return table
 
 
 def _title(name: str) -> str:
-    layer = re.search(r"\.(\d+)$", name)
-    if layer:
+    if layer := LAYER.search(name):
         return f"after layer {int(layer[1]) + 1}"
-    return {"output:transformer.layernorm": "after last norm"}.get(name, name)
+    return "after last norm" if name.endswith("norm") else name

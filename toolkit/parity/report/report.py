@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from models.families import FAMILIES
 from toolkit.errors import UserError
 from toolkit.files.ownership import is_of_a_gate, is_report_of_a_run
 from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult
 from toolkit.parity.judge.verdict import Finding, Verdict
@@ -82,7 +84,10 @@ class Report:
 
 def short_name(name: str) -> str:
     """A tensor's name without the common prefix."""
-    return name.replace("reformer.encoder.layers.", "layers.").replace("reformer.", "").replace("transformer.", "")
+    for model in FAMILIES:
+        for beginning, short in ported(model).short_names.items():
+            name = name.replace(beginning, short)
+    return name
 
 
 def remove_report(folder: Path) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
 
-HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification"}
+HEAD = "sequence_classification"
 
 LOWER_IS_BETTER = {
     **dict.fromkeys(("accuracy", "macro_f1", "micro_f1", "subset_accuracy", "pearson", "spearman"), False),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 
-HEADS = {"ctrl": "causal_lm", "reformer": "causal_lm"}
+HEAD = "causal_lm"
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
 CORPORA = {"python_docs": "toolkit.tasks.corpora.python_docs"}
 PREDICTS_FROM: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ def has_control_codes(family: str) -> bool:
 
 
 def check(recipe: Recipe) -> None:
-    """Check that the recipe says where texts, and for CTRL their control codes, come from: the data set, `sources`, or
-    a column."""
+    """Check that the recipe says where texts come from, and where a family has control codes these: the data set,
+    `sources`, or a column."""
     data, codes = recipe.data, has_control_codes(recipe.model.name)
     if data.dataset == "text":
         if codes and data.files is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from toolkit.tasks.question_answering.squad import Answer
     from toolkit.tasks.question_answering.windows import Windows
 
-HEADS = {"reformer": "question_answering"}
+HEAD = "question_answering"
 LOWER_IS_BETTER = {"f1": False, "exact_match": False, "loss": True}
 CORPORA = {"cldr_facts": "toolkit.tasks.corpora.cldr_facts"}
 PREDICTS_FROM: tuple[str, ...] = ("question", "context")

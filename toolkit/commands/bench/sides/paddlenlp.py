@@ -1,4 +1,4 @@
-"""The side of PaddleNLP's own CTRL, as Paddle starts by default. Its Reformer cannot be trained on Paddle 3.3."""
+"""The side of PaddleNLP's own model, as Paddle starts by default."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from paddlenlp.transformers import CTRLConfig, CTRLLMHeadModel
+from paddlenlp import transformers
 from safetensors.numpy import load_file
 
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, Workload
+from toolkit.commands.bench.workloads import benched
 
 
 def prepare(workload: Workload) -> Measured:
     """A step of PaddleNLP's model with new weights on the batch."""
     given = {**workload.config, "pad_token_id": workload.config.get("pad_token_id") or 0}
-    known = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "dff", "resid_pdrop", "embd_pdrop",
-             "layer_norm_epsilon", "initializer_range", "pad_token_id")  # fmt: skip
-    model = CTRLLMHeadModel(CTRLConfig(**{key: given[key] for key in known}))
+    config, model_class, *known = benched(workload.model).paddlenlp
+    made = getattr(transformers, config)(**{key: given[key] for key in known})
+    model = getattr(transformers, model_class)(made)
     batch = {
         name: paddle.to_tensor(value)
         for name, value in load_file(Path(workload.folder) / "batch.safetensors").items()

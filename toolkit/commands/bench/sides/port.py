@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models import collector
-from models.families import part
+from models.families import FAMILIES, family, part
 from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
@@ -40,7 +40,7 @@ def _computation(workload: Workload) -> Measured:
 
     folder = Path(workload.folder)
     kinds = part(workload.model, "modeling").CLASSES
-    given = {"backward": workload.backward} if workload.model == "reformer" else {}
+    given = {"backward": workload.backward} if "backward" in family(workload.model).settings else {}
     config = part(workload.model, "config").CONFIG_CLASS(**{**workload.config, **given})
     model = kinds[workload.head](config)
     part(workload.model, "weights").load(model, load_file(folder / "weights.safetensors"))
@@ -85,6 +85,8 @@ if __name__ == "__main__":
     runtime.configure("cpu")
     loops = ("models.operations.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
     # Memory is counted above what imports take.
-    for module in ("models.reformer.modeling", "models.ctrl.modeling", *loops):
+    for name in FAMILIES:
+        part(name, "modeling")
+    for module in loops:
         importlib.import_module(module)
     serve(prepare, extra, runtime.versions())

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from models.families import FAMILIES
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
 from toolkit.parity.job.family_part import family_part
@@ -129,7 +130,7 @@ if __name__ == "__main__":
     import transformers
 
     transformers.logging.set_verbosity_error()
-    for module in ("reformer", "ctrl"):  # memory is counted above what imports take
+    for module in FAMILIES:  # memory is counted above what imports take
         family_part(module, "reference")
     with contextlib.suppress(KeyboardInterrupt):
         serve(prepare, extra, environment.versions())

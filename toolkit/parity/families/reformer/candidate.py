@@ -20,6 +20,7 @@ from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure
+from toolkit.parity.families.reformer.evaluated import NARROWED_HEADS, unit
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import NARROWED
 from toolkit.parity.measure.naming import TensorName
@@ -30,6 +31,7 @@ class ReformerStep(PortedStep):
 
     again = "reversible"
     embedded = "reformer.embeddings"
+    narrowed_heads = NARROWED_HEADS
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
         return settings.get("backward") == "autograd"
@@ -55,6 +57,9 @@ class ReformerStep(PortedStep):
             "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
             "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
         }
+
+    def evaluated_unit(self) -> int:
+        return unit(self.config)
 
     def facts(self) -> CandidateFacts:
         return replace(super().facts(), num_buckets=self.model.config.num_buckets)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.families import part
-from toolkit.parity.job.family import Defaults, PortedFamily, TokenizerKind
+from toolkit.parity.job.family import Benched, Defaults, PortedFamily, TokenizerKind
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
 #: more neighbouring chunks.
@@ -25,6 +25,18 @@ LAYOUT = {
     "local_num_chunks_after": 1,
     "lsh_num_chunks_after": 1,
 }
+#: As they are trained on a CPU: local and LSH attention alternate.
+BENCHED = {
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "attention_head_size": 64,
+    "feed_forward_size": 512,
+    "axial_pos_embds_dim": [64, 192],
+    "hidden_dropout_prob": 0.05,
+    "local_attention_probs_dropout_prob": 0.05,
+    "lsh_attention_probs_dropout_prob": 0.05,
+    "vocab_size": 320,
+}
 #: Keys that a causal model overrides.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 
@@ -36,12 +48,37 @@ class Reformer(PortedFamily):
     #: Has 5 chunks, more than see each other.
     defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
     tokenizers = (
-        TokenizerKind("sentencepiece", ("spiece.model",), offsets=True),
-        TokenizerKind("bytes", holds=lambda folder: part("reformer", "tokenizer").holds_bytes(folder), offsets=True),
+        TokenizerKind("sentencepiece", "ReformerTokenizer", "from_file", ("spiece.model",), offsets=True),
+        TokenizerKind(
+            "bytes",
+            "ByteTokenizer",
+            holds=lambda folder: part("reformer", "tokenizer").holds_bytes(folder),
+            offsets=True,
+        ),
     )
-    attentions: Mapping[str, list[str]] = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
+    attentions: Mapping[str, list[str]] = {"mixed": ["local", "lsh"], "local": ["local"], "lsh": ["lsh"]}
+    bench = Benched(
+        defaults=Defaults(head="sequence_classification", layers=6, length=1024, batch_size=4),
+        lengths=[256, 512, 1024, 2048],
+        depths=[2, 6, 12],
+        generates=False,
+        tokenizer=("sentencepiece", 320),  # as many as the published one has
+    )
     own_backward = True
     example = "num_hashes=4"
+    last_maps = ("output.dense",)
+    short_names: Mapping[str, str] = {"reformer.encoder.layers.": "layers.", "reformer.": ""}
+
+    def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        keys = super().keys(config)
+        del keys["num_hidden_layers"]  # it follows from attn_layers
+        return keys
+
+    def benched(self, layers: int, length: int) -> dict[str, Any]:
+        return {**BENCHED, "attn_layers": ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]}
+
+    def keys_of_length(self, length: int) -> dict[str, Any]:
+        return {"max_position_embeddings": length}
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
         return math.lcm(*part(self.name, "schema").chunk_lengths(config))

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import ReformerConfig
 from transformers.models.reformer import modeling_reformer
 
+from toolkit.parity.families.reformer.evaluated import NARROWED_HEADS, unit
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
@@ -52,6 +53,7 @@ class ReformerStep(Step):
         "masked_lm": modeling_reformer.ReformerForMaskedLM,
     }
     embedded = "reformer.embeddings"
+    narrowed_heads = NARROWED_HEADS
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
 
     def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
@@ -75,6 +77,9 @@ class ReformerStep(Step):
         width = embeddings.weights[0].shape[-1]
         name = "reformer.embeddings.position_embeddings.weights"
         return {f"{name}.0": to_numpy(table[:, :1, :width]), f"{name}.1": to_numpy(table[:1, :, width:])}
+
+    def evaluated_unit(self) -> int:
+        return unit(self.config)
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         def slack_in(dtype: str) -> dict[str, float]:

@@ -1,24 +1,15 @@
-"""Faults that a port has only under settings of its own: how it adds to its streams, how it makes its gradients."""
+"""Faults of Reformer's port under settings of its own: how it adds to its streams, how it makes its gradients."""
 
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 
 from toolkit.parity.mutants.fault import Mutant, around
 
 
-def _port() -> SimpleNamespace:
-    import paddle
-
-    from models.reformer import modeling, reversible
-
-    return SimpleNamespace(paddle=paddle, modeling=modeling, reversible=reversible, stream=reversible.PlainStream)
-
-
 def _way_back(port, change):
     """Replace a plain stream's way back by ``change(stream, update)``."""
-    return around(port.stream, "minus", lambda plain, self, update: change(self, update))
+    return around(port.reversible.PlainStream, "minus", lambda plain, self, update: change(self, update))
 
 
 def _half_of_a_stream(port):
@@ -32,9 +23,9 @@ def _half_of_a_stream(port):
     return [(port.modeling, "run_traced", run)]
 
 
-_plain = partial(Mutant, port=_port, settings={"residual": "plain", "backward": "reversible"})
+_plain = partial(Mutant, family="reformer", settings={"residual": "plain", "backward": "reversible"})
 
-REFORMER_SETTINGS: tuple[Mutant, ...] = (
+SETTINGS: tuple[Mutant, ...] = (
     _plain(
         "plain-stream-sign",
         "residual: plain has the wrong sign on the way back",
@@ -52,7 +43,7 @@ REFORMER_SETTINGS: tuple[Mutant, ...] = (
         "backward: autograd gives one stream half of its gradient",
         "gradient:",
         _half_of_a_stream,
-        _port,
+        "reformer",
         settings={"backward": "autograd"},
     ),
 )

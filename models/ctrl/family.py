@@ -1,0 +1,16 @@
+"""What is known of CTRL (Keskar et al. 2019) before its port is imported."""
+
+from __future__ import annotations
+
+from models.families import ModelFamily
+
+FAMILY = ModelFamily(
+    title="CTRL",
+    heads=("causal_lm", "sequence_classification"),
+    tokenizers={"bpe": "a folder with vocab.json and merges.txt", "checkpoint": ""},
+    checkpoints=("Salesforce/ctrl",),
+    constants=("pos_encoding",),
+    in_transformers="CTRLConfig",
+    drafted=("causal_lm",),
+    recipe_keys={"train.recompute": False},
+)

@@ -1,0 +1,19 @@
+"""What is known of Reformer (Kitaev, Kaiser, Levskaya 2020) before its port is imported."""
+
+from __future__ import annotations
+
+from models.families import ModelFamily
+
+FAMILY = ModelFamily(
+    title="Reformer",
+    heads=("sequence_classification", "question_answering", "causal_lm", "masked_lm"),
+    tokenizers={"bytes": "", "sentencepiece": "a spiece.model", "checkpoint": ""},
+    checkpoints=("google/reformer-enwik8", "google/reformer-crime-and-punishment"),
+    settings={"backward": ("auto", "reversible", "autograd"), "residual": ("wide", "plain")},
+    in_transformers="ReformerConfig",
+    table_key="axial_pos_shape",
+    causal_key="is_decoder",
+    seed_key="hash_seed",
+    drafted=("sequence_classification", "question_answering"),
+    is_default=True,
+)

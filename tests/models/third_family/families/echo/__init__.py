@@ -1,0 +1,1 @@
+"""What the gate knows of Echo."""

@@ -1,0 +1,14 @@
+"""The port's step."""
+
+from __future__ import annotations
+
+from toolkit.parity.candidate.ported import PortedStep
+
+
+class EchoStep(PortedStep):
+    """A step of Echo."""
+
+    embedded = "body.tokens"
+
+
+STEP = EchoStep

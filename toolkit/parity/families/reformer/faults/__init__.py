@@ -1,0 +1,1 @@
+"""The faults, a kind in each module."""
