@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from models import families  # noqa: E402
-from models.families import family, part  # noqa: E402
+from models.families import part  # noqa: E402
 from toolkit.errors import Inconclusive, ParityDrift, UserError  # noqa: E402
 from toolkit.parity import mutants  # noqa: E402
 from toolkit.parity.job.pair import TIME_LIMIT  # noqa: E402
@@ -33,7 +33,7 @@ from toolkit.run_folder import checkpoint  # noqa: E402
 from toolkit.terminal.failure import UNFORESEEN  # noqa: E402
 
 #: The families, that of recipes which name none first.
-FAMILIES = sorted(families.FAMILIES, key=lambda name: not family(name).is_default)
+FAMILIES = sorted(families.FAMILIES, key=lambda name: not families.family(name).is_default)
 DOCUMENTS = (
     *("README.md", "README.zh.md", "recipes/README.md", "models/README.md", "toolkit/parity/README.md"),
     ".github/CONTRIBUTING.md",
@@ -178,8 +178,8 @@ def heads() -> str:
     """Return the heads that tasks use, and of which families."""
     users = defaultdict(set)
     for _, task in tasks():
-        users[task.HEAD].update(f"`{name}`" for name in FAMILIES if task.HEAD in family(name).heads)
-    return "; ".join(f"`{head}` of {' and '.join(sorted(families))}" for head, families in users.items())
+        users[task.HEAD].update(f"`{name}`" for name in FAMILIES if task.HEAD in families.family(name).heads)
+    return "; ".join(f"`{head}` of {' and '.join(sorted(owners))}" for head, owners in users.items())
 
 
 def files_of_models() -> Iterator[tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-
 from models import families
 from toolkit.files.text_encoding import is_encoding
 from toolkit.recipe import yaml_source
