@@ -21,7 +21,15 @@ from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.job.pair import BufferFacts, Description, DrawFacts, PairMap, ParameterMatch
+from toolkit.parity.job.pair import (
+    BufferFacts,
+    Description,
+    DrawFacts,
+    KnownDifference,
+    PairMap,
+    ParameterFacts,
+    ParameterMatch,
+)
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
@@ -36,6 +44,7 @@ from toolkit.parity.job.results import (
     Tokens,
 )
 from toolkit.parity.judge import diagnosis, notes
+from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
@@ -97,6 +106,34 @@ def of_a_pair() -> list[Note]:
     table = BufferFacts("positions", [8], "other", False, "", "Net", None)
     port = Description(buffers=[table], draws=[DrawFacts("round:norm", [])])
     return Sides(Description(), port, PairMap(), {}).notes()
+
+
+def zero_row() -> list[Note]:
+    words = ParameterFacts("words.weight", [3, 2], "embedding", False, "words", "Embedding", 0)
+    weights = {"words.weight": np.float32([[1, 0], [0, 0], [0, 1]])}
+    return Sides(Description(parameters=[words]), Description(), PairMap(), weights).notes()
+
+
+def accepted() -> list[Note]:
+    """Two differences of half a tensor, of which one map knows."""
+    names = ("output:a", "output:b", "loss")
+    verdict = Verdict(
+        comparisons=[Comparison(name, "float64", 0.5, 0.1, 0.5, 0.1, 0.5, True) for name in names],
+        findings=[Finding("semantics", name, "off", "float64") for name in names[:2]],
+    )
+    known = {"output:*": KnownDifference("biased", 1.0), "loss": KnownDifference("once", 1.0)}
+    accept(verdict, {**known, "no.such": KnownDifference("typo", 1.0)}, names)
+    assert verdict.passed and [one.finding.name for one in verdict.accepted] == ["output:a", "output:b"]
+    return verdict.notes
+
+
+def test_a_difference_beyond_what_is_accepted_stays_a_finding():
+    verdict = Verdict(
+        comparisons=[Comparison("output:a", "float64", 0.5, 0.1, 0.5, 0.1, 0.5, True)],
+        findings=[Finding("semantics", "output:a", "off", "float64"), Finding("structure", "output:b", "missing")],
+    )
+    accept(verdict, {"output:*": KnownDifference("biased", 0.4)}, ["output:a", "output:b"])
+    assert len(verdict.findings) == 2 and not verdict.accepted and not verdict.notes
 
 
 def not_finite() -> list[Note]:
@@ -205,6 +242,13 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "the port chooses by size, sign or order in norm (round), and what the other side does there is not given to",
     ),
     "buffers-alone": (of_a_pair, "the port alone holds positions, which the step leaves as they are, and no"),
+    "zero-row": (zero_row, "row 1 of words.weight is zero, as new weights have it for a padding_idx: whether the port"),
+    "accepted": (
+        accepted,
+        "2 differences are accepted by output:* (biased): up to 5.0e-01 of a tensor, 1.0e+00 at most",
+    ),
+    "accepted-unused": (accepted, "loss is accepted (once), and nothing that it names differs any more"),
+    "accepted-unknown": (accepted, "no.such is accepted (typo), and nothing that is compared is called so"),
     "tokenizer-refused": (
         lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens("x", [1])]),
         "tokenizer: the reference cannot encode 1 of the texts; they were not compared",

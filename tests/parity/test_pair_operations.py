@@ -52,6 +52,56 @@ def test_another_constant_is_a_fault(op, command_line, tmp_path):
     assert status == 1 and out.startswith(f"DRIFT {named}"), out
 
 
+KNOWN = """\
+accept:
+  "buffer:*.running_var": {why: Paddle keeps the biased variance, within: 5e-2}
+  "evaluation/*": {why: evaluation reads it, within: 0.05}
+"""
+
+
+def test_a_known_difference_is_accepted_by_name_and_every_report_says_so(command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(KNOWN)
+    assert gated(command_line, tmp_path, "op=batch")[0] == 1
+    status, report, out = gated(command_line, tmp_path, "op=batch", "--map", str(path))
+    assert status == 0 and f"; {len(report['accepted'])} known differences are accepted" in out.splitlines()[0]
+    first = report["accepted"][0]
+    assert first["finding"]["name"] == "buffer:layer.running_var" and 0 < first["relative"] < 5e-2
+    assert "accepted by buffer:*.running_var (Paddle keeps the biased variance): up to" in out
+    junit = (tmp_path / "cpu" / "junit.xml").read_text()
+    assert "<failure" not in junit and junit.count("accepted: Paddle keeps the biased variance") == 2
+    status, _, out = gated(command_line, tmp_path, "op=batch", "wrong=true", "--map", str(path))
+    assert status == 1 and out.startswith("DRIFT layer (BatchNorm1D")
+
+
+@pytest.mark.slow
+def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(KNOWN)
+    sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py", "--map", path, "op=batch")
+    status, out, _ = command_line("parity", "mutants", *sides)
+    assert status == 0 and " faults caught, " in out
+    assert command_line("parity", "limits", *sides)[0] == 0
+    assert "0 false alarms in 2 gates" in command_line("parity", "sweep", *sides, "--gates", "2")[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("{'loss': 0.1}", "accept: loss does not say why, and within what; write 'buffer:*.running_var': {why: Paddle"),
+        ("{'loss': {within: 0.1}}", "accept: loss does not say why"),
+        ("{'loss': {why: ' ', within: 0.1}}", "accept: loss does not say why"),
+        ("{'loss': {why: x, within: much}}", "accept: loss: within is 'much', which is no part of a size"),
+        ("{'loss': {why: x, within: -1}}", "accept: loss: within is -1, which is no part of a size"),
+        ("[loss]", "accept: accept does not say why"),
+    ],
+)
+def test_what_accepts_nothing_that_can_be_measured_is_refused(told, said, command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(f"accept: {told}\n")
+    assert said in mapped(command_line, "batch", "--map", path)
+
+
 def mapped(command_line, op: str, *more: object) -> str:
     sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py", f"op={op}")
     status, out, err = command_line("parity", "map", *sides, *more)

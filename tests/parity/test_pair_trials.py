@@ -18,7 +18,7 @@ from test_readme_commands import console_blocks, my_pair
 
 from toolkit.errors import UserError
 from toolkit.parity.job import bundle, files
-from toolkit.parity.job.pair import PairMap, ParameterFacts
+from toolkit.parity.job.pair import Pair, PairMap, ParameterFacts
 from toolkit.parity.job.results import ReferenceFacts, ReferenceResult
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.pairs.options import choices_of, pair_request
@@ -202,7 +202,7 @@ def test_of_what_was_recorded_only_counterparts_are_compared():
     names = ("output:a", "evaluation/output:a", "output:b", "evaluation/output:b#1", "gradient:b.weight", "loss")
     facts = ReferenceFacts(epsilons={"a": 1e-5, "b": 1e-6})
     whole = ReferenceResult(tensors={name: TensorRecord(shape=[1]) for name in names}, facts=facts)
-    found = of_counterparts(whole, PairMap(modules={"a": "A"}))
+    found = of_counterparts(whole, PairMap(modules={"a": "A"}), Pair("", "", "reference"))
     assert list(found.tensors) == ["output:a", "evaluation/output:a", "gradient:b.weight", "loss"]
     assert found.facts.epsilons == {"a": 1e-5}
 

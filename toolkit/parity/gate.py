@@ -256,9 +256,8 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
             run_workers([job], console, {"candidate": sys.executable})
         randomized = recording.manifest["describes"]["randomized_parameters"]
         found = Measurement(*read_results(job), randomized, hashes.all())
-        if sides is not None:
-            has_loss = request.pair is not None and request.pair.has_loss
-            found.reference = of_counterparts(found.reference, sides.map, has_loss)
+        if sides is not None and request.pair is not None:
+            found.reference = of_counterparts(found.reference, sides.map, request.pair)
             found.reference.notes += sides.notes()
         constants = _read_constants(job)
     return Measured(replace(found, hashes={**found.hashes, "bundle.json": recording.identity}), constants)

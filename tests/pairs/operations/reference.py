@@ -63,6 +63,7 @@ class Net(nn.Module):
         self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
         layers = {
             "group": lambda: nn.GroupNorm(3, 12),
+            "batch": lambda: nn.BatchNorm1d(12),
             "rotary": Rotary,
             "fused": Fused,
             "apart": Apart,
@@ -72,7 +73,7 @@ class Net(nn.Module):
 
     def forward(self, x, labels):
         x = self.first(x)
-        if self.op == "group":
+        if self.op in ("group", "batch"):
             x = self.layer(x.transpose(1, 2)).transpose(1, 2)
         elif self.op == "lstm":
             x = self.layer(x)[0]

@@ -155,6 +155,19 @@ class PairMap:
 
 
 @dataclass(frozen=True)
+class KnownDifference:
+    """What a map accepts of the tensors that a pattern names.
+
+    Attributes:
+        why: in the user's words; every report repeats it.
+        within: the largest error that is accepted, as a part of the tensor's size.
+    """
+
+    why: str
+    within: float
+
+
+@dataclass(frozen=True)
 class Pair:
     """Where a pair is, and how its sides correspond.
 
@@ -163,6 +176,7 @@ class Pair:
         batch_from: the side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
         map: None as long as both are only described.
         time_limit: seconds that its processes have for a step, after which they are ended.
+        accept: pattern of tensors' names -> a known difference.
         has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
     """
 
@@ -172,6 +186,7 @@ class Pair:
     map: PairMap | None = None
     time_limit: float = TIME_LIMIT
     has_loss: bool = False
+    accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:
         """The file or module of the worker's side, ``reference`` or ``candidate``."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.parity.job import files
+from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.loop_accuracy import LoopError
@@ -143,6 +144,7 @@ class ReferenceResult:
         own_backward: dtype -> gradient -> how far the reference's own backward lies from plain autograd.
         streamed: stage by stage.
         tokens: of every text of the job.
+        accept: known differences of a pair, as its map says.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -158,6 +160,7 @@ class ReferenceResult:
     own_backward: dict[str, dict[str, float]] = field(default_factory=dict)
     streamed: bool = False
     tokens: list[Tokens] | None = None
+    accept: dict[str, KnownDifference] = field(default_factory=dict)
     execution: Execution = field(default_factory=Execution)
 
 

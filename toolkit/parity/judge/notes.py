@@ -43,6 +43,15 @@ TEXTS: Mapping[str, str] = {
         "{parameters} parameters, {modules} modules' outputs and {draws} random draws of the two sides were matched; "
         "{guessed} of the parameters by a guess (toolkit parity map shows them)"
     ),
+    "zero-row": (
+        "row {row} of {name} is zero, as new weights have it for a padding_idx: whether the port reads that row, or "
+        "gives zeros for its index as Paddle's padding_idx does, shows with trained weights alone"
+    ),
+    "accepted": (
+        "{count} differences are accepted by {pattern} ({why}): up to {worst:.1e} of a tensor, {within:.1e} at most"
+    ),
+    "accepted-unused": "{pattern} is accepted ({why}), and nothing that it names differs any more",
+    "accepted-unknown": "{pattern} is accepted ({why}), and nothing that is compared is called so",
     "choices-alone": (
         "the {side} chooses by size, sign or order in {places}, and what the other side does there is not given to it: "
         "a choice that rounding turns looks like a fault"

@@ -22,6 +22,7 @@ from toolkit.parity.job.results import (
     Tokens,
 )
 from toolkit.parity.judge import diagnosis, initialisation_tests, loops, rng_tests, tokens
+from toolkit.parity.judge.accepted import AcceptedFinding, accept
 from toolkit.parity.judge.bounds import (
     UNIT,
     Comparison,
@@ -77,6 +78,7 @@ class Verdict:
         plain: plain autograd against R64, where the step's own gradients come from another backward.
         reference_faults: what is wrong with the reference. A port that differs from such a reference is not shown to
             be wrong; one that agrees is right all the same.
+        accepted: what a pair's map accepts, and is a finding no longer.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -86,6 +88,7 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     reference_faults: list[Finding] = field(default_factory=list)
+    accepted: list[AcceptedFinding] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -145,6 +148,8 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     _judge_tokens(reference.tokens, candidate.tokens, verdict)
     if candidate.leaks:
         verdict.note("port-leaks", places=", ".join(candidate.leaks))
+    if reference.accept:
+        accept(verdict, reference.accept, reference.tensors)
     verdict.reference_faults = reference_faults(reference)
     _note_reference(reference, "float32" in candidate.dtypes, verdict)
     return verdict

@@ -54,7 +54,16 @@ class Sides:
             "draws": sum(name.partition(":")[0] in RANDOM for name in self.map.draws),
             "guessed": guessed,
         }
-        return [Note("pair-matched", data), *self._unmatched_choices(), *self._unmatched_tables()]
+        unmatched = (*self._unmatched_choices(), *self._unmatched_tables())
+        return [Note("pair-matched", data), *unmatched, *self._zero_rows()]
+
+    def _zero_rows(self) -> Iterator[Note]:
+        """Yield a note on embeddings with a row of zeros: Paddle gives zeros for a ``padding_idx`` whatever its row
+        holds, and torch the row."""
+        for one in self.reference.parameters:
+            value = self.weights.get(one.name)
+            if one.role == "embedding" and value is not None and value.any() and not value.any(1).all():
+                yield Note("zero-row", {"name": one.name, "row": int((~value.any(1)).argmax())})
 
     def _unmatched_choices(self) -> Iterator[Note]:
         """Yield notes on discrete choices of a side that are not given to the other."""

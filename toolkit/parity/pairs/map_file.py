@@ -1,16 +1,19 @@
-"""The map of a pair as YAML, which a user may correct."""
+"""The map of a pair as YAML: what corresponds to what, which a user may correct, and which differences are known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
 from toolkit.errors import UserError
-from toolkit.parity.job.pair import ParameterMatch
+from toolkit.parity.job.pair import KnownDifference, ParameterMatch
 from toolkit.parity.pairs.describe import Sides
 
+RIGHT = "write what toolkit parity map prints: parameters, and below it NAME: NAME, or NAME: [NAME, NAME]"
 HEAD = """\
 # Which parameter of the reference is which of the port. A guess is one where the name and the place in the order of
 # execution say different things: look at it. Correct what is wrong and give the file to toolkit parity --map FILE;
@@ -53,13 +56,26 @@ def _quoted(name: str) -> str:
     return yaml.safe_dump(name, width=10**6).splitlines()[0]
 
 
-def read_map(path: Path) -> dict[str, list[str]]:
-    """Return the parameters of the reference that a map names, and of each the parameters of the port.
+class MapFile(NamedTuple):
+    """What a user says of a pair.
+
+    Attributes:
+        parameters: of the reference -> the port's (:func:`.pieces.as_told`).
+        accept: pattern of tensors' names -> a known difference.
+    """
+
+    parameters: dict[str, list[str]]
+    accept: dict[str, KnownDifference]
+
+
+def read_map(path: Path | None) -> MapFile:
+    """Return what a map says; nothing without one.
 
     Raises:
         UserError: it is no map.
     """
-    right = "write what toolkit parity map prints: parameters, and below it NAME: NAME, or NAME: [NAME, NAME]"
+    if path is None:
+        return MapFile({}, {})
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -67,12 +83,35 @@ def read_map(path: Path) -> dict[str, list[str]]:
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         mark = getattr(problem, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
-        raise UserError(f"--map {path}{line}: is no YAML; {right}") from None
-    names = content.get("parameters") if isinstance(content, dict) else None
-    if not isinstance(names, dict) or set(content) != {"parameters"}:
-        raise UserError(f"--map {path}: is no map of a pair; {right}")
+        raise UserError(f"--map {path}{line}: is no YAML; {RIGHT}") from None
+    if not isinstance(content, dict) or not content or not {"parameters", "accept"} >= content.keys():
+        raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
+    return MapFile(_parameters(path, content.get("parameters", {})), _accepted(path, content.get("accept", {})))
+
+
+def _parameters(path: Path, names: Any) -> dict[str, list[str]]:
+    if not isinstance(names, dict):
+        raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
     told = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
     words = [*told, *(name for pieces in told.values() for name in pieces)]
     if not all(told.values()) or not all(isinstance(word, str) and word for word in words):
-        raise UserError(f"--map {path}: parameters holds what is no name; {right}")
+        raise UserError(f"--map {path}: parameters holds what is no name; {RIGHT}")
     return told
+
+
+def _accepted(path: Path, patterns: Any) -> dict[str, KnownDifference]:
+    right = "write 'buffer:*.running_var': {why: Paddle keeps the biased variance, within: 1e-2}"
+    found = {}
+    for pattern, told in patterns.items() if isinstance(patterns, dict) else [("accept", patterns)]:
+        is_told = isinstance(told, dict) and told.keys() == {"why", "within"} and isinstance(told["why"], str)
+        if not is_told or not told["why"].strip():
+            raise UserError(f"--map {path}: accept: {pattern} does not say why, and within what; {right}")
+        try:
+            within = float(told["within"])  # YAML takes 1e-2 for a text
+        except (TypeError, ValueError):
+            within = math.nan
+        if not 0 < within < math.inf:
+            what = f"within is {told['within']!r}, which is no part of a size"
+            raise UserError(f"--map {path}: accept: {pattern}: {what}; {right}")
+        found[str(pattern)] = KnownDifference(told["why"], within)
+    return found

@@ -170,8 +170,10 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
     of_port: dict[str, set[str]] = defaultdict(set)
     for match in parameters:
         of_port[match.port].add(match.reference)
+    state = {one.name for one in port.buffers}  # Paddle holds a batch norm's statistics as parameters
     names = ({one.name: {one.name} for one in reference.parameters},
-             {one.name: of_port.get(one.name, {f"port:{one.name}"}) for one in port.parameters})  # fmt: skip
+             {one.name: of_port.get(one.name, {f"port:{one.name}"})
+              for one in port.parameters if one.name not in state})  # fmt: skip
     found: dict[str, str] = {}
     for themselves in (True, False):
         here, there = (

@@ -51,6 +51,7 @@ def pair_request(
         raise UserError(f"{said} batch(config, rng) that gives a dict of arrays")
     if len(owners) > 1:
         raise UserError(f"{port} and {reference_model} both have batch(config, rng); keep one, which both are given")
+    told = read_map(map_file)
     return GateRequest(
         model=PAIR,
         head="",
@@ -68,8 +69,9 @@ def pair_request(
             owners[0],
             time_limit=time_limit or TIME_LIMIT,
             has_loss=any("loss" in found for found in functions.values()),
+            accept=told.accept,
         ),
-        pair_names={} if map_file is None else read_map(map_file),
+        pair_names=told.parameters,
     )
 
 
@@ -95,8 +97,9 @@ def replayed(
     if "batch" in functions:
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")
     has_loss = asked.pair.has_loss or "loss" in functions
-    pair = replace(asked.pair, port=port, time_limit=time_limit or TIME_LIMIT, has_loss=has_loss)
-    return replace(asked, pair=pair, pair_names={} if map_file is None else read_map(map_file))
+    told, limit = read_map(map_file), time_limit or TIME_LIMIT
+    pair = replace(asked.pair, port=port, time_limit=limit, has_loss=has_loss, accept=told.accept)
+    return replace(asked, pair=pair, pair_names=told.parameters)
 
 
 def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, workers_of
 from toolkit.parity.job.bundle import Recording, new_bundle, seal
-from toolkit.parity.job.pair import PairMap
+from toolkit.parity.job.pair import Pair, PairMap
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ReferenceResult
@@ -72,16 +72,17 @@ def describe_port(recording: Recording, request: GateRequest, job: Path, console
     return sides
 
 
-def of_counterparts(reference: ReferenceResult, found: PairMap, has_loss: bool = False) -> ReferenceResult:
+def of_counterparts(reference: ReferenceResult, found: PairMap, pair: Pair) -> ReferenceResult:
     """Return what was recorded of a reference, without what the port has no counterpart of: modules, and the logits if
-    its file has a loss of its own."""
+    its file has a loss of its own; with the differences that are known of this port."""
     facts = reference.facts
     return replace(
         reference,
         tensors={
             name: record
             for name, record in reference.tensors.items()
-            if found.compares(name) and not (has_loss and TensorName.parse(name).in_its_run.kind == "logits")
+            if found.compares(name) and not (pair.has_loss and TensorName.parse(name).in_its_run.kind == "logits")
         },
         facts=replace(facts, epsilons={name: one for name, one in facts.epsilons.items() if name in found.modules}),
+        accept=pair.accept,
     )

@@ -79,6 +79,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         saturated_rows=saturated,
         unhooked=[n for n, value in unhooked.items() if not np.array_equal(value, truth[n], equal_nan=True)],
         own_backward=own_backward_error(step) if job.judge_reference_reversible else {},
+        accept={} if job.pair is None else job.pair.accept,
     )
 
 

@@ -55,6 +55,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "seed": report.request.seed,
         "randomized_parameters": report.randomized,
         "findings": as_json(verdict.findings),
+        "accepted": as_json(verdict.accepted),
         "reference_faults": as_json(verdict.reference_faults),
         "notes": [notes.as_content(note) for note in verdict.notes],
         "attribution": as_json(report.attribution),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, indent
@@ -31,7 +31,8 @@ def junit(content: Mapping[str, Any]) -> str:
     content = with_infinities(content)
     findings = list(content["findings"])
     for tensor in content["tensors"]:
-        _add(suites, content, _verdict_of(tensor), tensor["dtype"], tensor["name"], _tensor_outcome(tensor, findings))
+        outcome = _tensor_outcome(tensor, findings, content.get("accepted", ()))
+        _add(suites, content, _verdict_of(tensor), tensor["dtype"], tensor["name"], outcome)
     for dtype, errors in content["recomputed"].items():
         for name, error in errors.items():
             found = _take(findings, "recomputed", name, dtype)
@@ -88,8 +89,11 @@ def _verdict_of(tensor: Mapping[str, Any]) -> str:
     return tensor.get("verdict") or ("semantics" if tensor["dtype"] == "float64" else "rounding")
 
 
-def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -> Element | None:
-    """Return None if a tensor passed; else remove its finding from ``findings``."""
+def _tensor_outcome(
+    tensor: Mapping[str, Any], findings: list[dict[str, Any]], accepted: Sequence[Mapping[str, Any]]
+) -> Element | None:
+    """Return None if a tensor passed; else remove its finding from ``findings``. One whose difference is accepted is
+    skipped."""
     verdict = _verdict_of(tensor)
     if not tensor["informative"]:
         is_lowered = tensor["dtype"] == "bfloat16"
@@ -99,6 +103,9 @@ def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -
     if tensor["passed"]:
         return None
     found = _take(findings, verdict, tensor["name"], tensor["dtype"])
+    for one in accepted:
+        if (one["finding"]["name"], one["finding"]["dtype"]) == (tensor["name"], tensor["dtype"]):
+            return element("skipped", message=f"accepted: {one['why']}; {one['finding']['message']}")
     figures = (
         f"error {tensor['error']:.3g}, bound {tensor['bound']:.3g}; "
         f"largest {tensor['error_max']:.3g}, bound {tensor['bound_max']:.3g}; margin {tensor['margin']:.3g}"

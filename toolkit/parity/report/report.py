@@ -74,8 +74,10 @@ class Report:
     def summary(self) -> str:
         """One line: the verdict, and where it fails."""
         if self.culprit is None:
-            counted = len(self.verdict.comparisons)
-            return f"parity: {counted} tensors of the port agree with the reference ({', '.join(self.request.dtypes)})"
+            accepted, dtypes = len(self.verdict.accepted), ", ".join(self.request.dtypes)
+            known = f"; {accepted} known differences are accepted" if accepted else ""
+            agree = f"{len(self.verdict.comparisons) - accepted} tensors of the port agree with the reference"
+            return f"parity: {agree} ({dtypes}){known}"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
         place, message = self.headline()

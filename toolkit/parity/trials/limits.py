@@ -20,6 +20,7 @@ from toolkit.parity.job.build import scratch_job, workers_of
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
+from toolkit.parity.judge.accepted import pattern_of
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorStats
@@ -80,7 +81,8 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
 def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult) -> float:
     measured = candidate.mutants[weight_changed(name)]
     verdict = judge(reference, CandidateResult(measured.dtypes, measured.generators, tokens=candidate.tokens))
-    largest = max(c.margin for c in verdict.comparisons if TensorName.parse(c.name).kind != "updated")
+    told = [c for c in verdict.comparisons if pattern_of(c.name, reference.accept) is None]
+    largest = max(c.margin for c in told if TensorName.parse(c.name).kind != "updated")
     return CHANGE / largest if largest > 1 else float("inf")
 
 
