@@ -52,6 +52,12 @@ def test_another_constant_is_a_fault(op, command_line, tmp_path):
     assert status == 1 and out.startswith(f"DRIFT {named}"), out
 
 
+@pytest.mark.parametrize("returns", ["dict", "tuple"])
+def test_a_model_may_return_a_mapping_a_tuple_or_a_dataclass(returns, command_line, tmp_path):
+    status, report, out = gated(command_line, tmp_path, "op=hardtanh", f"returns={returns}")
+    assert status == 0 and "logits" in {tensor["name"] for tensor in report["tensors"]}, out
+
+
 KNOWN = """\
 accept:
   "buffer:*.running_var": {why: Paddle keeps the biased variance, within: 5e-2}

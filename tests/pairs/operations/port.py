@@ -1,8 +1,16 @@
 """The port of reference.py."""
 
+from dataclasses import dataclass
+
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
+
+
+@dataclass
+class Output:
+    loss: paddle.Tensor
+    logits: paddle.Tensor
 
 
 class Rotary(nn.Layer):
@@ -72,8 +80,9 @@ def operations(wrong: bool) -> dict:
 
 
 class Net(nn.Layer):
-    def __init__(self, op: str, wrong: bool) -> None:
+    def __init__(self, op: str, wrong: bool, returns: str) -> None:
         super().__init__()
+        self.returns = returns
         self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
         layers = {
             "group": lambda: nn.GroupNorm(3, 12, 1.001e-5 if wrong else 1e-5),
@@ -94,8 +103,10 @@ class Net(nn.Layer):
             x = self.layer(x)[0]
         else:
             x = (self.layer or self.operations[self.op])(x)
-        return F.cross_entropy(self.last(x).mean(1), labels)
+        logits = self.last(x).mean(1)
+        loss = F.cross_entropy(logits, labels)
+        return {"loss": loss, "dict": {"logits": logits}, "tuple": Output(loss, logits)}[self.returns]
 
 
 def build(config):
-    return Net(config["op"], config.get("wrong", False))
+    return Net(config["op"], config.get("wrong", False), config.get("returns", "loss"))

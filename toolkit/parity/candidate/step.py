@@ -18,6 +18,7 @@ from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.outputs import parts_of
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import (
     TRAINING,
@@ -336,5 +337,4 @@ def first_tensor(output: Any) -> paddle.Tensor | None:
     """The tensor that a module's output is compared by: itself, or the first of a tuple or model output."""
     if isinstance(output, paddle.Tensor):
         return output
-    values = output.to_tuple() if hasattr(output, "to_tuple") else output
-    return next((value for value in values if isinstance(value, paddle.Tensor)), None)
+    return next((value for value in parts_of(output) if isinstance(value, paddle.Tensor)), None)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.parity.job.outputs import parts_of
 from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
@@ -236,8 +237,7 @@ def first_tensor(output: Any) -> torch.Tensor | None:
     """The tensor compared for a module's output: itself, or the first of a tuple or model output."""
     if isinstance(output, torch.Tensor):
         return output
-    values = output.to_tuple() if hasattr(output, "to_tuple") else output
-    return next((value for value in values if isinstance(value, torch.Tensor)), None)
+    return next((value for value in parts_of(output) if isinstance(value, torch.Tensor)), None)
 
 
 def with_input(

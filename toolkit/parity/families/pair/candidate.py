@@ -23,6 +23,7 @@ from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.outputs import loss_and_logits
 from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
@@ -263,18 +264,13 @@ def built(source: Any, job: Job) -> nn.Layer:
 
 
 def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) -> Any:
-    """Return a model's output with its ``loss``: by the file's own function; else the model's, which PaddleNLP's models
-    give first; else the cross entropy of its first output against ``labels``."""
+    """Return a model's output with its ``loss``: by the file's own function; else the model's
+    (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against ``labels``."""
     if hasattr(source, "loss"):
         return SimpleNamespace(loss=source.loss(model, inputs))
-    output = model(**inputs)
-    if isinstance(loss := getattr(output, "loss", None), paddle.Tensor):
-        return SimpleNamespace(loss=loss, logits=getattr(output, "logits", None))
-    tensors = [one for one in output if isinstance(one, paddle.Tensor)] if isinstance(output, (tuple, list)) else []
-    first = output if isinstance(output, paddle.Tensor) else tensors[0] if tensors else None
-    if first is not None and first.ndim == 0:
-        return SimpleNamespace(loss=first, logits=tensors[1] if len(tensors) > 1 else None)
-    logits = getattr(output, "logits", first)
+    loss, logits = loss_and_logits(model(**inputs), lambda one: isinstance(one, paddle.Tensor))
+    if loss is not None:
+        return SimpleNamespace(loss=loss, logits=logits)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
             f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "

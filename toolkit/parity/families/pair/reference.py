@@ -17,6 +17,7 @@ from transformers import PretrainedConfig
 
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.outputs import loss_and_logits
 from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, PairMap, ParameterFacts, batch_of
 from toolkit.parity.job.results import ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
@@ -27,7 +28,7 @@ from toolkit.parity.reference.buffers import buffers_of, facts_of
 from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, ignore, to_numpy
-from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
+from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
 #: Role of the ``weight`` of each layer class.
@@ -230,17 +231,13 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
 
 
 def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """Return a model's output with its ``loss``: by the file's own function; else the model's; else the cross entropy
-    of its first output against ``labels``."""
+    """Return a model's output with its ``loss``: by the file's own function; else the model's
+    (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against ``labels``."""
     if hasattr(source, "loss"):
         return SimpleNamespace(loss=source.loss(model, inputs))
-    output = model(**inputs)
-    if isinstance(output, torch.Tensor) and output.ndim == 0:
-        return SimpleNamespace(loss=output)
-    logits = getattr(output, "logits", None)
-    if isinstance(loss := getattr(output, "loss", None), torch.Tensor):
+    loss, logits = loss_and_logits(model(**inputs), lambda one: isinstance(one, torch.Tensor))
+    if loss is not None:
         return SimpleNamespace(loss=loss, logits=logits)
-    logits = first_tensor(output) if logits is None else logits
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
             f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
