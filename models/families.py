@@ -1,4 +1,4 @@
-"""The model families: folders here with a ``family.py``. Finding and describing them imports no framework."""
+"""The model families, found by scanning the folders here. Finding and describing them imports no framework."""
 
 from __future__ import annotations
 
