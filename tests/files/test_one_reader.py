@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from toolkit.commands.recipe_new.look import Found, look
+from toolkit.commands.recipe_new.look import DataFiles, look
 from toolkit.data.load import load_stored
 from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
@@ -189,7 +189,7 @@ def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp
     path = tmp_path / name
     path.write_bytes(content)
     (tmp_path / "plain.yaml").write_text(f"{HEAD}data: {{dataset: csv, max_length: 32, files: {{train: {path}}}}}\n")
-    found: list[Found] = []
+    found: list[DataFiles] = []
 
     def drafted() -> Any:
         found.append(look(path))

@@ -15,7 +15,7 @@ from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering import task as question_answering
-from toolkit.tasks.question_answering.placement import NEAREST, NORMALIZED, UTF8, UTF16, Found, find, placed
+from toolkit.tasks.question_answering.placement import NEAREST, NORMALIZED, UTF8, UTF16, Placement, find, placed
 from toolkit.tasks.question_answering.words import whole_words
 
 RECIPE = {
@@ -111,23 +111,23 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
 @pytest.mark.parametrize(
     ("context", "text", "start", "expected"),
     [
-        ("a red, a red and a red", "red", 8, Found(9, "red", NEAREST)),  # one off
-        ("a red, a red and a red", "red", 10, Found(9, "red", NEAREST)),
-        ("a red, a red and a red", "red", -1, Found(2, "red", NEAREST)),
-        ("a red, a red and a red", "red", 999, Found(19, "red", NEAREST)),
-        ("äöü red, red", "red", 7, Found(4, "red", UTF8)),
-        ("🙂 red, red", "red", 3, Found(2, "red", UTF16)),
-        ("in the\n  deep sea", "the deep sea", 0, Found(3, "the\n  deep sea", NORMALIZED)),
-        ("the “deep” sea’s", '"deep" sea\'s', 0, Found(4, "“deep” sea’s", NORMALIZED)),
-        ("une e\u0301cole", "école", 0, Found(4, "e\u0301cole", NORMALIZED)),
-        ("une école", "e\u0301cole", 0, Found(4, "école", NORMALIZED)),
-        ("the ﬁsh", "fish", 0, Found(4, "ﬁsh", NORMALIZED)),
+        ("a red, a red and a red", "red", 8, Placement(9, "red", NEAREST)),  # one off
+        ("a red, a red and a red", "red", 10, Placement(9, "red", NEAREST)),
+        ("a red, a red and a red", "red", -1, Placement(2, "red", NEAREST)),
+        ("a red, a red and a red", "red", 999, Placement(19, "red", NEAREST)),
+        ("äöü red, red", "red", 7, Placement(4, "red", UTF8)),
+        ("🙂 red, red", "red", 3, Placement(2, "red", UTF16)),
+        ("in the\n  deep sea", "the deep sea", 0, Placement(3, "the\n  deep sea", NORMALIZED)),
+        ("the “deep” sea’s", '"deep" sea\'s', 0, Placement(4, "“deep” sea’s", NORMALIZED)),
+        ("une e\u0301cole", "école", 0, Placement(4, "e\u0301cole", NORMALIZED)),
+        ("une école", "e\u0301cole", 0, Placement(4, "école", NORMALIZED)),
+        ("the ﬁsh", "fish", 0, Placement(4, "ﬁsh", NORMALIZED)),
         ("the ﬁsh", "ish", 0, None),  # half a ligature
         ("the\nﬁsh", "the f", 0, None),
         ("the e\u0301cole", "ecole", 0, None),
-        ("1\u00a0000 km", "1 000", 5, Found(0, "1\u00a0000", NORMALIZED)),
-        ("soft\u00adware", "software", 3, Found(0, "soft\u00adware", NORMALIZED)),
-        ("하나 한국 둘", "\u1112\u1161\u11ab\u1100\u116e\u11a8", 0, Found(3, "한국", NORMALIZED)),
+        ("1\u00a0000 km", "1 000", 5, Placement(0, "1\u00a0000", NORMALIZED)),
+        ("soft\u00adware", "software", 3, Placement(0, "soft\u00adware", NORMALIZED)),
+        ("하나 한국 둘", "\u1112\u1161\u11ab\u1100\u116e\u11a8", 0, Placement(3, "한국", NORMALIZED)),
         ("the sea", "the lake", 0, None),
         ("the sea", "\u200b", 0, None),
         ("", "sea", 0, None),

@@ -36,7 +36,7 @@ COUNTS = "counts.json"
 SHOWN_ROWS = 100
 
 
-class Found(NamedTuple):
+class StreamedRows(NamedTuple):
     """How the rows of a split were found.
 
     Attributes:
@@ -62,7 +62,7 @@ def streamed(recipe: Recipe) -> DatasetDict:
     entry = quietly(kept, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
     counts = json.loads((entry / COUNTS).read_text(encoding="utf-8"))
     for split, found in counts.items():
-        recipe.found.note(_note(recipe, split, Found(*found)))
+        recipe.found.note(_note(recipe, split, StreamedRows(*found)))
     rows = stored(entry)
     return DatasetDict({split: rows[split] for split in SPLITS if split in rows})
 
@@ -76,7 +76,7 @@ def _key(recipe: Recipe) -> str:
     return digest("streamed", data.dataset, settled_commit(recipe), json.dumps([*chosen_by, seed]), *versions)
 
 
-def _note(recipe: Recipe, split: str, found: Found) -> str:
+def _note(recipe: Recipe, split: str, found: StreamedRows) -> str:
     limit, filtered = getattr(recipe.data.limit, split), recipe.data.filter is not None
     if found.all:
         which = "that data.filter keeps" if filtered else "in all"
@@ -118,7 +118,7 @@ def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:
 
 def _fetch_split(
     recipe: Recipe, builder: Any, split: str, name: str, files: list[str], target: Path, begun: list[str]
-) -> Found:
+) -> StreamedRows:
     """Write the rows of a split into an Arrow file.
 
     Args:
@@ -151,7 +151,7 @@ def _fetch_split(
         if not found:
             raise recipe.error("data.filter", f"no row of the {split} split has these values, of {read} in all")
         writer.finalize()
-    return Found(found, read, found < limit)
+    return StreamedRows(found, read, found < limit)
 
 
 def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterator[Any]:

@@ -31,7 +31,7 @@ GATE_CHARACTERS = 2**17
 
 
 @dataclass(frozen=True)
-class Job:
+class Assembled:
     """Everything a run is made of, before anything is computed.
 
     Attributes:
@@ -111,7 +111,7 @@ class Job:
         return sum(int(value.size) for value in self.weights.values()) + unreached
 
 
-def assemble(recipe: Recipe) -> Job:
+def assemble(recipe: Recipe) -> Assembled:
     """Load the data, the tokenizer, the configuration and the first weights.
 
     Raises:
@@ -136,7 +136,7 @@ def assemble(recipe: Recipe) -> Job:
         unreached, weights = positions.unreached_rows(weights, fit.cut), positions.cut_weights(weights, fit.cut)
     table = families.part(recipe.model.name, "weights").parameters(stored_config, head_of(recipe))
     lora = lora_of(recipe, stored_config, new)
-    return Job(
+    return Assembled(
         task=task,
         tokenizer=tokenizer,
         splits=splits,

@@ -17,11 +17,11 @@ from toolkit.finetune.memory import AUTO, choose_backward
 from toolkit.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from toolkit.finetune.assembly import Job
+    from toolkit.finetune.assembly import Assembled
 
 
 def settle_backward(
-    recipe: Recipe, job: Job, folder: Path, device: str, processes: int, told: str | None = None
+    recipe: Recipe, job: Assembled, folder: Path, device: str, processes: int, told: str | None = None
 ) -> tuple[Recipe, str | None]:
     """Choose, and put the choice into the configurations of a job that was assembled before it.
 

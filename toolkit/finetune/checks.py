@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from models import families
-from toolkit.finetune.assembly import Job
+from toolkit.finetune.assembly import Assembled
 from toolkit.machine import runtime
 from toolkit.machine.disk import missing_room, size_of
 from toolkit.recipe.recipe import Recipe
@@ -20,7 +20,7 @@ from toolkit.training.schedule import Schedule
 THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
 
 
-def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> None:
+def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1) -> None:
     """Check that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
 
     Args:
@@ -56,7 +56,7 @@ def check_device(recipe: Recipe, device: str, processes: int) -> None:
         raise recipe.error("train.sharding", f"{folder}: such a run cannot be resumed; choose another folder")
 
 
-def describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
+def describe(job: Assembled, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
     """Print a line each on the data, the model and what came from the hub, and the notes on the recipe and the data."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
     layers = families.part(recipe.model.name, "weights").depth(job.config)

@@ -27,7 +27,7 @@ from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
 from toolkit.files.digest import digest
 from toolkit.files.whole import write_text
-from toolkit.finetune.assembly import Job, assemble, reference_python
+from toolkit.finetune.assembly import Assembled, assemble, reference_python
 from toolkit.finetune.backward import settle_backward
 from toolkit.finetune.checks import THREADS, check_device, check_room, describe, note_on_processes
 from toolkit.finetune.gate import pass_gate
@@ -109,7 +109,7 @@ def _prepare(
     console: Console,
     told: Mapping[str, Any] | None,
     processes: int,
-) -> tuple[Recipe, Job, str | None]:
+) -> tuple[Recipe, Assembled, str | None]:
     """Load what the run is made of, and pass the gate.
 
     Args:
@@ -161,7 +161,7 @@ def _follow(recipe: Recipe) -> Path:
     return folder
 
 
-def _agree(recipe: Recipe, job: Job) -> None:
+def _agree(recipe: Recipe, job: Assembled) -> None:
     """Check that all processes have the same to train on.
 
     Raises:

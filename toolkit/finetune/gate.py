@@ -12,7 +12,7 @@ from rich.console import Console
 
 from toolkit.data.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
-from toolkit.finetune.assembly import Job, reference_python
+from toolkit.finetune.assembly import Assembled, reference_python
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def pass_gate(
     recipe: Recipe,
-    job: Job,
+    job: Assembled,
     skip_parity: str | None,
     folder: Path,
     device: str,
@@ -60,12 +60,12 @@ def pass_gate(
     return report.summary()
 
 
-def first_examples(job: Job, count: int) -> list[dict[str, np.ndarray]]:
+def first_examples(job: Assembled, count: int) -> list[dict[str, np.ndarray]]:
     """First examples of training."""
     return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
 
 
-def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes: int = 1) -> GateRequest:
+def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, processes: int = 1) -> GateRequest:
     """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
 
     Made-up examples beside these cover what those may miss.

@@ -19,7 +19,7 @@ from rich.console import Console
 from models import families
 from toolkit.data.batches import collate
 from toolkit.errors import ParityDrift
-from toolkit.finetune.assembly import Job
+from toolkit.finetune.assembly import Assembled
 from toolkit.finetune.gate import first_examples
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
@@ -35,7 +35,7 @@ REFUSED = "what is about to train is not what the gate judged"
 UNCOMPARED = "what trains is not compared with what was judged"
 
 
-def see_judged(recipe: Recipe, job: Job, trainer: Finetuner, folder: Path, console: Console) -> None:
+def see_judged(recipe: Recipe, job: Assembled, trainer: Finetuner, folder: Path, console: Console) -> None:
     """Check that what is about to train is what the gate has judged, on the weights that it had there.
 
     Args:

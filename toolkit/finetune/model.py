@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from models import collector, families
-from toolkit.finetune.assembly import Job
+from toolkit.finetune.assembly import Assembled
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.read import reading
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
 
-def load_model(recipe: Recipe, job: Job) -> Any:
+def load_model(recipe: Recipe, job: Assembled) -> Any:
     """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
     from safetensors.numpy import load_file
 

@@ -21,11 +21,11 @@ from toolkit.run_folder.folder import REPORT
 from toolkit.training.ranks import SUPERVISED
 
 if TYPE_CHECKING:
-    from toolkit.finetune.assembly import Job
+    from toolkit.finetune.assembly import Assembled
 
 
 def to_hand_over(
-    recipe: Recipe, job: Job, folder: Path, device: str, processes: int, verdict: str | None
+    recipe: Recipe, job: Assembled, folder: Path, device: str, processes: int, verdict: str | None
 ) -> dict[str, Any]:
     """Return what to tell the first process.
 
@@ -52,7 +52,7 @@ def handed_over() -> dict[str, Any] | None:
 
 
 def verdict_of(
-    told: Mapping[str, Any] | None, recipe: Recipe, job: Job, folder: Path, device: str, processes: int
+    told: Mapping[str, Any] | None, recipe: Recipe, job: Assembled, folder: Path, device: str, processes: int
 ) -> str | None:
     """The verdict of a gate that has passed for this run; None where none has."""
     if told is None or told["verdict"] is None:
@@ -66,7 +66,7 @@ def verdict_of(
     return None
 
 
-def _digest(recipe: Recipe, job: Job, folder: Path, device: str, processes: int) -> str:
+def _digest(recipe: Recipe, job: Assembled, folder: Path, device: str, processes: int) -> str:
     """Digest of all that the gate was given and wrote."""
     weights = {name: digest_of_array(value) for name, value in job.first_weights.items()}
     left = {path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _left()}

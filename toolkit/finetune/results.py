@@ -14,7 +14,7 @@ from rich.table import Table
 from toolkit.files import strict_json, whole
 from toolkit.files.whole import write_text
 from toolkit.finetune.adapter_file import ADAPTER, write_adapter
-from toolkit.finetune.assembly import Job
+from toolkit.finetune.assembly import Assembled
 from toolkit.finetune.card import write_card
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
@@ -63,7 +63,7 @@ def measure_best(
     return measured, outputs
 
 
-def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
+def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> dict[str, Any]:
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
     prepared = job.prepared
     measured, outputs = measure_best(trainer, prepared, folder)

@@ -39,7 +39,7 @@ SCRIPTS = {
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenLengths:
     """Attributes:
     pieces: of a SentencePiece model to train; None if bytes are the tokens.
     lengths: of the texts of a sample, in tokens.
@@ -83,7 +83,7 @@ def script_of(texts: Sequence[str]) -> str:
     return f"{'all' if share == 1 else 'mostly' if share > 0.6 else 'in part'} {best} letters"
 
 
-def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> Tokens:
+def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> TokenLengths:
     """Choose the kind of tokens, and count those of the texts.
 
     Args:
@@ -97,7 +97,7 @@ def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> Tok
     if wanted is not None:
         wanted = max(wanted, math.ceil(characters * 1.3 / 500) * 500)
     if wanted is None or wanted > MOST_PIECES:
-        return Tokens(None, sizes)
+        return TokenLengths(None, sizes)
     tried, budget = [], TRIED_ON
     for text in texts:
         if budget > 0:
@@ -107,8 +107,8 @@ def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> Tok
         with scratch_folder("toolkit-pieces-") as folder:
             tokenizer = train(tried, wanted, Path(folder))
     except ValueError:  # the same few words again and again
-        return Tokens(None, sizes)
-    return Tokens(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
+        return TokenLengths(None, sizes)
+    return TokenLengths(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
 
 
 def word_pieces(size: int, texts: Sequence[str]) -> int:

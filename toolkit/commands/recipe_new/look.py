@@ -35,8 +35,8 @@ LOOKED_AT_BYTES = 2**20
 
 
 @dataclass
-class Found:
-    """What was found.
+class DataFiles:
+    """What the files of a path are, as far as one can see.
 
     Attributes:
         kind: as ``data.dataset`` of a recipe.
@@ -58,7 +58,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def look(data: Path) -> Found:
+def look(data: Path) -> DataFiles:
     """Look at a file or a folder.
 
     Raises:
@@ -76,7 +76,7 @@ def look(data: Path) -> Found:
         raise UserError(f"{data}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
-def _file(path: Path) -> Found:
+def _file(path: Path) -> DataFiles:
     kind = kind_of(path)
     if kind == "text":
         return _text({code_of(path): [path]})
@@ -97,7 +97,7 @@ def _siblings(path: Path) -> dict[str, Path]:
     return found
 
 
-def _folder(folder: Path) -> Found:
+def _folder(folder: Path) -> DataFiles:
     entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
@@ -127,7 +127,7 @@ def code_of(path: Path) -> str:
 # -- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _below(folders: dict[Path, list[Path]]) -> Found:
+def _below(folders: dict[Path, list[Path]]) -> DataFiles:
     """Read texts in folders: one label per folder if there are several, of several texts each; else a control code."""
     if len(folders) < 2 or min(map(len, folders.values())) < FEWEST_TEXTS:
         return _text({code_of(path): files for path, files in folders.items()})
@@ -146,8 +146,8 @@ def _whole(path: Path, encoding: str) -> str:
         return file.read()
 
 
-def _text(files: dict[str, list[Path]]) -> Found:
-    found = Found("text", files)
+def _text(files: dict[str, list[Path]]) -> DataFiles:
+    found = DataFiles("text", files)
     encodings = {_encoding(found, plain_file(path)) for paths in files.values() for path in paths}
     if len(encodings) > 1:
         wrong = ", ".join(sorted(encoding or "utf-8" for encoding in encodings))
@@ -159,9 +159,9 @@ def _text(files: dict[str, list[Path]]) -> Found:
 # -- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _table(kind: str, files: dict[str, Path]) -> Found:
+def _table(kind: str, files: dict[str, Path]) -> DataFiles:
     train = files["train"]
-    found = Found(kind, {split: [path] for split, path in files.items()})
+    found = DataFiles(kind, {split: [path] for split, path in files.items()})
     if kind in ("csv", "json"):
         found.encoding = _encoding(found, train)
     if kind == "csv":
@@ -176,7 +176,7 @@ def _table(kind: str, files: dict[str, Path]) -> Found:
     return found
 
 
-def _encoding(found: Found, path: Path) -> str | None:
+def _encoding(found: DataFiles, path: Path) -> str | None:
     """Return a file's encoding; None for UTF-8."""
     try:
         check_encoding(path)
@@ -192,7 +192,7 @@ def _encoding(found: Found, path: Path) -> str | None:
         return problem.likely
 
 
-def _delimiter(found: Found, path: Path) -> str | None:
+def _delimiter(found: DataFiles, path: Path) -> str | None:
     """Return the delimiter that fits; None for the default one."""
     likely = likely_delimiter(path, found.encoding or "utf-8")
     if likely == usual_delimiter(path):
@@ -214,7 +214,7 @@ def _squad(path: Path) -> list[squad.Example]:
     return squad.read_examples(path)
 
 
-def _rows(found: Found, path: Path) -> datasets.Dataset:
+def _rows(found: DataFiles, path: Path) -> datasets.Dataset:
     """Read the rows of a table as a run does."""
     settings: dict[str, Any] = {"delimiter": found.delimiter, "encoding": found.encoding}
     data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(path)}, **settings}

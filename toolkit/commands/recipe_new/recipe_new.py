@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
-from toolkit.commands.recipe_new.look import Found, code_of, look
+from toolkit.commands.recipe_new.look import DataFiles, code_of, look
 from toolkit.commands.recipe_new.tasks import QUESTION_COLUMNS, Draft
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
@@ -71,17 +71,17 @@ def new_recipe(
     return NewRecipe(path, [*found.notes, *draft.assumed, *notes, about])
 
 
-def _task(found: Found) -> str:
+def _task(found: DataFiles) -> str:
     if found.kind == "text":
         return "classification" if found.classes else "language_modeling"
     return "question_answering" if found.questions or _asks(found) else "classification"
 
 
-def _asks(found: Found) -> bool:
+def _asks(found: DataFiles) -> bool:
     return found.rows is not None and {*QUESTION_COLUMNS, "answers"} <= set(found.rows.column_names)
 
 
-def _check_choice(data: Path, found: Found, task: str, column: str | None) -> None:
+def _check_choice(data: Path, found: DataFiles, task: str, column: str | None) -> None:
     """Check that the data is of the kind that the task needs.
 
     Raises:

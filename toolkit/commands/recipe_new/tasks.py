@@ -13,7 +13,7 @@ import numpy as np
 from models import families
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import SAMPLE, choose_columns
-from toolkit.commands.recipe_new.look import Found
+from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
 
@@ -36,7 +36,7 @@ class Draft:
     seconds: float = 0.0
 
 
-def classification(found: Found, where: str, write: PathWriter, text: str | None, label: str | None) -> Draft:
+def classification(found: DataFiles, where: str, write: PathWriter, text: str | None, label: str | None) -> Draft:
     """Draft a small model with new weights that predicts labels.
 
     Raises:
@@ -83,7 +83,7 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
     return Draft(body, assumed, steps.seconds)
 
 
-def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
+def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft:
     """Draft a small model with new weights that finds answers in texts.
 
     Raises:
@@ -133,7 +133,7 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
 QUESTION_COLUMNS = ("question", "context")
 
 
-def language_modeling(found: Found, where: str, write: PathWriter) -> Draft:
+def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     """Draft a small model with new weights that continues texts."""
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
     size = sum(sizes.values())
@@ -218,7 +218,7 @@ def _tokenizer(pieces: int | None) -> str:
     return section("tokenizer", lines) + "\n"
 
 
-def _files(found: Found, write: PathWriter) -> list[Line]:
+def _files(found: DataFiles, write: PathWriter) -> list[Line]:
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
     files: list[Line] = [(split, write(paths[0]), what[split]) for split, paths in found.files.items()]
     delimiter: list[Line] = [("delimiter", found.delimiter, "what parts the columns")] if found.delimiter else []
@@ -231,7 +231,7 @@ def _files(found: Found, write: PathWriter) -> list[Line]:
     ]
 
 
-def _folders(found: Found, write: PathWriter) -> list[Line]:
+def _folders(found: DataFiles, write: PathWriter) -> list[Line]:
     """A folder of texts for each label."""
     folders = {label: Path(glob.escape(str(files[0].parent))) for label, files in found.files.items()}
     sources: list[Line] = [
@@ -240,7 +240,7 @@ def _folders(found: Found, write: PathWriter) -> list[Line]:
     return [("dataset", "text", "each file is a text"), ("sources", sources, ""), *_encoding(found)]
 
 
-def _encoding(found: Found) -> list[Line]:
+def _encoding(found: DataFiles) -> list[Line]:
     return [("encoding", found.encoding, "of the files; null: UTF-8")] if found.encoding else []
 
 
@@ -260,7 +260,7 @@ def _places(count: int) -> list[int]:
     return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 
-def _first(found: Found) -> Sequence[Path]:
+def _first(found: DataFiles) -> Sequence[Path]:
     return [files[0] for files in found.files.values()]
 
 
@@ -282,14 +282,14 @@ def _labels(counts: dict[str, int]) -> str:
     return f"{len(counts):,} labels: {said}{uneven}"
 
 
-def _lengths(tokens: choose.Tokens, length: int, cut: float) -> str:
+def _lengths(tokens: choose.TokenLengths, length: int, cut: float) -> str:
     kind = "bytes" if tokens.pieces is None else f"tokens (of {tokens.pieces:,} SentencePiece pieces)"
     middle, most = np.median(tokens.lengths), tokens.lengths.max()
     longer = f"; {cut:.0%} are longer and are cut" if cut >= 0.005 else ""
     return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{longer}"
 
 
-def _validation(found: Found, share: float | None) -> list[str]:
+def _validation(found: DataFiles, share: float | None) -> list[str]:
     held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
     return [
         *held,

@@ -36,7 +36,7 @@ HEAD_CHARACTERS = 24
 
 
 @dataclass
-class Outcome:
+class LabelOutcome:
     """Results on a split.
 
     Attributes:
@@ -78,16 +78,16 @@ def sections(predictions: Path) -> Iterator[Element]:
     yield from _lengths(found.tokens, label == predicted)
 
 
-def read_outcome(predictions: Path) -> Outcome:
+def read_outcome(predictions: Path) -> LabelOutcome:
     """Read the predictions file, keeping only the texts that are shown."""
-    outcome: Outcome | None = None
+    outcome: LabelOutcome | None = None
     ids: dict[str, int] = {}
     surest: list[tuple[float, int, dict[str, str]]] = []
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
             if outcome is None:
                 names = [name.removeprefix(PROBABILITY_OF) for name in row if name.startswith(PROBABILITY_OF)]
-                outcome, ids = Outcome(names), {name: index for index, name in enumerate(names)}
+                outcome, ids = LabelOutcome(names), {name: index for index, name in enumerate(names)}
             outcome.label.append(ids[row["label"]])
             outcome.predicted.append(ids[row["predicted_label"]])
             outcome.tokens.append(int(row["tokens"]))
@@ -183,7 +183,7 @@ def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -
     yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
 
 
-def _mistakes(found: Outcome) -> Iterator[Element]:
+def _mistakes(found: LabelOutcome) -> Iterator[Element]:
     if not found.mistakes:
         return
     rows = [

@@ -33,7 +33,7 @@ class Code:
 
 
 @dataclass
-class Outcome:
+class TextOutcome:
     """Results on a split: its control codes, and the rows with the highest and with the lowest loss."""
 
     codes: dict[str, Code] = field(default_factory=dict)
@@ -64,9 +64,9 @@ def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Ite
     yield from _samples(folder / SAMPLES)
 
 
-def read_outcome(predictions: Path) -> Outcome:
+def read_outcome(predictions: Path) -> TextOutcome:
     """Read the predictions file, keeping only the texts that are shown."""
-    outcome = Outcome()
+    outcome = TextOutcome()
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
             tokens, loss = int(row["tokens"]), float(row["loss"])

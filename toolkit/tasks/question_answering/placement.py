@@ -36,7 +36,7 @@ ALIKE = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Found:
+class Placement:
     """Place of an answer: ``context[start:start + len(text)]`` is ``text``, the context's own characters."""
 
     start: int
@@ -81,18 +81,18 @@ def placed(examples: Sequence[Example], policy: str, where: str) -> tuple[list[E
     return kept, note + (f", {len(lost):,} left out: {_ids(lost)}" if lost else "")
 
 
-def find(context: str, text: str, start: int) -> Found | None:
+def find(context: str, text: str, start: int) -> Placement | None:
     """Find an answer that is not at ``start``: at this offset in another unit, else its occurrence nearest to there,
     else the nearest one of a text that reads the same. None if there is none."""
     if not text.strip():
         return None
     for how, place in ((UTF16, _units(context, start, "utf-16-le", 2)), (UTF8, _units(context, start, "utf-8", 1))):
         if place is not None and context.startswith(text, place):
-            return Found(place, text, how)
+            return Placement(place, text, how)
     near = min(max(start, 0), len(context))
     places = (context.rfind(text, 0, near + len(text)), context.find(text, near))
     if known := [place for place in places if place >= 0]:
-        return Found(min(known, key=lambda place: abs(place - near)), text, NEAREST)
+        return Placement(min(known, key=lambda place: abs(place - near)), text, NEAREST)
     return _find_normalized(context, text, near)
 
 
@@ -137,7 +137,7 @@ def _units(context: str, start: int, encoding: str, size: int) -> int | None:
         return None
 
 
-def _find_normalized(context: str, text: str, start: int) -> Found | None:
+def _find_normalized(context: str, text: str, start: int) -> Placement | None:
     """Find what reads the same as a text, at the place nearest to ``start``."""
     wanted = _normalized(text)[0].strip()
     if not wanted:
@@ -154,7 +154,7 @@ def _find_normalized(context: str, text: str, start: int) -> Found | None:
             span = (abs(firsts[place] - start), firsts[place], pasts[last])
             best = span if best is None else min(best, span)
         place = characters.find(wanted, place + 1)
-    return None if best is None else Found(best[1], context[best[1] : best[2]], NORMALIZED)
+    return None if best is None else Placement(best[1], context[best[1] : best[2]], NORMALIZED)
 
 
 @functools.lru_cache(maxsize=2)  # questions about one context follow each other

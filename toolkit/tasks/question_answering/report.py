@@ -29,7 +29,7 @@ Scores = tuple[float, float]
 
 
 @dataclass
-class Outcome:
+class AnswerOutcome:
     """Results on a split.
 
     Attributes:
@@ -67,9 +67,9 @@ def sections(predictions: Path) -> Iterator[Element]:
         yield from _worst(found.worst)
 
 
-def read_outcome(predictions: Path) -> Outcome:
+def read_outcome(predictions: Path) -> AnswerOutcome:
     """Read the predictions file, keeping only the texts that are shown."""
-    outcome = Outcome()
+    outcome = AnswerOutcome()
     worst: list[tuple[float, float, int, dict[str, str]]] = []
     with reading(predictions, REMEDY):
         for number, row in enumerate(read_predictions(predictions)):

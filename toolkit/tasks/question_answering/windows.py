@@ -35,7 +35,7 @@ TOKENS = "tokens.safetensors"
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedTexts:
     """The tokens of some texts, one text after the other.
 
     Attributes:
@@ -58,7 +58,7 @@ class Tokens:
         return np.diff(self.bounds)
 
 
-def tokenize(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> Tokens:
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> TokenizedTexts:
     """The tokens of texts with their offsets."""
     ids, spans = [], []
     for text in tqdm(texts, desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False):
@@ -67,17 +67,17 @@ def tokenize(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") ->
         spans.append(np.asarray(places, dtype=np.int32).reshape(-1, 2))
     bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
     empty = np.zeros((0, 2), dtype=np.int32)
-    return Tokens(np.concatenate([empty[:, 0], *ids]), np.concatenate([empty, *spans]), bounds)
+    return TokenizedTexts(np.concatenate([empty[:, 0], *ids]), np.concatenate([empty, *spans]), bounds)
 
 
-def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> Tokens:
+def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> TokenizedTexts:
     """As :func:`tokenize`, from the cache if these texts were seen before with this tokenizer."""
 
     def fill(folder: Path) -> None:
         save_file(vars(tokenize(texts, tokenizer, name)), folder / TOKENS)
 
     key = digest(tokenizer.fingerprint(), CACHE_VERSION, *texts)
-    return Tokens(**load_file(kept("tokens", key, fill) / TOKENS))
+    return TokenizedTexts(**load_file(kept("tokens", key, fill) / TOKENS))
 
 
 class QuestionTooLong(ValueError):
