@@ -58,6 +58,17 @@ def test_a_model_may_return_a_mapping_a_tuple_or_a_dataclass(returns, command_li
     assert status == 0 and "logits" in {tensor["name"] for tensor in report["tensors"]}, out
 
 
+def test_a_dropout_between_recurrent_layers_is_refused_since_nobody_can_record_it(command_line):
+    said = mapped(command_line, "lstm", "drop=0.3")
+    assert "reference.py: layer (LSTM) has dropout=0.3 between its layers, which is drawn inside a kernel" in said
+
+
+def test_a_layer_whose_output_has_another_shape_is_named_before_what_follows(command_line, tmp_path):
+    _, _, out = gated(command_line, tmp_path, "op=stride", "wrong=true")
+    assert out.startswith("DRIFT layer (Conv1D")
+    assert "structure float64: shape [4, 12, 3], the reference's is [4, 12, 6]" in out
+
+
 KNOWN = """\
 accept:
   "buffer:*.running_var": {why: Paddle keeps the biased variance, within: 5e-2}

@@ -58,23 +58,24 @@ OPERATIONS = {
 
 
 class Net(nn.Module):
-    def __init__(self, op: str, returns: str) -> None:
+    def __init__(self, op: str, returns: str, drop: float) -> None:
         super().__init__()
         self.returns = returns
         self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
         layers = {
             "group": lambda: nn.GroupNorm(3, 12),
+            "stride": lambda: nn.Conv1d(12, 12, 3, padding=1),
             "batch": lambda: nn.BatchNorm1d(12),
             "rotary": Rotary,
             "fused": Fused,
             "apart": Apart,
-            "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True),
+            "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True, dropout=drop),
         }
         self.op, self.layer = op, layers[op]() if op in layers else None
 
     def forward(self, x, labels):
         x = self.first(x)
-        if self.op in ("group", "batch"):
+        if self.op in ("group", "batch", "stride"):
             x = self.layer(x.transpose(1, 2)).transpose(1, 2)
         elif self.op == "lstm":
             x = self.layer(x)[0]
@@ -86,7 +87,7 @@ class Net(nn.Module):
 
 
 def build(config):
-    return Net(config["op"], config.get("returns", "loss"))
+    return Net(config["op"], config.get("returns", "loss"), config.get("drop", 0.0))
 
 
 def batch(config, rng):

@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,6 +102,23 @@ def check_built(source: Any, model: Any, kind: type, called: str) -> None:
     if model in _built:
         raise UserCodeError(f"{shown(source)}: build() gave one module twice; it is to make a new one")
     _built.add(model)
+
+
+def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
+    """Check that no recurrent layers drop what goes from one to the next.
+
+    Args:
+        layers: by path, those of torch's or Paddle's recurrent classes.
+
+    Raises:
+        UserCodeError: one does. It draws inside its kernel, where no draw can be recorded or given.
+    """
+    for path, layer in layers:
+        if layer.dropout and layer.num_layers > 1:
+            raise UserCodeError(
+                f"{shown(source)}: {path} ({type(layer).__name__}) has dropout={layer.dropout:g} between its layers, "
+                "which is drawn inside a kernel and cannot be given to the other side; compare it with dropout 0"
+            )
 
 
 def _check_arguments(source: str, node: ast.FunctionDef) -> None:

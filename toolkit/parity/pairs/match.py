@@ -185,7 +185,8 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
                 found |= {
                     one.name: other.name
                     for one, other in zip(modules, others, strict=True)
-                    if _same_elements(one.shape, other.shape)
+                    # The same layer with an output of another shape is a finding, which comes before what follows.
+                    if _same_elements(one.shape, other.shape) or (themselves and one.shape and other.shape)
                 }
     order = [one.name for one in reference.modules]
     return {name: found[name] for name in sorted(found, key=order.index)}

@@ -260,6 +260,8 @@ def built(source: Any, job: Job) -> nn.Layer:
     with user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")
+    recurrent = (one for one in model.named_sublayers() if isinstance(one[1], nn.layer.rnn.RNNBase))
+    user_code.check_recurrent(source, recurrent)
     return model
 
 
