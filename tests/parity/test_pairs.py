@@ -60,6 +60,23 @@ def test_a_name_wins_over_the_order_and_is_a_guess():
     }
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours", "compared"),
+    [
+        ((1, 17, 16), (3, 17, 16), False),  # positions that are looked up once, or for each text
+        ((17, 16), (3, 17, 16), False),
+        ((3, 17, 16), (51, 16), True),
+        ((3, 8, 6, 6), (3, 8, 5, 5), True),  # a finding
+        ((3, 17, 16), None, False),
+    ],
+)
+def test_an_output_that_no_broadcasting_makes_the_others_is_compared_and_so_found(theirs, ours, compared):
+    sides = [described(parameter("up.weight", [16, 16], 0)) for _ in range(2)]
+    for side, shape in zip(sides, (theirs, ours), strict=True):
+        side.modules = [ModuleFacts("up", "Linear", shape)]
+    assert ("up" in propose(*sides).modules) == compared
+
+
 def test_what_the_user_says_wins():
     theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
     ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))

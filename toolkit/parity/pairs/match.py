@@ -186,7 +186,7 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
                     one.name: other.name
                     for one, other in zip(modules, others, strict=True)
                     # The same layer with an output of another shape is a finding, which comes before what follows.
-                    if _same_elements(one.shape, other.shape) or (themselves and one.shape and other.shape)
+                    if _same_elements(one.shape, other.shape) or (themselves and _differ(one.shape, other.shape))
                 }
     order = [one.name for one in reference.modules]
     return {name: found[name] for name in sorted(found, key=order.index)}
@@ -212,6 +212,13 @@ def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -
     if not one or not other:
         return one == other == ()
     return one[-1] == other[-1] and math.prod(one) == math.prod(other)
+
+
+def _differ(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
+    """Whether no broadcasting makes two outputs one: positions may be looked up for a batch, or once for all of it."""
+    if not one or not other:
+        return False
+    return any(here != there and 1 not in (here, there) for here, there in zip(one[::-1], other[::-1], strict=False))
 
 
 def _held(
