@@ -364,6 +364,30 @@ def test_a_recipe_cannot_name_code(tmp_path):
     assert not named & {"port", "reference_model", "code", "module"}
 
 
+#: By pair and family, the keys of a small one: rotary positions, grouped keys, a fused projection, a state space.
+SIZE = "vocab_size=101 hidden_size=32 num_hidden_layers=2"
+DECODER = f"{SIZE} intermediate_size=64 num_attention_heads=4 num_key_value_heads=2 max_position_embeddings=40"
+ENCODER = f"{SIZE} intermediate_size=64 num_attention_heads=4 max_position_embeddings=40"
+DRY = "hidden_dropout_prob=0.0 attention_probs_dropout_prob=0.0"
+ALSO_RIGHT = {
+    "decoders Llama": DECODER,
+    "decoders Qwen2": DECODER,
+    "decoders Bloom": "vocab_size=101 hidden_size=32 n_layer=2 n_head=4 hidden_dropout=0.0 attention_dropout=0.0",
+    "decoders Mamba": f"{SIZE} state_size=8",
+    "encoders Electra": f"{ENCODER} embedding_size=16",
+    "encoders Roberta": f"{ENCODER} type_vocab_size=2 pad_token_id=1 {DRY}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALSO_RIGHT)
+def test_paddlenlps_own_that_are_right(name, monkeypatch, command_line, tmp_path):
+    pair, family = name.split()
+    monkeypatch.chdir(PAIRS / pair)
+    status, out, _ = command_line(*ASKED, f"family={family}", *ALSO_RIGHT[name].split(), "--output", str(tmp_path))
+    assert status == 0 and out.startswith("PARITY "), out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "opt", "t5"])
 def test_paddlenlps_own(name, monkeypatch, command_line, tmp_path):
