@@ -147,3 +147,16 @@ def test_what_the_user_says_of_pieces_wins_and_is_refused_where_it_does_not_fit(
     path = tmp_path / "map.yaml"
     path.write_text(f"parameters:\n  layer.qkv.weight: {told}\n")
     assert said in mapped(command_line, "fused", "--map", path)
+
+
+def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_line, tmp_path):
+    port = (PAIR / "port.py").read_text()
+    hidden = port.replace("self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)",
+                          'for name, layer in (("first", nn.Linear(8, 12)), ("last", nn.Linear(12, 4))):\n'
+                          "            setattr(self, name, layer)")  # fmt: skip
+    assert hidden != port
+    (tmp_path / "port.py").write_text(hidden)
+    line = next(number for number, text in enumerate(hidden.splitlines(), 1) if text.startswith("class Net("))
+    sides = ("--port", tmp_path / "port.py", "--reference-model", PAIR / "reference.py")
+    status, out, _ = command_line("parity", *sides, "op=ramp", "wrong=true", "--output", tmp_path / "out")
+    assert status == 1 and out.startswith(f"DRIFT last (Linear, {tmp_path / 'port.py'}:{line})"), out

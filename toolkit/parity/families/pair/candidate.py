@@ -291,12 +291,16 @@ def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.
 
 
 def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
-    """Return a layer's class, the line of the outer layer that makes it, and that of its class if it is a port's."""
+    """Return a layer's class, the line of the outer layer that makes it, and that of its class if it is a port's. If
+    no line names the layer, the outer layer's class stands for it."""
     layer = layers[path]
     around, _, attribute = path.rpartition(".")
     while attribute.isdigit() and around:  # for a list's, where the list is made
         around, _, attribute = around.rpartition(".")
-    made = line_of(type(layers[around]), rf"self\.{attribute}\b.*=") if around in layers else None
+    made = None
+    if around in layers:
+        outer = type(layers[around])
+        made = line_of(outer, rf"\b\w+\.{attribute}\b.*=") or line_of(outer, r"class ")
     file = inspect.getsourcefile(type(layer)) or ""
     defined = None if file.startswith(LIBRARIES) else line_of(type(layer), r"class ")
     where = ", ".join(filter(None, [made, defined and f"class at {defined}"]))
