@@ -89,8 +89,9 @@ class ConstantsRounded(TorchDispatchMode):
             return function(*args, **kwargs)
         if name.removesuffix("_backward") in UPSAMPLED:
             return self._upsampled(function, name, args, kwargs)
-        count = _averaged(name, args)
-        if count:
+        if name in ("div", "div_") and isinstance(args[1], int) and args[1]:  # Paddle multiplies by 1 over it
+            return function(args[0], 1 / self._share(name, 1 / args[1]), *args[2:], **kwargs)
+        if count := _averaged(name, args):
             return function(*args, **kwargs) * (self._share(name, 1 / count) * count)
         result = function(*self._rounded(name, args), **self._rounded(name, kwargs))
         if name.removesuffix("_backward") in ("smooth_l1_loss", "huber_loss"):  # Paddle divides by it, too
@@ -135,21 +136,19 @@ class ConstantsRounded(TorchDispatchMode):
 
 
 def _averaged(name: str, args: tuple) -> int:
-    """Return how many elements an operation averages over, or by which number it divides; 0 for any other."""
+    """Return how many elements an operation averages over; 0 for any other."""
     if name in AVERAGES:
         window = args[AVERAGES[name]]
         return math.prod(window) if len(window) > 1 else window[0] ** 2
     if name.startswith("_adaptive_avg_pool"):
-        large, small = (args[1], args[0]) if name.endswith("_backward") else (args[0], None)
-        wanted = args[1] if small is None else small.shape[-len(args[0].shape) + 2 :]
-        return math.prod(large.shape[2:]) // math.prod(wanted)
-    if name.startswith("hardsigmoid"):
+        is_backward = name.endswith("_backward")
+        large, small = (args[1].shape[2:], args[0].shape[2:]) if is_backward else (args[0].shape[2:], args[1])
+        return math.prod(large) // math.prod(small)
+    if name.startswith("hardsigmoid"):  # of which it is a sixth
         return 6
     if name == "mean":
         axes = args[1] if len(args) > 1 and args[1] is not None else range(args[0].ndim)
         return math.prod(args[0].shape[axis] for axis in axes)
-    if name in ("div", "div_") and isinstance(args[1], int):
-        return args[1]
     return 0
 
 
