@@ -233,12 +233,13 @@ print((resident("VmHWM") - before) // 10**6)
 @pytest.mark.slow
 @needs_glibc
 def test_training_on_long_texts_takes_less_without_the_caches():
-    """Two thirds to three quarters of what it takes with them, with glibc 2.36."""
+    """With glibc 2.36, 744 to 830 MB against 891 to 1,025 with them: how the threads meet decides, so of three each the
+    median is taken."""
     plain = {name: value for name, value in os.environ.items() if name not in (allocator.VARIABLE, allocator.TUNABLES)}
-    taken = {}
-    for whose, given in (("system", {}), ("uncached", {allocator.TUNABLES: allocator.NO_CACHE})):
-        done = subprocess.run(
-            [sys.executable, "-c", STEPS], cwd=ROOT, env={**plain, **given}, capture_output=True, text=True, check=True
-        )
-        taken[whose] = int(done.stdout.split()[-1])
-    assert taken["uncached"] < 0.9 * taken["system"], taken
+    taken: dict[str, list[int]] = {"system": [], "uncached": []}
+    for _ in range(3):
+        for whose, given in (("system", {}), ("uncached", {allocator.TUNABLES: allocator.NO_CACHE})):
+            environment, command = {**plain, **given}, [sys.executable, "-c", STEPS]
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+            taken[whose].append(int(done.stdout.split()[-1]))
+    assert sorted(taken["uncached"])[1] < 0.95 * sorted(taken["system"])[1], taken
