@@ -77,12 +77,8 @@ class PairStep(Step):
         return list(replaced.leaks)
 
     def _load(self) -> None:
-        self._put(self.given_weights.get)
-
-    def _put(self, value: Callable[[str], np.ndarray | None]) -> None:
-        """Give each matched parameter of the port what the reference's have."""
         for name, parameter in self.model.named_parameters():
-            given = self.layout.of_port(name, parameter.shape, value)
+            given = self.layout.of_port(name, parameter.shape, self.given_weights.get)
             if given is not None:
                 parameter.set_value(given.astype(self.dtype))
 
@@ -159,7 +155,8 @@ class PairStep(Step):
         return str(parsed._replace(module=self.module_of.get(parsed.module, f"port {parsed.module}")))
 
     def parameter_names(self) -> list[str]:
-        return [name for name, _ in self._in_layout(lambda parameter: np.empty(parameter.shape))]
+        own = (name for name, _ in self.model.named_parameters() if name not in self.layout.by_port)
+        return [*self.layout.by_reference, *own]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         return self._in_layout(lambda parameter: None if parameter.grad is None else parameter.grad.numpy())
