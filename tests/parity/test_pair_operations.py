@@ -12,15 +12,26 @@ PAIR = Path(__file__).parents[1] / "pairs" / "operations"
 ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate")
 #: Those in which one side or the other would compute in float32, and layers that need care.
 IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm")
+#: One that changes the order of the elements.
+IN_ORDER = ("heads",)
 #: Those whose parameters the two sides keep in other pieces.
 IN_PIECES = ("fused", "apart")
-FAST = ("elu", "rotary", "fused")
-#: What the headline names: the layer itself, or the one after an operation that is in none.
+FAST = ("elu", "rotary", "fused", "heads")
+#: What the headline names: the layer, or the function with its line.
 NAMED = {
-    "group": "layer (GroupNorm",
-    "lstm": "layer (LSTM",
-    "fused": "layer.proj (Linear",
-    "apart": "layer.down_proj (Down",
+    "elu": ("elu", "F.elu("),
+    "pow": ("pow", "x.abs() + 0.1"),
+    "hardtanh": ("hardtanh", "F.hardtanh("),
+    "average": ("pool2d", "F.avg_pool1d("),
+    "interpolate": ("linear_interp", "F.interpolate("),
+    "noise": ("rmul", "paddle.randn(x.shape)"),
+    "ramp": ("truediv", "paddle.arange(x.shape[1]"),
+    "rotary": ("indexing", "for table in (self.cos, self.sin)"),
+    "fused": ("matmul", "q @ k.transpose("),
+    "apart": ("silu", "F.silu(up)"),
+    "heads": ("transpose", "transpose([0, 2, 1, 3]), wrong)"),
+    "group": ("layer (GroupNorm,", "layers[op]()"),
+    "lstm": ("layer (LSTM,", "layers[op]()"),
 }
 
 
@@ -34,7 +45,7 @@ def gated(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
     return status, json.loads((tmp_path / "cpu" / "parity.json").read_text()), out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES)))
+@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
 def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tmp_path):
     status, report, out = gated(command_line, tmp_path, f"op={op}")
     assert status == 0 and report["passed"], out
@@ -45,11 +56,15 @@ def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tm
         assert "which is what rounding the reference's constants to float32 moves" in out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES)))
-def test_another_constant_is_a_fault(op, command_line, tmp_path):
+@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
+def test_a_wrong_function_is_named_by_its_line(op, command_line, tmp_path):
     status, _, out = gated(command_line, tmp_path, f"op={op}", "wrong=true")
-    named = NAMED.get(op, "last (Linear")
-    assert status == 1 and out.startswith(f"DRIFT {named}"), out
+    what, code = NAMED[op]
+    [line] = (number for number, text in enumerate((PAIR / "port.py").read_text().splitlines(), 1) if code in text)
+    place = f"tests/pairs/operations/port.py:{line})"
+    assert status == 1 and out.startswith(f"DRIFT {what} {place if what.endswith(',') else f'({place}, on the way'}"), (
+        out
+    )
 
 
 @pytest.mark.parametrize("returns", ["dict", "tuple"])
@@ -158,5 +173,6 @@ def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_
     (tmp_path / "port.py").write_text(hidden)
     line = next(number for number, text in enumerate(hidden.splitlines(), 1) if text.startswith("class Net("))
     sides = ("--port", tmp_path / "port.py", "--reference-model", PAIR / "reference.py")
-    status, out, _ = command_line("parity", *sides, "op=ramp", "wrong=true", "--output", tmp_path / "out")
+    given = ("op=ramp", "wrong=true", "--dtype", "float32")
+    status, out, _ = command_line("parity", *sides, *given, "--output", tmp_path / "out")
     assert status == 1 and out.startswith(f"DRIFT last (Linear, {tmp_path / 'port.py'}:{line})"), out

@@ -65,6 +65,12 @@ class Joined(nn.Layer):
         return self.down(F.silu(up) * gate if self.wrong else F.silu(gate) * up)
 
 
+def joined(heads, wrong: bool):
+    if not wrong:
+        heads = heads.transpose([0, 2, 1, 3])
+    return heads.tanh().reshape([heads.shape[0], -1, 12])
+
+
 def operations(wrong: bool) -> dict:
     return {
         "elu": lambda x: F.elu(x, 0.7001 if wrong else 0.7),
@@ -75,6 +81,7 @@ def operations(wrong: bool) -> dict:
             x.transpose([0, 2, 1]), scale_factor=1.5, mode="linear", align_corners=wrong, data_format="NCW"
         ).transpose([0, 2, 1]),
         "noise": lambda x: x + (0.1001 if wrong else 0.1) * paddle.randn(x.shape),
+        "heads": lambda x: joined(x.reshape([*x.shape[:2], 3, 4]).transpose([0, 2, 1, 3]), wrong),
         "ramp": lambda x: x * (paddle.arange(x.shape[1], dtype="float32") / (3.001 if wrong else 3)).unsqueeze(1),
     }
 

@@ -53,6 +53,7 @@ OPERATIONS = {
     "average": lambda x: F.avg_pool1d(x.transpose(1, 2), 3, 1, 1).transpose(1, 2),
     "interpolate": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=1.5, mode="linear").transpose(1, 2),
     "noise": lambda x: x + 0.1 * torch.randn(x.shape),
+    "heads": lambda x: x.unflatten(-1, (3, 4)).tanh().flatten(-2),
     "ramp": lambda x: x * (torch.arange(x.shape[1], dtype=torch.float32) / 3)[:, None],
 }
 

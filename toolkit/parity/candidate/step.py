@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import paddle
@@ -36,6 +36,19 @@ Left = Callable[[str, str, nn.Layer, Any], Any]
 Entered = Callable[[Any], Any]
 #: The one of :attr:`Step.backwards` that recomputes nothing.
 PLAIN = "autograd"
+
+
+class CallWatch(Protocol):
+    """What a run tells of the calls that :meth:`Step.watched_calls` hands over."""
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the ``with`` block no call is handed over."""
+
+    def note(self, name: str, value: paddle.Tensor) -> None:
+        """Note the call that computed a tensor."""
+
+    def same(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
+        """Let a tensor come from where another does."""
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -136,6 +149,11 @@ class Step:
     def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
         """Inside the ``with`` block, hand over the port's discrete choices and use R64's."""
         yield
+
+    def watched_calls(self, draws: RecordedDraws, over: Sender) -> contextlib.AbstractContextManager[CallWatch | None]:
+        """Inside the ``with`` block, hand over every call of a function of Paddle's; nothing where the port marks its
+        operations itself."""
+        return contextlib.nullcontext()
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
         """R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""

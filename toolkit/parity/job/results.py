@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.parity.job import files
 from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.fingerprint import Fingerprint
 from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.measure.ulp import BitDifference
@@ -349,14 +350,37 @@ class CandidateResult:
 
 
 @dataclass
+class FunctionCall:
+    """A call of one of Paddle's functions by a user's port.
+
+    Attributes:
+        function: its name.
+        where: the port's line that leads to it.
+        inputs: the calls that its tensors come from, by their number. A tensor of another origin is none: the batch, a
+            parameter, R64's own in place of the port's.
+        layer: the layer of Paddle's own that is running, by the reference's name; else empty.
+        result: what it returned.
+    """
+
+    function: str
+    where: str
+    inputs: list[int]
+    layer: str
+    result: Fingerprint | None
+
+
+@dataclass
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no
-    module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's."""
+    module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's. Of a
+    user's port in float64 also every call in order, and the number of the one that computed a tensor."""
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]
     modules: dict[str, Place]
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
+    calls: list[FunctionCall] = field(default_factory=list)
+    computed_by: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
+from toolkit.parity.judge.verdict import ALONE, OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 
@@ -18,12 +18,13 @@ SPOILT = ("gradient", "dropout", "normal", "relu")
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     """Return the finding nearest to the cause.
 
-    A wrong parameter or draw comes before everything computed from it. Then comes the first output that drifts, in
-    execution order, and within an LSH attention its bucket choice; then the gradient of the parameter used last, since
-    a backward runs the other way; then the first parameter that an update leaves wrong; then the tokenizer and new
-    weights, which the step does not use. If only bfloat16 is wrong, an operation that is wrong there by itself comes
-    before everything that depends on it. A recomputing backward that is wrong by itself comes before all that it
-    spoils. If no finding tells anything about the port, the reference's fault is returned.
+    A wrong parameter or draw, or a parameter that only the port has, comes before everything computed from it. Then
+    comes the first output that drifts, in execution order, and within an LSH attention its bucket choice; then the
+    gradient of the parameter used last, since a backward runs the other way; then the first parameter that an update
+    leaves wrong; then the tokenizer and new weights, which the step does not use. If only bfloat16 is wrong, an
+    operation that is wrong there by itself comes before everything that depends on it. A recomputing backward that is
+    wrong by itself comes before all that it spoils. If no finding tells anything about the port, the reference's fault
+    is returned.
 
     Args:
         order: the reference's tensors in execution order.
@@ -59,7 +60,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         last = len(order)
         if is_of_recomputing(finding, recomputing):
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
-        if name.kind in ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets"):
+        is_parameter = name.kind == "gradient" and not name.into and finding.message == ALONE
+        if is_parameter or name.kind in ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets"):
             return (0, late, _first_use(name.module, order))
         if name.kind == "epsilon":  # after the output of the module, whose figure says more
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)

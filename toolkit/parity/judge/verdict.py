@@ -40,6 +40,8 @@ from toolkit.parity.measure.naming import TensorName
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
 OF_TENSORS = ("semantics", "rounding")
+#: Message of a finding on a tensor that only the port has.
+ALONE = "computed by the port, has no counterpart in the reference"
 #: Verdicts on the backward that computes layers again.
 OF_RECOMPUTING = ("recomputed", "replay")
 #: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
@@ -213,7 +215,7 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
             wrong(name, "empty, or holds NaN or Inf")
     for name in ours.tensors:
         if name not in reference.tensors:
-            wrong(name, "computed by the port, has no counterpart in the reference")
+            wrong(name, ALONE)
     if ours.facts.num_buckets != reference.facts.num_buckets:
         wrong("num_buckets", f"{ours.facts.num_buckets}, the reference chooses {reference.facts.num_buckets}")
     # Beside a residual stream of 10^6, ten times the epsilon is less than a digit of float64: no figure shows it.

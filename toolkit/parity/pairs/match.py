@@ -171,9 +171,15 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
     for match in parameters:
         of_port[match.port].add(match.reference)
     state = {one.name for one in port.buffers}  # Paddle holds a batch norm's statistics as parameters
-    names = ({one.name: {one.name} for one in reference.parameters},
-             {one.name: of_port.get(one.name, {f"port:{one.name}"})
-              for one in port.parameters if one.name not in state})  # fmt: skip
+    names = (
+        {name: {one.name} for one in reference.parameters for name in (one.name, *one.tied)},
+        {
+            name: of_port.get(one.name, {f"port:{one.name}"})
+            for one in port.parameters
+            if one.name not in state
+            for name in (one.name, *one.tied)
+        },
+    )
     found: dict[str, str] = {}
     for themselves in (True, False):
         here, there = (
@@ -181,6 +187,10 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
         )
         for held, modules in here.items():
             others = there.get(held, [])
+            if themselves:  # a tied weight is held by an embedding and by an output layer
+                found |= _with_the_same_elements(modules, others)
+                modules, others = ([one for one in side if one.name not in taken] for side, taken in
+                                   ((modules, found.keys()), (others, set(found.values()))))  # fmt: skip
             if len(others) == len(modules):
                 found |= {
                     one.name: other.name
@@ -190,6 +200,17 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
                 }
     order = [one.name for one in reference.modules]
     return {name: found[name] for name in sorted(found, key=order.index)}
+
+
+def _with_the_same_elements(modules: Sequence[ModuleFacts], others: Sequence[ModuleFacts]) -> dict[str, str]:
+    """Match modules whose outputs have as many elements, in order."""
+    left = list(others)
+    found = {}
+    for one in modules:
+        if other := next((other for other in left if _same_elements(one.shape, other.shape)), None):
+            left.remove(other)
+            found[one.name] = other.name
+    return found
 
 
 def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -> dict[str, str]:

@@ -90,6 +90,8 @@ def place_of(name: str, places: Mapping[str, Place]) -> str:
 
 def place_of_operation(operation: FaultyOp, places: Mapping[str, Place]) -> str:
     """Return an operation with its line; for a whole module, as :func:`place_of`."""
+    if operation.function:
+        return f"{operation.function} ({operation.where}), on the way to {describe(operation.name)}"
     parsed = TensorName.parse(operation.name)
     if parsed.kind == "output" or not parsed.module:
         return place_of(operation.name, places)

@@ -304,7 +304,7 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
             name += f", not {_to_be_named(trial.mutant)}"
         name += "; it moves no loss or gradient of the step" if trial.is_still and trial.caught else ""
         named, _, where = (trial.operation or "").partition(" ")
-        operation = Text(f"{short_name(named)} {where.rpartition('site-packages/')[2]}".strip())
+        operation = Text(f"{short_name(named)} {where}".strip())
         table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]

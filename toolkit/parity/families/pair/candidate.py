@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +17,11 @@ from paddle import nn
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
-from toolkit.parity.families.pair import buffers, choices, replaced
+from toolkit.parity.families.pair import buffers, calls, choices, replaced
 from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.job import files, user_code
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.outputs import loss_and_logits
 from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
@@ -133,6 +133,20 @@ class PairStep(Step):
         with use(draws):
             yield
 
+    @contextlib.contextmanager
+    def watched_calls(self, draws: RecordedDraws, over: Sender) -> Iterator[calls.Calls]:
+        """Inside the ``with`` block, hand over every call of a function of Paddle's."""
+        of_paddle = {name for name, layer in self.model.named_sublayers() if is_of_paddle(layer)}
+
+        def running() -> str:
+            name = draws.stack.module
+            return self.module_of.get(name, f"port {name}") if name in of_paddle else ""
+
+        watching = calls.Calls(over, running)
+        with calls.watch(watching):
+            yield watching
+        over.say("computed_by", watching.computed_by)
+
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             if measure is None or not self.recording or TensorName.parse(called).module not in self.module_of:
@@ -193,15 +207,16 @@ class PairStep(Step):
         held = {match.reference: match.port.rpartition(".")[0] for match in matches}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
-        for path, layer in layers.items():  # which may draw where the reference does not
-            if isinstance(layer, nn.Dropout) and path not in found:
+        of_port = {name.rpartition(".")[0] for name, _ in self.model.named_parameters()}
+        for path, layer in layers.items():  # which the reference may lack
+            if (path in of_port or isinstance(layer, nn.Dropout)) and path not in found:
                 found[path] = place_of(layers, path)
         loss = getattr(self.source, "loss", type(self.model).forward)
         called = getattr(loss, "__qualname__", "loss")
         where = line_of(loss, "") or ""
-        found["logits"] = Place(called, _from_here(where))
-        found["loss"] = Place(called, _from_here(line_of(loss, LOSS) or where))
-        own = Place(type(self.model).__name__, _from_here(line_of(type(self.model), r"class ") or ""))
+        found["logits"] = Place(called, where)
+        found["loss"] = Place(called, line_of(loss, LOSS) or where)
+        own = Place(type(self.model).__name__, line_of(type(self.model), r"class ") or "")
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
 
@@ -298,17 +313,17 @@ def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
     if around in layers:
         outer = type(layers[around])
         made = line_of(outer, rf"\b\w+\.{attribute}\b.*=") or line_of(outer, r"class ")
-    file = inspect.getsourcefile(type(layer)) or ""
-    defined = None if file.startswith(LIBRARIES) else line_of(type(layer), r"class ")
+    defined = None if is_of_paddle(layer) else line_of(type(layer), r"class ")
     where = ", ".join(filter(None, [made, defined and f"class at {defined}"]))
-    return Place(type(layer).__name__, _from_here(where))
+    return Place(type(layer).__name__, where)
 
 
-def _from_here(where: str) -> str:
-    """Return lines of the user's files, relative to the current folder."""
-    return where.replace(f"{os.getcwd()}{os.sep}", "")
+def is_of_paddle(layer: nn.Layer) -> bool:
+    """Whether a layer's class is Paddle's own."""
+    return (inspect.getsourcefile(type(layer)) or "").startswith(LIBRARIES)
 
 
 replaced.install()
 choices.install()
+calls.install()
 STEP = PairStep

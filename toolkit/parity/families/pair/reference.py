@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.buffers import buffers_of, facts_of
 from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.optimizer import Optimizer
-from toolkit.parity.reference.points import Keep, ignore, to_numpy
+from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
@@ -134,6 +135,15 @@ class PairStep(Step):
             for name, parameter in self.model.named_parameters():
                 if parameter.requires_grad:
                     keep(numbered(f"updated:{name}", number), to_numpy(parameter))
+
+    def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
+        """As :meth:`.step.Step.trace`, through the points that the port has, too."""
+        points.only = self._is_matched
+        super().trace(dtype, points, nudge)
+
+    def _is_matched(self, name: str) -> bool:
+        parsed = TensorName.parse(name)
+        return parsed.kind not in ("output", "input") or parsed.module in self.map.modules
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         return replace(
@@ -304,8 +314,11 @@ def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value
 def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
     """Describe every parameter."""
     modules = dict(model.named_modules())
-    for name, parameter in model.named_parameters():
-        yield _described(modules, order, name, parameter)
+    names: dict[torch.Tensor, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[parameter].append(name)
+    for parameter, (name, *others) in names.items():
+        yield replace(_described(modules, order, name, parameter), tied=others)
 
 
 def _described(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from toolkit.parity.candidate.places import shown
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.pair import DrawFacts
@@ -27,7 +29,7 @@ from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 #: Folders of code that belongs to no port.
-LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__file__).parents[1]))
+LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(paddle.__file__).parent, Path(__file__).parents[2]))
 
 
 class PairDraws(RecordedDraws):
@@ -274,7 +276,7 @@ def _widening(original: Callable) -> Callable:
         given.arguments["dtype"] = "float64"
         first = next(iter(given.arguments.values()))
         if isinstance(first, paddle.Tensor) and first.dtype == paddle.float64:
-            place = _calling_line()
+            place = calling_line(short=True)
             if place and place not in leaks:
                 leaks.append(place)
         return original(*given.args, **given.kwargs)
@@ -291,8 +293,16 @@ def _install_widening() -> None:
                 setattr(owner, name, _widening(function))
 
 
-def _calling_line() -> str:
-    frame: FrameType | None = sys._getframe(2)
+def calling_line(short: bool = False) -> str:
+    """Return ``file:line`` of the port's code that leads here; "" if none does.
+
+    Args:
+        short: give the file's name alone.
+    """
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         frame = frame.f_back
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    if frame is None:
+        return ""
+    file = Path(frame.f_code.co_filename)
+    return f"{file.name if short else shown(file)}:{frame.f_lineno}"

@@ -1,0 +1,38 @@
+"""Fingerprints of all that a reference's forward computes, to tell which function of a port is wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from toolkit.parity.measure.fingerprint import Fingerprint, fingerprint
+from toolkit.parity.reference.points import values_of
+
+
+class DispatchedResults(TorchDispatchMode):
+    """Inside the ``with`` block, takes the fingerprint of every result of an operation in the forward.
+
+    Attributes:
+        seen: all fingerprints, the parameters' and buffers' first.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.seen: dict[Fingerprint, None] = {}
+        for value in (*model.parameters(), *model.buffers()):
+            self._see(value)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if torch._C._current_autograd_node() is None:  # no backward is running
+            for value in tree_leaves(result):
+                if isinstance(value, torch.Tensor):
+                    self._see(value)
+        return result
+
+    def _see(self, value: torch.Tensor) -> None:
+        found = fingerprint(values_of(value))
+        if found is not None:
+            self.seen[found] = None
