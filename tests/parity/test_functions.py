@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.parity.followup.functions import function_at_fault
-from toolkit.parity.job.results import ForcedInputDtype, FunctionCall
+from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.measure.fingerprint import MINUS_INFINITY, distance, fingerprint
 
 DRAWN = np.random.default_rng(0).standard_normal((6, 8, 10))
@@ -17,10 +17,13 @@ def call(function: str, value: np.ndarray, inputs: tuple[int, ...] = (), layer: 
     return FunctionCall(function, f"port.py:{function}", list(inputs), layer, fingerprint(value))
 
 
-def at_fault(calls: list[FunctionCall], *reference: np.ndarray, error: float | None = 0.1) -> str | None:
+def at_fault(
+    calls: list[FunctionCall], *reference: np.ndarray, error: float | None = 0.1, given: np.ndarray = DRAWN
+) -> str | None:
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"output:out": len(calls) - 1})
     theirs = [found for value in reference if (found := fingerprint(value))]
-    found = function_at_fault("output:out", ours, theirs, error)
+    inputs = {"out": found} if (found := fingerprint(given)) else {}
+    found = function_at_fault("output:out", ours, Fingerprints(theirs, inputs), error)
     return found and found.function
 
 
@@ -79,6 +82,19 @@ def test_right_numbers_in_the_wrong_order_are_named_by_what_moved_them():
     assert at_fault(back, DRAWN, np.tanh(DRAWN)) is None
 
 
+def test_a_shape_in_which_the_reference_has_another_order_is_named_before_what_is_computed_from_it():
+    split = call("reshape", DRAWN.reshape(6, 10, 8), (0,))
+    calls = [call("scale", DRAWN), split, call("matmul", DRAWN + 2, (1,)), call("linear", DRAWN + 3, (2,), "out")]
+    assert at_fault(calls, DRAWN, DRAWN.transpose(0, 2, 1)) == "reshape"
+    assert at_fault(calls, DRAWN, DRAWN.reshape(6, 10, 8)) == "matmul"
+
+
+def test_an_order_that_the_reference_has_elsewhere_is_wrong_as_a_modules_input():
+    calls = [call("reshape", MOVED.reshape(6, 8, 10)), call("linear", MOVED + 1, (0,), "out")]
+    assert at_fault(calls, MOVED, DRAWN) == "reshape"
+    assert at_fault(calls, MOVED, DRAWN, given=MOVED) is None
+
+
 def test_a_small_error_is_found_where_the_function_is_off_by_little():
     calls = [call("scale", DRAWN * (1 + 1e-8)), call("linear", DRAWN + 1, (0,), "out")]
     assert at_fault(calls, DRAWN, error=1e-8) == "scale"
@@ -86,4 +102,4 @@ def test_a_small_error_is_found_where_the_function_is_off_by_little():
 
 
 def test_a_tensor_that_no_call_computed_has_no_function():
-    assert function_at_fault("output:out", ForcedInputDtype({}, {}, {}), [], 0.1) is None
+    assert function_at_fault("output:out", ForcedInputDtype({}, {}, {}), Fingerprints(), 0.1) is None

@@ -105,7 +105,7 @@ def of_a_pair() -> list[Note]:
     """A port that rounds, and whose positions are a table."""
     table = BufferFacts("positions", [8], "other", False, "", "Net", None)
     port = Description(buffers=[table], draws=[DrawFacts("round:norm", [])])
-    return Sides(Description(), port, PairMap(), {}).notes()
+    return Sides(Description(), port, PairMap(drawn_buffers=["u", "v"]), {}).notes()
 
 
 def zero_row() -> list[Note]:
@@ -241,7 +241,11 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         of_a_pair,
         "the port chooses by size, sign or order in norm (round), and what the other side does there is not given to",
     ),
-    "buffers-alone": (of_a_pair, "the port alone holds positions, which the step leaves as they are, and no"),
+    "buffers-alone": (
+        of_a_pair,
+        "the port alone holds positions, which is no state: no checkpoint holds it, and a step",
+    ),
+    "buffers-drawn": (of_a_pair, "drawn at random when a side is built, so that both begin with the reference's: u, v"),
     "zero-row": (zero_row, "row 1 of words.weight is zero, as new weights have it for a padding_idx: whether the port"),
     "accepted": (
         accepted,

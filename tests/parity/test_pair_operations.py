@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.parity.pairs.axes import axes_between
+
 PAIR = Path(__file__).parents[1] / "pairs" / "operations"
 #: Operations of which Paddle's kernel holds a constant in float32.
 ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate")
 #: Those in which one side or the other would compute in float32, and layers that need care.
-IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm")
-#: One that changes the order of the elements.
-IN_ORDER = ("heads",)
+IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm", "spectral")
+#: Those in which the order of the elements or of the axes differs.
+IN_ORDER = ("heads", "image", "time")
 #: Those whose parameters the two sides keep in other pieces.
 IN_PIECES = ("fused", "apart")
-FAST = ("elu", "rotary", "fused", "heads")
+FAST = ("elu", "rotary", "fused", "image")
 #: What the headline names: the layer, or the function with its line.
 NAMED = {
     "elu": ("elu", "F.elu("),
@@ -29,8 +31,11 @@ NAMED = {
     "rotary": ("indexing", "for table in (self.cos, self.sin)"),
     "fused": ("matmul", "q @ k.transpose("),
     "apart": ("silu", "F.silu(up)"),
+    "image": ("leaky_relu", "F.leaky_relu("),
+    "time": ("reshape", "x.reshape([4, 6, 12])"),
     "heads": ("transpose", "transpose([0, 2, 1, 3]), wrong)"),
     "group": ("layer (GroupNorm,", "layers[op]()"),
+    "spectral": ("matmul", "x = (self.layer or self.operations[self.op])(x)"),
     "lstm": ("layer (LSTM,", "layers[op]()"),
 }
 
@@ -176,3 +181,41 @@ def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_
     given = ("op=ramp", "wrong=true", "--dtype", "float32")
     status, out, _ = command_line("parity", *sides, *given, "--output", tmp_path / "out")
     assert status == 1 and out.startswith(f"DRIFT last (Linear, {tmp_path / 'port.py'}:{line})"), out
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "last", "axes"),
+    [
+        ((3, 8, 5, 6), (3, 5, 6, 8), False, [0, 3, 1, 2]),
+        ((3, 8, 8, 8), (3, 8, 8, 8), False, None),
+        ((3, 8, 8, 8), (3, 8, 8, 8), True, [0, 3, 1, 2]),
+        ((3, 8, 5, 6), (3, 8, 5, 6), True, None),
+        ((4, 6, 12), (6, 4, 12), False, [1, 0, 2]),
+        ((3, 3, 5, 8), (5, 3, 3, 8), False, [1, 2, 0, 3]),
+        ((4, 6), (6, 4), False, None),
+        ((4, 6, 12), (4, 6, 13), False, None),
+        ((4, 6, 12), (24, 12), False, None),
+    ],
+)
+def test_the_order_of_axes_follows_from_the_shapes_and_from_where_the_channels_are(theirs, ours, last, axes):
+    assert axes_between(theirs, ours, last) == axes
+
+
+LAYOUTS = {"right": "{'layer*': [1, 0, 2]}", "wrong": "{layer: as-it-is}"}
+
+
+@pytest.mark.parametrize("said", LAYOUTS)
+def test_what_the_user_says_of_the_axes_wins(said, command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(f"layouts: {LAYOUTS[said]}\n")
+    status, _, out = gated(command_line, tmp_path, "op=time", "--map", str(path))
+    assert status == (said == "wrong") and out.startswith("DRIFT layer (LSTM" if said == "wrong" else "PARITY"), out
+    assert "#   layer: layer [1, 0, 2]\n" in mapped(command_line, "time")
+
+
+@pytest.mark.parametrize("told", ["[layer]", "{layer: NHWC}", "{layer: [0, 1, 1]}", "{layer: [1, 2, 3]}", "{layer: 7}"])
+def test_what_is_no_order_of_axes_is_refused(told, command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(f"layouts: {told}\n")
+    said = mapped(command_line, "time", "--map", path)
+    assert "is no order of axes; write channels-last, as-it-is or the port's axes in the reference's order" in said

@@ -54,7 +54,7 @@ def hand(
     where both have them.
     """
     step = make_step(job, folder, dtype, PLAIN)
-    points = Points(truth, over)
+    points = Points(step, truth, over)
     _run(step, points, apart=True, calls=calls)
     if dtype != "float64" and compiled.is_chosen():
         _run(step, points, apart=False)
@@ -84,7 +84,8 @@ class Points:
         calls: is told which call computed what passes through.
     """
 
-    def __init__(self, truth: Mapping[str, np.ndarray], over: Sender) -> None:
+    def __init__(self, step: Step, truth: Mapping[str, np.ndarray], over: Sender) -> None:
+        self.step = step
         self.truth = truth
         self.over = over
         self.awaited: set[str] = set()
@@ -116,10 +117,10 @@ class Points:
 
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Hand a tensor over and return its replacement."""
-        true = self.hand(name, x.numpy())
+        true = self.hand(name, self.step.laid_out(name, x.numpy()))
         if true is None or true.size != x.size:
             return x.clone()
-        return paddle.to_tensor(true.reshape(x.shape)).astype(x.dtype)
+        return paddle.to_tensor(self.step.in_own_layout(name, true, x.shape)).astype(x.dtype)
 
 
 class _Point(PyLayer):

@@ -199,6 +199,14 @@ class Step:
         """Go on from :meth:`run` with R64's gradients for the job's number of updates."""
         raise NotImplementedError
 
+    def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Return an output of the port in the reference's layout."""
+        return value
+
+    def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return an output of the reference in the port's layout, of this shape."""
+        return value.reshape(shape)
+
     def name_of(self, called: str) -> str:
         """The reference's name for a name made from a port's module: the ports here share them."""
         return called

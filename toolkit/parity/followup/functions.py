@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from toolkit.parity.job.results import ForcedInputDtype, FunctionCall
+from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.measure.fingerprint import Fingerprint, distance
 from toolkit.parity.measure.naming import TensorName
 
@@ -26,19 +26,20 @@ class Found(Enum):
 
     AS_IT_IS = 1
     IN_ANOTHER_ORDER = 2
-    NOT = 3
-    SAYS_NOTHING = 4
+    #: In its shape, the reference has the same numbers in another order alone.
+    MISPLACED = 3
+    NOT = 4
+    SAYS_NOTHING = 5
 
 
 def function_at_fault(
-    name: str, ours: ForcedInputDtype, theirs: Sequence[Fingerprint], error: float | None
+    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None
 ) -> FunctionCall | None:
     """Return the call of a function that makes a tensor of the port wrong; None if that is the module itself, or not
     known.
 
     Args:
         name: of the wrong tensor.
-        theirs: of the reference's results.
         error: how far it is off, relative to its size; None if it has another shape.
     """
     last = ours.computed_by.get(name)
@@ -46,17 +47,31 @@ def function_at_fault(
         return None
     within = MOST if error is None else min(MOST, max(LEAST, PART * error))
     origins = _origins(ours.calls, last)
-    found = _found(ours.calls, origins, theirs, within)
-    right = {number for number in origins if found[number] in (Found.AS_IT_IS, Found.IN_ANOTHER_ORDER)}
+    found = _found(ours.calls, origins, theirs.results, within)
+    right = {number for number in origins if found[number] not in (Found.NOT, Found.SAYS_NOTHING)}
     for number in reversed(origins):
         if number in right:
             right.update(ours.calls[number].inputs)
     wrong = next((number for number in origins if found[number] is Found.NOT and number not in right), None)
-    moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)
     module = TensorName.parse(name).module
-    if wrong is None or ours.calls[wrong].layer == module:  # a module given its input in another order, or wrong itself
-        return moved if moved is not None and moved.layer != module else None
-    return ours.calls[wrong]
+    if wrong is not None and ours.calls[wrong].layer != module:
+        misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)
+        return next(misplaced, ours.calls[wrong])
+    moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)
+    moved = moved if moved is not None and moved.layer != module else None
+    given, entered = _given(ours.calls, origins, module), theirs.inputs.get(module)
+    if given is None or given.result is None or entered is None or given.result.size != entered.size:
+        return moved
+    in_order, apart = distance(given.result, entered)
+    if in_order <= within:
+        return None  # the module is wrong itself
+    return moved or (given if apart <= within else None)
+
+
+def _given(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
+    """Return the call that computes the input of a module of Paddle's own; None if that is not known."""
+    inside = next((number for number in origins if calls[number].layer == module), None)
+    return None if inside is None or not calls[inside].inputs else calls[calls[inside].inputs[0]]
 
 
 def _origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
@@ -80,10 +95,17 @@ def _found(
     def looked_up(result: Fingerprint | None) -> Found:
         if result is None:
             return Found.SAYS_NOTHING
-        distances = [distance(result, one) for one in by_size[result.size]]
-        if any(in_order <= within for in_order, _ in distances):
-            return Found.AS_IT_IS
-        return Found.IN_ANOTHER_ORDER if any(apart <= within for _, apart in distances) else Found.NOT
+        alike = {
+            (one.shape == result.shape, in_order <= within)
+            for one in by_size[result.size]
+            for in_order, apart in [distance(result, one)]
+            if apart <= within
+        }
+        if not alike:
+            return Found.NOT
+        if (True, False) in alike and (True, True) not in alike:
+            return Found.MISPLACED
+        return Found.AS_IT_IS if any(in_order for _, in_order in alike) else Found.IN_ANOTHER_ORDER
 
     return {number: looked_up(calls[number].result) for number in numbers}
 
@@ -92,8 +114,8 @@ def _moved(calls: Sequence[FunctionCall], found: dict[int, Found], numbers: Sequ
     """Return the first call that puts right numbers in an order that the reference has nowhere; None if there is
     none."""
     for number in numbers:
-        if found[number] in (Found.IN_ANOTHER_ORDER, Found.SAYS_NOTHING):
+        if found[number] in (Found.IN_ANOTHER_ORDER, Found.MISPLACED, Found.SAYS_NOTHING):
             earlier = _moved(calls, found, calls[number].inputs)
-            if earlier is not None or found[number] is Found.IN_ANOTHER_ORDER:
+            if earlier is not None or found[number] is not Found.SAYS_NOTHING:
                 return earlier or calls[number]
     return None

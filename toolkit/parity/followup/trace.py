@@ -18,11 +18,10 @@ from toolkit.errors import Inconclusive
 from toolkit.parity.followup.functions import function_at_fault
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult, read_reference
+from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
 from toolkit.parity.judge.verdict import ALONE, OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.fingerprint import Fingerprint
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
 #: Faulty operations that the report shows.
@@ -110,7 +109,7 @@ def trace(
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
     kept = job / "reference" / files.FINGERPRINTS
-    fingerprints = files.read(kept, list[Fingerprint]) if kept.exists() else []
+    fingerprints = files.read(kept, Fingerprints) if kept.exists() else None
     return summary(reference, candidate.dtypes, read_reference(job).facts.bucket_slack, fingerprints)
 
 
@@ -174,12 +173,12 @@ def summary(
     reference: Mapping[str, TensorRecord],
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
-    fingerprints: Sequence[Fingerprint] = (),
+    fingerprints: Fingerprints | None = None,
 ) -> OperationTrace:
     """As :func:`trace`, from measurements.
 
     Args:
-        fingerprints: of all results of a pair's reference.
+        fingerprints: of a pair's reference.
         bucket_slack: LSH module -> largest margin that float32's rounding can flip; hashing is judged by it in
             bfloat16, where the step cannot show it.
     """
@@ -204,7 +203,7 @@ def summary(
             if not compared[-1].passed:
                 message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
                 faulty.append(FaultyOp(name, _where(name, ours), dtype, message, compared[-1].margin))
-        if ours.calls:
+        if ours.calls and fingerprints is not None:
             sizes = {name: records[name].rms for name in names}
             faulty = [_with_function(one, ours, fingerprints, sizes) if one.dtype == dtype else one for one in faulty]
         if dtype == LOWERED:
@@ -216,7 +215,7 @@ def summary(
 
 
 def _with_function(
-    operation: FaultyOp, ours: ForcedInputDtype, theirs: Sequence[Fingerprint], sizes: Mapping[str, float | None]
+    operation: FaultyOp, ours: ForcedInputDtype, theirs: Fingerprints, sizes: Mapping[str, float | None]
 ) -> FaultyOp:
     """Return a faulty operation of a user's port with the function that makes it wrong, if one does."""
     error, size = ours.tensors[operation.name].rms, sizes[operation.name]

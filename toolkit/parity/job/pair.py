@@ -50,9 +50,11 @@ class BufferFacts(ParameterFacts):
 
     Attributes:
         is_state: whether a checkpoint holds it, or a training-mode step changes it: a port must hold it, too.
+        is_drawn: whether another seed gives it other values.
     """
 
     is_state: bool = False
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,14 @@ class ModuleFacts:
         kind: its class.
         shape: of the output's first tensor, if of floats.
         has: what a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
+        layout: of its data, if its class tells: ``NCHW``, ``NLC``.
     """
 
     name: str
     kind: str
     shape: tuple[int, ...] | None
     has: tuple[str, ...] = ()
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,18 +137,22 @@ class PairMap:
     Attributes:
         modules: the reference's path -> the port's, of modules whose outputs are compared.
         shapes: of these outputs in the reference.
+        axes: of the port's outputs and draws in the reference's order, where that differs, by the reference's name.
         draws: the port's name of a draw -> the reference's.
         drawn: all draws of the reference that change what it computes.
         buffers: and those of either side that have no counterpart and should have one, ``reference_state`` and
             ``port_state``.
+        drawn_buffers: the reference's names of buffers that both sides draw at random when they are built.
     """
 
     parameters: list[ParameterMatch] = field(default_factory=list)
     buffers: list[ParameterMatch] = field(default_factory=list)
     reference_state: list[str] = field(default_factory=list)
     port_state: list[str] = field(default_factory=list)
+    drawn_buffers: list[str] = field(default_factory=list)
     shapes: dict[str, list[int]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, list[int]] = field(default_factory=dict)
     draws: dict[str, str] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
 

@@ -32,6 +32,7 @@ class GateRequest(Compared):
         widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
             (:func:`toolkit.parity.job.build.batch_of`).
         pair_names: parameters of a pair's reference -> its port's, or pieces of these, as the user has said.
+        pair_layouts: pattern of its modules and draws -> the axes of the port's, as the user has said.
     """
 
     weights: Mapping[str, np.ndarray]
@@ -48,6 +49,7 @@ class GateRequest(Compared):
     trace: bool = False
     widened: bool = False
     pair_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    pair_layouts: Mapping[str, str | Sequence[int]] = field(default_factory=dict)
 
 
 def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:

@@ -370,6 +370,15 @@ class FunctionCall:
 
 
 @dataclass
+class Fingerprints:
+    """Fingerprints of a pair's R64: of all results in its forward, its parameters and buffers, and by module of the
+    first tensor that it is given at its first call."""
+
+    results: list[Fingerprint] = field(default_factory=list)
+    inputs: dict[str, Fingerprint] = field(default_factory=dict)
+
+
+@dataclass
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no
     module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's. Of a

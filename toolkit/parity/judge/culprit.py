@@ -13,6 +13,8 @@ from toolkit.parity.measure.naming import TensorName
 SIGHT = ("float64", "float32", "bfloat16")
 #: Kinds of tensors, draws and choices that a wrong recomputing backward spoils although the forward is right.
 SPOILT = ("gradient", "dropout", "normal", "relu")
+#: Kinds of what the two sides have or draw.
+PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets")
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
@@ -60,8 +62,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         last = len(order)
         if is_of_recomputing(finding, recomputing):
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
-        is_parameter = name.kind == "gradient" and not name.into and finding.message == ALONE
-        if is_parameter or name.kind in ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets"):
+        if is_of_a_part(finding) or name.kind in PARTS:
             return (0, late, _first_use(name.module, order))
         if name.kind == "epsilon":  # after the output of the module, whose figure says more
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)
@@ -76,6 +77,15 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return (5, late, 1 + _first_use(name.module, order) if name.kind == "new" else 0)
 
     return min(verdict.findings, key=rank, default=None)
+
+
+def is_of_a_part(finding: Finding) -> bool:
+    """Whether a finding says that a part of the model differs, a parameter or a draw: whatever is computed with it
+    differs, too."""
+    name = TensorName.parse(finding.name)
+    if name.kind == "gradient":
+        return not name.into and finding.message == ALONE
+    return finding.verdict == "structure" and name.kind in PARTS
 
 
 def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:

@@ -56,7 +56,11 @@ TEXTS: Mapping[str, str] = {
         "the {side} chooses by size, sign or order in {places}, and what the other side does there is not given to it: "
         "a choice that rounding turns looks like a fault"
     ),
-    "buffers-alone": "the {side} alone holds {names}, which the step leaves as they are, and no checkpoint holds them",
+    "buffers-drawn": "drawn at random when a side is built, so that both begin with the reference's: {names}",
+    "buffers-alone": (
+        "the {side} alone holds {names}, which is no state: no checkpoint holds it, and a step leaves it as it is or "
+        "computes it anew"
+    ),
     "constants-rounded": (
         "float64: {count} tensors differ by up to {worst:.1e} of themselves, which is what rounding the reference's "
         "constants to float32 moves, as Paddle's kernels hold many: {constants}"

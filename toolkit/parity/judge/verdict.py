@@ -200,7 +200,11 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
         if name not in ours.parameter_errors:
             wrong(f"parameter:{name}", "a parameter of the reference that the port does not have")
     for name, error in ours.parameter_errors.items():
-        if error != 0:
+        gradients = [side.tensors.get(f"gradient:{name}") for side in (ours, reference)]
+        here, there = (gradient and gradient.shape for gradient in gradients)
+        if here and there and here != there:
+            wrong(f"parameter:{name}", f"shape {here}, the reference's is {there}")
+        elif error != 0:
             wrong(f"parameter:{name}", f"the port holds values that are off by {error:.1e} from those it was given")
     for name, problem in ours.draw_problems.items():
         wrong(name, problem)

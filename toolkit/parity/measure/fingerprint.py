@@ -8,6 +8,7 @@ on average.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,16 +26,21 @@ class Fingerprint:
     """What is kept of a tensor.
 
     Attributes:
-        size: number of elements.
+        shape: without axes of length 1.
         norm: root mean square.
         ordered: projections of the elements in their order, whatever the shape.
         unordered: projections of the sorted elements.
     """
 
-    size: int
+    shape: tuple[int, ...]
     norm: float
     ordered: tuple[float, ...]
     unordered: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
 
 
 def fingerprint(value: np.ndarray) -> Fingerprint | None:
@@ -48,7 +54,7 @@ def fingerprint(value: np.ndarray) -> Fingerprint | None:
     norm = float(np.sqrt(np.mean(x * x)))
     ordered = _projected(x)
     x.sort()
-    return Fingerprint(x.size, norm, ordered, _projected(x))
+    return Fingerprint(tuple(length for length in value.shape if length != 1), norm, ordered, _projected(x))
 
 
 def distance(one: Fingerprint, other: Fingerprint) -> tuple[float, float]:

@@ -72,6 +72,7 @@ def pair_request(
             accept=told.accept,
         ),
         pair_names=told.parameters,
+        pair_layouts=told.layouts,
     )
 
 
@@ -99,7 +100,7 @@ def replayed(
     has_loss = asked.pair.has_loss or "loss" in functions
     told, limit = read_map(map_file), time_limit or TIME_LIMIT
     pair = replace(asked.pair, port=port, time_limit=limit, has_loss=has_loss, accept=told.accept)
-    return replace(asked, pair=pair, pair_names=told.parameters)
+    return replace(asked, pair=pair, pair_names=told.parameters, pair_layouts=told.layouts)
 
 
 def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:

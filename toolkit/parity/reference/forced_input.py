@@ -34,7 +34,7 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     with TensorWriter(path) as writer, DispatchedResults(step.model) if job.pair else nullcontext() as results:
         step.trace("float64", Points(writer.add))
     if results is not None:
-        files.write_json(folder / "reference" / files.FINGERPRINTS, list(results.seen))
+        files.write_json(folder / "reference" / files.FINGERPRINTS, results.found())
     truth = TensorFile(path)
     records = {
         part: TensorRecord.of(error_stats.describe(true))

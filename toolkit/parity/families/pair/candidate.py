@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,14 @@ from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
 from toolkit.parity.families.pair import buffers, calls, choices, replaced
 from toolkit.parity.families.pair.layout import Layout
-from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
+from toolkit.parity.families.pair.replaced import (
+    LIBRARIES,
+    PairDraws,
+    default_dtype,
+    in_axes_of_port,
+    keeps_double,
+    use,
+)
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
@@ -68,7 +75,11 @@ class PairStep(Step):
         held = folder / "reference" / "buffers.safetensors"
         self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
         own = buffers.values_of(self.model)
-        self.constants = {f"buffer:{match.reference}": own[match.port] for match in self.map.buffers}
+        self.constants = {
+            f"buffer:{match.reference}": own[match.port]
+            for match in self.map.buffers
+            if match.reference not in self.map.drawn_buffers
+        }
         self._load()
         self.model.train()
 
@@ -125,7 +136,7 @@ class PairStep(Step):
         return True
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> PairDraws:
-        return PairDraws(recorded, self.rates, self.map.draws, *arguments)
+        return PairDraws(recorded, self.rates, self.map, *arguments)
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
@@ -154,14 +165,20 @@ class PairStep(Step):
             tensor = first_tensor(output)
             if tensor is not None:
                 called = self.name_of(called)
-                measure(called, self._laid_out(called, tensor.numpy()))
+                measure(called, self.laid_out(called, tensor.numpy()))
 
         return left
 
-    def _laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Return an output in the reference's shape if it has as many elements: B x T x D may be B*T x D there."""
-        shape = self.map.shapes.get(TensorName.parse(name).module, value.shape)
+    def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Return an output, or its gradient, in the reference's axes and, if it has as many elements, in its shape:
+        B x T x D may be B*T x D there."""
+        module = TensorName.parse(name).module
+        axes, shape = self.map.axes.get(module, ()), self.map.shapes.get(module, value.shape)
+        value = value.transpose(axes) if value.ndim == len(axes) else value
         return value.reshape(shape) if math.prod(shape) == value.size else value
+
+    def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        return in_axes_of_port(value, self.map.axes.get(TensorName.parse(name).module, ()), shape)
 
     def name_of(self, called: str) -> str:
         """Return the reference's name for what is named after a module of the port."""
@@ -262,13 +279,13 @@ def scaled_gradients(
 # -- the user's file ------------------------------------------------------------------------------------------------
 
 
-def built(source: Any, job: Job) -> nn.Layer:
-    """Return what a side's ``build`` gives.
+def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
+    """Return what a side's ``build`` gives, with the job's seed or another.
 
     Raises:
         UserCodeError: it raises, or gives no Paddle layer, or one that it has given before.
     """
-    paddle.seed(job.seed)
+    paddle.seed(job.seed if seed is None else seed)
     with user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
 from toolkit.parity.job import files, user_code
+from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.outputs import loss_and_logits
 from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, PairMap, ParameterFacts, batch_of
@@ -143,6 +144,8 @@ class PairStep(Step):
 
     def _is_matched(self, name: str) -> bool:
         parsed = TensorName.parse(name)
+        if parsed.kind == "input" and parsed.module in self.map.axes:
+            return False  # which order the axes of an input have, nobody says
         return parsed.kind not in ("output", "input") or parsed.module in self.map.modules
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
@@ -167,13 +170,16 @@ class PairStep(Step):
         return keep_matched
 
 
-def built(source: Any, job: Job, dtype: torch.dtype = torch.float32) -> nn.Module:
+def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int | None = None) -> nn.Module:
     """Return what a side's ``build`` gives in a dtype, with eager attention where the module accepts that setting.
+
+    Args:
+        seed: by default the job's.
 
     Raises:
         UserCodeError: it raises, or gives no torch module, or one that it has given before.
     """
-    torch.manual_seed(job.seed)
+    torch.manual_seed(job.seed if seed is None else seed)
     with eager_attention(), computing_in(dtype), user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Module, "torch.nn.Module")
@@ -275,6 +281,7 @@ def run(job: Job, folder: Path) -> Description:
     exact = exact_buffers(built(source, job, torch.float64), model) if buffers else {}
     given = {name: to_numpy(exact[name]) for name in buffers}
     files.write_tensors(folder / "reference" / "buffers.safetensors", given)
+    other = buffers_of(built(source, job, seed=job.seed + 1)) if may_be_drawn(buffers) else buffers
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
@@ -297,7 +304,7 @@ def run(job: Job, folder: Path) -> Description:
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     named = dict(model.named_modules())
-    described = facts_of(model, buffers, lambda name, value: _described(named, order, name, value))
+    described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
     if loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
     return Description([*parameters_of(model, order)], modules, draws.made, described)
