@@ -135,6 +135,11 @@ TIME_LIMIT = click.option(
     metavar="SECONDS",
     help="What a --port and its --reference-model have for a step before they are ended; default: 1800.",
 )
+FORWARD_ONLY = click.option(
+    "--forward-only",
+    is_flag=True,
+    help="Compare what a --port computes in evaluation mode, and nothing that trains it.",
+)
 #: In place of MODEL where the port may also be the user's own.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge: one of those here."),
@@ -161,7 +166,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
     "limits, texts; each has a --help of its own.",
 )
-@takes(*PAIR, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@takes(*PAIR, FORWARD_ONLY, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
 @click.option(
     "--max-memory",
@@ -243,14 +248,14 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Take the options of a pair out of a command's; None where there are none, so that a family is meant."""
-    limit = options.pop("time_limit")
+    limit, forward_only = options.pop("time_limit"), options.pop("forward_only", False)
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
     if any(pair.values()):
-        return {**pair, "time_limit": limit}
+        return {**pair, "time_limit": limit, "forward_only": forward_only}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
-    if limit:
-        raise click.UsageError("--time-limit: is for a --port and a --reference-model of yours")
+    if option := "--time-limit" if limit else "--forward-only" if forward_only else "":
+        raise click.UsageError(f"{option}: is for a --port and a --reference-model of yours")
     return None
 
 
@@ -277,7 +282,7 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*PAIR[:-1], *DESCRIPTION[1:])
+@takes(*PAIR[:-1], FORWARD_ONLY, *DESCRIPTION[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", show_default=True)
 @takes(REFERENCE_REVERSIBLE)
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")

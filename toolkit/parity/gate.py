@@ -153,6 +153,9 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
     if request.widened:
         added = added_examples(request)
         verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
+    if request.pair is not None and request.pair.forward_only:
+        verdict.note("forward-only")
+        return
     training = request.training
     if is_streamed(request):  # it has no updates, which another note says
         return

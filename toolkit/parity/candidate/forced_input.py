@@ -21,7 +21,7 @@ from paddle.autograd import PyLayer
 from models.operations import compiled
 from models.operations.trace import observed
 from toolkit.parity.candidate.places import shown
-from toolkit.parity.candidate.scores import LOGITS, scores_of
+from toolkit.parity.candidate.scores import score_tensors, scores_of
 from toolkit.parity.candidate.step import PLAIN, CallWatch, Step, first_tensor, make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Sender
@@ -162,19 +162,19 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
             return x
         return points.pass_through(step.name_of(draws.stack.draw("input")), x)
 
+    step.start()
     step.model.clear_gradients()
     with step.given(left, entered=entered, over=points.over) as draws, observed(at, apart):
         with step.watched_calls(draws, points.over) if calls else contextlib.nullcontext() as points.calls:
             output = step.compute(step.batch)
             if points.calls is not None:
-                for name in (*LOGITS, "loss"):
-                    if isinstance(value := getattr(output, name, None), paddle.Tensor):
+                for name, value in {**score_tensors(output), "loss": output.loss}.items():
+                    if value is not None:
                         points.calls.note(name, value)
         points.calls = None
         for name, value in scores_of(output).items():
             points.hand(name, value)
-        points.hand("loss", output.loss.numpy())
-        output.loss.backward()
+        step.go_back(output, points.hand)
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
     for name, value in step.parameter_gradients():
         points.hand(f"gradient:{name}", value)

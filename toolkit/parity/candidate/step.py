@@ -89,6 +89,8 @@ class Step:
     reads_without_padding = False
     #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
     is_narrowed = False
+    #: Whether the step is a forward in evaluation mode, and trains nothing.
+    forward_only = False
     over = Sender(None)
     _order: Mapping[str, Sequence[str]] | None = None
 
@@ -215,6 +217,7 @@ class Step:
         """Run forward and backward. Without ``watched``, hand on only the loss and the gradients; if the step was
         watched before, no layer has a hook then, as in training."""
         self.embedded_output = None
+        self.start()
         self.model.clear_gradients()
         order, over = (None, self.over) if watched else (self._order, None)
         with self.given(self._left(measure if watched else None), over=over, order=order) as draws:
@@ -223,10 +226,20 @@ class Step:
             self.recording = False
             for name, value in scores_of(output).items() if watched else ():
                 measure(name, value)
-            measure("loss", output.loss.numpy())
-            output.loss.backward()
+            self.go_back(output, measure)
         self._order = draws.order if watched else self._order
         self._measure_gradients(measure)
+
+    def start(self) -> None:
+        """Put the model into the mode of the step."""
+        self.model.eval() if self.forward_only else self.model.train()
+
+    def go_back(self, output: Any, measure: Callable[[str, np.ndarray], object]) -> None:
+        """Hand on the loss, and compute the gradients."""
+        if output.loss is not None:
+            measure("loss", output.loss.numpy())
+        if not self.forward_only:
+            output.loss.backward()
 
     def evaluate(self, measure: Measure) -> None:
         """Run the model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`)."""

@@ -145,7 +145,7 @@ def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
     if culprit.message == ALONE:  # nothing else can be the cause of that
         return None
     name = TensorName.parse(culprit.name)
-    of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss")
+    of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss", "losses")
     if found is None or culprit.verdict not in (*OF_TENSORS, "structure") or not of_step or name.is_of_training:
         return None
     return next((operation for operation in found.faulty if operation.dtype == culprit.dtype), None)

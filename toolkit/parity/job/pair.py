@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
 
 from toolkit.parity.job import user_code
 from toolkit.parity.measure.naming import TensorName
+
+Tensor = TypeVar("Tensor", bound=Any)
 
 #: The job's model name for a pair, in place of a family's.
 PAIR = "pair"
@@ -15,6 +21,8 @@ RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
 #: Seconds that user code has by default: a large model takes minutes, and what hangs, for ever.
 TIME_LIMIT = 1800.0
+#: Batches that a file may give for one step.
+MOST_BATCHES = 16
 #: The task of building a side and describing it.
 DESCRIBE = "describe"
 
@@ -186,6 +194,7 @@ class Pair:
         time_limit: seconds that its processes have for a step, after which they are ended.
         accept: pattern of tensors' names -> a known difference.
         has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
+        forward_only: compare what the model computes in evaluation mode, and nothing that trains it.
     """
 
     port: str
@@ -194,6 +203,7 @@ class Pair:
     map: PairMap | None = None
     time_limit: float = TIME_LIMIT
     has_loss: bool = False
+    forward_only: bool = False
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:
@@ -201,22 +211,44 @@ class Pair:
         return self.reference if side == "reference" else self.port
 
 
-def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, Any]:
-    """What a file's ``batch`` gives.
+def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+    """What a file's ``batch`` gives. Of several batches, which it may list or yield, each name has the batch's number
+    before it: ``2/labels``; :func:`batches_in`.
 
     Raises:
         UserCodeError: it is no mapping of names to arrays.
     """
-    import numpy as np
-
     with user_code.running(source):
-        made = source.batch(config, np.random.default_rng(seed))
-        if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
-            given = "an empty dict" if made == {} else type(made).__name__
-            raise user_code.UserCodeError(
-                f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
-            )
-        batch = {name: np.asarray(value) for name, value in made.items()}
+        given = source.batch(config, np.random.default_rng(seed))
+        is_one = isinstance(given, dict) or not isinstance(given, Iterable)
+        several = [given] if is_one else [*islice(given, MOST_BATCHES + 1)]
+        if not 0 < len(several) <= MOST_BATCHES:
+            what = "more than" if several else "no batch; it is to give one, and at most"
+            raise user_code.UserCodeError(f"{user_code.shown(source)}: batch() gave {what} {MOST_BATCHES} batches")
+        batches = [_checked(source, made) for made in several]
+    if len(batches) == 1:
+        return batches[0]
+    return {f"{number}/{name}": value for number, batch in enumerate(batches, 1) for name, value in batch.items()}
+
+
+def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the batches of a step (:func:`batch_of`)."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in batch.items():
+        number, separator, name = key.partition("/")
+        is_one_of_several = separator and number.isdigit()
+        found.setdefault(number if is_one_of_several else "", {})[name if is_one_of_several else key] = value
+    return list(found.values())
+
+
+def _checked(source: Any, made: Any) -> dict[str, np.ndarray]:
+    """Return one batch as arrays, floats in float32."""
+    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
+        given = "an empty dict" if made == {} else type(made).__name__
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
+        )
+    batch = {name: np.asarray(value) for name, value in made.items()}
     for name, value in batch.items():
         if value.dtype.kind not in "biuf":
             raise user_code.UserCodeError(

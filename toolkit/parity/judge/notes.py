@@ -56,6 +56,10 @@ TEXTS: Mapping[str, str] = {
         "the {side} chooses by size, sign or order in {places}, and what the other side does there is not given to it: "
         "a choice that rounding turns looks like a fault"
     ),
+    "forward-only": (
+        "only the forward in evaluation mode was compared: no gradient, no update, no dropout; a port that passes may "
+        "still not train"
+    ),
     "buffers-drawn": "drawn at random when a side is built, so that both begin with the reference's: {names}",
     "buffers-alone": (
         "the {side} alone holds {names}, which is no state: no checkpoint holds it, and a step leaves it as it is or "

@@ -16,6 +16,7 @@ from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, PairMap
 from toolkit.parity.job.processes import KILLED, run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.match import leaf, propose
 
 #: Words of messages that the reference's interpreter lacks torch, or memory was short: nothing is wrong with the
@@ -75,7 +76,8 @@ class Sides:
         }
         for side, (made, matched) in draws.items():
             alone = [one for one in made if one.kind not in RANDOM and one.name not in matched]
-            if places := dict.fromkeys(f"{one.name.partition(':')[2]} ({one.kind})" for one in alone):
+            names = (TensorName.parse(one.name) for one in alone)
+            if places := dict.fromkeys(f"{name.module or 'the model itself'} ({name.kind})" for name in names):
                 yield Note("choices-alone", {"side": side, "places": ", ".join(places)})
 
     def _unmatched_tables(self) -> Iterator[Note]:

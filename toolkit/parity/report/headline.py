@@ -83,7 +83,7 @@ def place_of(name: str, places: Mapping[str, Place]) -> str:
         module = module.rpartition(".")[0]
     if module:
         return f"{module} ({places[module].kind}, {places[module].where})"
-    if not parsed.module and parsed.kind in places:
+    if (not parsed.module or parsed.kind == "losses") and parsed.kind in places:
         return f"{name} ({places[parsed.kind].kind}, {places[parsed.kind].where})"
     return name
 

@@ -6,8 +6,8 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ from toolkit.parity.families.pair.replaced import (
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.outputs import loss_and_logits
-from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
+from toolkit.parity.job.outputs import Computed, loss_and_logits, of_batches, of_one_batch
+from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap, batches_in
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, WHOLE
@@ -58,7 +58,7 @@ class PairStep(Step):
         self.dtype = dtype
         self.settings = job.training
         self.map = job.pair.map or PairMap()
-        self._has_loss = job.pair.has_loss
+        self._has_loss, self.forward_only = job.pair.has_loss, job.pair.forward_only
         self.module_of = {port: reference for reference, port in self.map.modules.items()}
         self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
@@ -81,7 +81,7 @@ class PairStep(Step):
             if match.reference not in self.map.drawn_buffers
         }
         self._load()
-        self.model.train()
+        self.start()
 
     @staticmethod
     def leaks() -> list[str]:
@@ -107,8 +107,8 @@ class PairStep(Step):
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with self._in_its_dtype(), user_code.running(self.source):
-            output = computed(self.source, self.model, inputs)
-        return SimpleNamespace(loss=output.loss) if self._has_loss else output
+            output = computed(self.source, self.model, inputs, not self.forward_only)
+        return replace(output, logits=None) if self._has_loss else output
 
     @contextlib.contextmanager
     def _in_its_dtype(self) -> Iterator[None]:
@@ -131,6 +131,10 @@ class PairStep(Step):
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         return {WHOLE: dict(self.batch)}
+
+    def evaluate(self, measure: Measure) -> None:
+        if not self.forward_only:  # else the step is that
+            super().evaluate(measure)
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         return True
@@ -194,6 +198,8 @@ class PairStep(Step):
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Make the job's updates with Paddle's AdamW and the reference's gradients."""
+        if self.forward_only:
+            return
         settings = self.settings
         schedule = [_rate(settings, update) for update in range(1, job.updates + 1)]
         adamw = paddle.optimizer.AdamW(
@@ -232,7 +238,7 @@ class PairStep(Step):
         called = getattr(loss, "__qualname__", "loss")
         where = line_of(loss, "") or ""
         found["logits"] = Place(called, where)
-        found["loss"] = Place(called, line_of(loss, LOSS) or where)
+        found["losses"] = found["loss"] = Place(called, line_of(loss, LOSS) or where)
         own = Place(type(self.model).__name__, line_of(type(self.model), r"class ") or "")
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
@@ -294,21 +300,29 @@ def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
     return model
 
 
-def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) -> Any:
-    """Return a model's output with its ``loss``: by the file's own function; else the model's
-    (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against ``labels``."""
+def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool = True) -> Computed:
+    """Return what a model computes on a step's batches (:func:`.pair.batches_in`). The loss is that of the file's own
+    function; else the model's (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against
+    ``labels``."""
+    return of_batches([_computed(source, model, batch, needs_loss) for batch in batches_in(inputs)])
+
+
+def _computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool) -> Computed:
+    def is_tensor(one: Any) -> bool:
+        return isinstance(one, paddle.Tensor)
+
     if hasattr(source, "loss"):
-        return SimpleNamespace(loss=source.loss(model, inputs))
-    loss, logits = loss_and_logits(model(**inputs), lambda one: isinstance(one, paddle.Tensor))
-    if loss is not None:
-        return SimpleNamespace(loss=loss, logits=logits)
+        return of_one_batch(source.loss(model, inputs), None, is_tensor)
+    loss, logits = loss_and_logits(model(**inputs), is_tensor)
+    if loss is not None or (not needs_loss and "labels" not in inputs):
+        return of_one_batch(loss, logits, is_tensor)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
             f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
-            "define loss(model, batch)"
+            "define loss(model, batch), or compare the forward alone (--forward-only)"
         )
     scores = logits.reshape([-1, logits.shape[-1]])
-    return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
+    return Computed(nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits)
 
 
 def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.Tensor]:

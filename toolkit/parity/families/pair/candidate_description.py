@@ -52,11 +52,12 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
             )
 
     draws = DrawsInOrder()
-    model.train()
+    needs_loss = not job.pair.forward_only
+    model.train() if needs_loss else model.eval()
     before = values_of(model)
     other = values_of(built(source, job, job.seed + 1)) if may_be_drawn(before) else before
     with use(draws), watch(model, draws.stack, left), masks_seen(model) as masked, user_code.running(source):
-        computed(source, model, batch)
+        computed(source, model, batch, needs_loss)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     described = facts_of(model, before, other, _Describing(model, order))
     return Description([*parameters_of(model, order)], modules, draws.made, described)

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,16 @@ from transformers import PretrainedConfig
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.outputs import loss_and_logits
-from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, PairMap, ParameterFacts, batch_of
+from toolkit.parity.job.outputs import Computed, loss_and_logits, of_batches, of_one_batch
+from toolkit.parity.job.pair import (
+    Description,
+    DrawFacts,
+    ModuleFacts,
+    PairMap,
+    ParameterFacts,
+    batch_of,
+    batches_in,
+)
 from toolkit.parity.job.results import ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
@@ -59,7 +66,7 @@ class PairStep(Step):
         assert job.pair is not None
         self.source = user_code.load(job.pair.reference)
         self.map = job.pair.map or PairMap()
-        self._job, self._has_loss = job, job.pair.has_loss
+        self._job, self._has_loss, self.forward_only = job, job.pair.has_loss, job.pair.forward_only
         self._models: dict[torch.dtype, nn.Module] = {}
         self.epsilons: dict[str, float] = {}
         super().__init__(job, *given)
@@ -77,8 +84,8 @@ class PairStep(Step):
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         with user_code.running(self.source):
-            output = computed(self.source, self.model, inputs)
-        return SimpleNamespace(loss=output.loss) if self._has_loss else output
+            output = computed(self.source, self.model, inputs, not self.forward_only)
+        return replace(output, logits=None) if self._has_loss else output
 
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
@@ -116,7 +123,8 @@ class PairStep(Step):
                 keep(f"buffer:{name}", value)
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
-        super().evaluate(self._of_matched(keep), nudge)
+        if not self.forward_only:  # else the step is that
+            super().evaluate(self._of_matched(keep), nudge)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         return {WHOLE: self._inputs()}
@@ -126,6 +134,8 @@ class PairStep(Step):
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
+        if self.forward_only:
+            return
         optimizer = Optimizer(self.model, self.settings, decayed=[name for name, _ in self.model.named_parameters()])
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
@@ -248,21 +258,29 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
     return given
 
 
-def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """Return a model's output with its ``loss``: by the file's own function; else the model's
-    (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against ``labels``."""
+def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True) -> Computed:
+    """Return what a model computes on a step's batches (:func:`.pair.batches_in`). The loss is that of the file's own
+    function; else the model's (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against
+    ``labels``."""
+    return of_batches([_computed(source, model, batch, needs_loss) for batch in batches_in(inputs)])
+
+
+def _computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool) -> Computed:
+    def is_tensor(one: Any) -> bool:
+        return isinstance(one, torch.Tensor)
+
     if hasattr(source, "loss"):
-        return SimpleNamespace(loss=source.loss(model, inputs))
-    loss, logits = loss_and_logits(model(**inputs), lambda one: isinstance(one, torch.Tensor))
-    if loss is not None:
-        return SimpleNamespace(loss=loss, logits=logits)
+        return of_one_batch(source.loss(model, inputs), None, is_tensor)
+    loss, logits = loss_and_logits(model(**inputs), is_tensor)
+    if loss is not None or (not needs_loss and "labels" not in inputs):
+        return of_one_batch(loss, logits, is_tensor)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
             f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
-            "define loss(model, batch)"
+            "define loss(model, batch), or compare the forward alone (--forward-only)"
         )
     scores = logits.reshape(-1, logits.shape[-1])
-    return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
+    return Computed(nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits)
 
 
 # -- before the two are compared ------------------------------------------------------------------------------------
@@ -287,9 +305,10 @@ def run(job: Job, folder: Path) -> Description:
     modules: list[ModuleFacts] = []
     kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
     draws = _InOrder(job.seed)
-    model.train()
+    needs_loss = not job.pair.forward_only
+    model.train(needs_loss)
 
-    def loss_with(drawn: Draws, keep: Keep) -> float:
+    def loss_with(drawn: Draws, keep: Keep) -> float | None:
         recorder = Recorder(model, drawn, keep)
         note = getattr(drawn, "note_other", None)
         with (
@@ -299,13 +318,14 @@ def run(job: Job, folder: Path) -> Description:
             Choices(recorder, note),
             user_code.running(source),
         ):
-            return float(computed(source, model, batch).loss.detach())
+            loss = computed(source, model, batch, needs_loss).loss
+        return None if loss is None else float(loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     named = dict(model.named_modules())
     described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
-    if loss == loss_with(_OtherNumbers(job.seed), ignore):
+    if draws.made and loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
     return Description([*parameters_of(model, order)], modules, draws.made, described)
 
@@ -404,6 +424,7 @@ def changed_functions(recorder: Recorder) -> Iterator[None]:
     undo = [
         set_attribute(nn.functional, "relu", relu),
         set_attribute(torch, "relu", relu),
+        set_attribute(torch.Tensor, "relu", relu),
         set_attribute(nn.functional, "scaled_dot_product_attention", attention),
     ]
     try:
