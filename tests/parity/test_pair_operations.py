@@ -119,7 +119,7 @@ def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
     status, out, _ = command_line("parity", "mutants", *sides)
     assert status == 0 and " faults caught, " in out
     assert command_line("parity", "limits", *sides)[0] == 0
-    assert "0 false alarms in 2 gates" in command_line("parity", "sweep", *sides, "--gates", "2")[1]
+    assert "drift in 0 of 2 gates" in command_line("parity", "sweep", *sides, "--gates", "2")[1]
 
 
 @pytest.mark.parametrize(

@@ -302,9 +302,9 @@ def test_in_a_sweep_a_right_port_passes_and_one_that_is_wrong_for_one_configurat
     asked = ("parity", "sweep", *ASKED, "--gates", "2", "--weights", "random", "hidden=16", "hidden=24")
     status, out, _ = command_line(*asked, "--seed", "1")
     lines = {re.search(r"hidden (\d+)", line)[1]: line for line in out.splitlines() if "hidden" in line}
-    assert status == 1 and "1 false alarms in 2 gates" in out
+    assert status == 1 and "drift in 1 of 2 gates" in out
     assert re.search(r"^\d: right, nearest 0\.\d+ of its bound", lines["16"])
-    assert re.search(r"^\d: ALARM .*\bln\b.*random weights", lines["24"])
+    assert re.search(r"^\d: DRIFT .*\bln\b.*random weights", lines["24"])
 
 
 @pytest.mark.slow

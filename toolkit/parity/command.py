@@ -439,7 +439,7 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
 
     Of a --port of yours, on N batches, with all three kinds of weights and other settings of the optimizer.
 
-    Exit status: 0 no false alarm, 1 some.
+    Exit status: 0 no false alarm, 1 some; of a port of yours, 0 no drift, 1 some.
     """
     from toolkit.parity.options import devices, sweep_maker
     from toolkit.parity.trials.sweep import sweep as run_sweep

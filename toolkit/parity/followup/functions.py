@@ -54,7 +54,7 @@ def function_at_fault(
             right.update(ours.calls[number].inputs)
     wrong = next((number for number in origins if found[number] is Found.NOT and number not in right), None)
     module = TensorName.parse(name).module
-    if wrong is not None and ours.calls[wrong].layer != module:
+    if wrong is not None and (ours.calls[wrong].layer != module or not module):
         misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)
         return next(misplaced, ours.calls[wrong])
     moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)

@@ -108,9 +108,14 @@ def trace(
         [(reference, candidate)] = measure([job], console, interpreters)
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
+    slack = read_reference(job).facts.bucket_slack
+    return summary(reference, candidate.dtypes, slack, fingerprints_of(job))
+
+
+def fingerprints_of(job: Path) -> Fingerprints | None:
+    """Return the fingerprints of a pair's reference, once it was traced."""
     kept = job / "reference" / files.FINGERPRINTS
-    fingerprints = files.read(kept, Fingerprints) if kept.exists() else None
-    return summary(reference, candidate.dtypes, read_reference(job).facts.bucket_slack, fingerprints)
+    return files.read(kept, Fingerprints) if kept.exists() else None
 
 
 def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTrace | None:

@@ -371,8 +371,8 @@ class FunctionCall:
 
 @dataclass
 class Fingerprints:
-    """Fingerprints of a pair's R64: of all results in its forward, its parameters and buffers, and by module of the
-    first tensor that it is given at its first call."""
+    """Fingerprints of a pair's R64: of its batch, parameters, buffers and all results in its forward; and by module, of
+    the first tensor that it is given at its first call."""
 
     results: list[Fingerprint] = field(default_factory=list)
     inputs: dict[str, Fingerprint] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,15 +20,15 @@ class DispatchedResults(TorchDispatchMode):
     """Inside the ``with`` block, takes the fingerprint of every result of an operation in the forward.
 
     Attributes:
-        seen: all fingerprints, the parameters' and buffers' first.
+        seen: all fingerprints, those of the batch, the parameters and the buffers first.
         inputs: by module, of the first tensor that it is given.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, batch: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.seen: dict[Fingerprint, None] = {}
         self.inputs: dict[str, Fingerprint] = {}
-        for value in (*model.parameters(), *model.buffers()):
+        for value in (*batch, *model.parameters(), *model.buffers()):
             self._see(value)
         self._hooks = [
             module.register_forward_pre_hook(functools.partial(self._enter, name))

@@ -31,7 +31,10 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     """
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"
-    with TensorWriter(path) as writer, DispatchedResults(step.model) if job.pair else nullcontext() as results:
+    with (
+        TensorWriter(path) as writer,
+        DispatchedResults(step.model, step.batch.values()) if job.pair else nullcontext() as results,
+    ):
         step.trace("float64", Points(writer.add))
     if results is not None:
         files.write_json(folder / "reference" / files.FINGERPRINTS, results.found())
