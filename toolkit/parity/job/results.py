@@ -99,6 +99,7 @@ class ReferenceFacts(Facts):
         relu_moved: by ReLU, the most that rounding moves an input, in units of float32's.
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
         choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
+        first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -108,6 +109,7 @@ class ReferenceFacts(Facts):
     bucket_slack_lowered: dict[str, float] = field(default_factory=dict)
     relu_moved_lowered: dict[str, float] = field(default_factory=dict)
     choice_moved: dict[str, float] = field(default_factory=dict)
+    first_nan: str = ""
 
 
 @dataclass

@@ -238,7 +238,8 @@ def _not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | Non
     tensors = reference.tensors
     lost = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
     rest = f" here and in {len(lost) - 1} tensors after it" if len(lost) > 1 else " here"
-    return (lost[0], f"the reference itself is not finite in {dtype}{rest}") if lost else None
+    where = f" ({reference.facts.first_nan})" if reference.facts.first_nan else ""
+    return (lost[0], f"the reference itself is not finite in {dtype}{where}{rest}") if lost else None
 
 
 def _lost(reference: ReferenceResult) -> tuple[str, str] | None:

@@ -35,6 +35,7 @@ from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.buffers import buffers_of, facts_of
 from toolkit.parity.reference.choices import Choices
+from toolkit.parity.reference.clean import NanWatch
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
@@ -162,8 +163,15 @@ class PairStep(Step):
         return replace(
             super().facts(records),
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
+            first_nan=self._first_nan() if any(record.rms is None for record in records.values()) else "",
             choice_moved=self._moved(lambda draws: draws.choices_moved),
         )
+
+    def _first_nan(self) -> str:
+        """Return the operation that is the first to give NaN in R64, with its line."""
+        with NanWatch() as watch:
+            self.run("float64", ignore)
+        return watch.first
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
