@@ -1,4 +1,4 @@
-"""What a report says of a pair that fails by itself: NaN in the reference, a library that crashes, a part without peer."""
+"""What a report says of a pair that fails: NaN in the reference, a crash in a library, a part that one side lacks."""
 
 from __future__ import annotations
 
