@@ -37,8 +37,9 @@ def test_every_batch_and_every_loss_is_compared(command_line, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ("second", "DRIFT leaky_relu (PORT:15), on the way to output of last#1"),
-        ("size", "DRIFT abs (PORT:25), on the way to losses of size of batch 1"),
+        ("doubled", "DRIFT norm (LayerNorm, PORT:10)"),  # and not the model's own parameter, which is used before it
+        ("second", "DRIFT leaky_relu (PORT:18), on the way to output of last#1"),
+        ("size", "DRIFT abs (PORT:28), on the way to losses of size of batch 1"),
     ],
 )
 def test_what_is_wrong_in_one_batch_or_loss_is_named(wrong, named, command_line, tmp_path):
@@ -53,7 +54,7 @@ def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_li
     assert status == bool(wrong), out
     assert names == {f"output:{module}{call}" for module in ("first", "norm", "last") for call in ("", "#1")}
     assert "note: only the forward in evaluation mode was compared: no gradient, no update, no dropout" in out
-    assert not wrong or out.startswith(f"DRIFT leaky_relu ({tmp_path / 'port.py'}:15)")
+    assert not wrong or out.startswith(f"DRIFT leaky_relu ({tmp_path / 'port.py'}:18)")
 
 
 def test_of_one_batch_without_a_loss_the_scores_are_compared(command_line, tmp_path):

@@ -109,7 +109,8 @@ class PairStep(Step):
             if parsed.kind == "gradient":
                 gradients[name] = value
                 return
-            ran.setdefault(parsed.module, len(ran))
+            if parsed.kind == "output":  # the loss is of no module, as the model's own parameters are
+                ran.setdefault(parsed.module, len(ran))
             keep_matched(name, value)
 
         keep_matched = self._of_matched(keep)
