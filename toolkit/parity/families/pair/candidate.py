@@ -116,9 +116,13 @@ class PairStep(Step):
         with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
             yield
 
-    def run(self, measure: Measure, watched: bool = True) -> None:
-        """As :meth:`.step.Step.run`, but start from the reference's buffers, and measure them after the step."""
+    def start(self) -> None:
+        """As :meth:`.step.Step.start`, from the reference's buffers."""
+        super().start()
         buffers.give(self.model, self.map.buffers, self.given_buffers)
+
+    def run(self, measure: Measure, watched: bool = True) -> None:
+        """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
         with user_code.running(self.source, alone=False):  # a backward of its own
             super().run(measure, watched)
         ours = buffers.values_of(self.model) if watched else {}
