@@ -100,3 +100,15 @@ def test_several_scalars_are_losses_and_one_is_the_loss():
     assert outputs.loss_and_logits({"loss": Scalar(3), **two}, is_tensor) == (3, None)
     assert outputs.of_one_batch(two, None, is_tensor).loss == 3
     assert outputs.of_one_batch(Scalar(5), None, is_tensor) == outputs.Computed(5)
+
+
+def test_what_is_recorded_of_the_forward_alone_is_replayed_so(command_line, tmp_path):
+    bundle = tmp_path / "bundle"
+    texts = {side: (PAIR / f"{side}.py").read_text().partition("\n\n\ndef loss(")[0] for side in ("reference", "port")}
+    for side, text in texts.items():
+        (tmp_path / f"{side}.py").write_text(text)
+    asked = ("--reference-model", tmp_path / "reference.py", "--forward-only", "labels=false", "--output", bundle)
+    assert command_line("parity", "record", *asked)[0] == 0
+    replayed = ("parity", "replay", bundle, "--port", tmp_path / "port.py", "--output", tmp_path / "out")
+    status, out, _ = command_line(*replayed)
+    assert status == 0 and "note: only the forward in evaluation mode was compared" in out, out

@@ -81,9 +81,6 @@ class Step:
     heads: ClassVar[Mapping[str, type]] = {}
     #: The module whose output is the embedded input.
     embedded = ""
-    #: Whether its family is ported in this project, not a user's own. Then its loss has a known definition, and its
-    #: checkpoints and new weights are compared, too.
-    is_ported = True
     #: Whether the step is a forward in evaluation mode, and trains nothing.
     forward_only = False
     #: Second names of a parameter in the reference's own ``state_dict``.
@@ -107,7 +104,7 @@ class Step:
         self.settings = job.training
         self.config = job.config
         self.task = job.task
-        self.reads_without_padding = self.is_ported and job.head in READ_WITHOUT_PADDING
+        self.reads_without_padding = job.head in READ_WITHOUT_PADDING
         self.is_narrowed = job.head in self.narrowed_heads
         self.updates = job.updates
         self.lowered = job.lowered

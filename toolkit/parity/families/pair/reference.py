@@ -61,8 +61,6 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 class PairStep(Step):
     """A step of a user's module."""
 
-    is_ported = False
-
     def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
         assert job.pair is not None
         self.source = user_code.load(job.pair.reference)
