@@ -123,12 +123,14 @@ class CandidateFacts(Facts):
 
 @dataclass
 class Execution:
-    """How a worker ran: versions by package, flags by name, seconds, peak memory in bytes."""
+    """How a worker ran: versions by package, flags by name, seconds, peak memory in bytes, and of a pair the user's
+    files that it imported."""
 
     versions: dict[str, str] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int | None = None
+    imported: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -207,6 +208,16 @@ def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
     called = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
     inside = [(file, line) for (_, found, file), line in called if found and not file.startswith(FRAMEWORKS)]
     return f"{inside[-1][0]}:{inside[-1][1]}: " if inside else ""
+
+
+def imported() -> list[str]:
+    """Return the files of the user's that this process has imported: all but the installed, Python's and this
+    project's."""
+    root = Path(__file__).resolve().parents[3]
+    others = tuple(f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models"))
+    named = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    files = {name for name in named if "site-packages" not in name and not name.startswith(others)}
+    return sorted(name for name in files if os.path.isabs(name) and os.path.isfile(name))  # torch has made-up names
 
 
 def _places() -> Sequence[Path]:
