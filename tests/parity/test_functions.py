@@ -35,9 +35,28 @@ def test_a_fingerprint_tells_other_numbers_from_another_order():
     assert max(distance(here, rounded)) < 1e-8 and min(distance(here, other)) > 1e-5
 
 
-@pytest.mark.parametrize("value", [np.ones(5), np.zeros((2, 0)), np.array([True, False]), np.array([1.0, np.nan])])
+SILENT = [np.full(5, 0.5), np.zeros((2, 0)), np.array([True, False]), np.array(2.0)]
+
+
+@pytest.mark.parametrize("value", SILENT)
 def test_what_says_nothing_has_no_fingerprint(value):
     assert fingerprint(value) is None
+
+
+def test_nan_is_like_nothing_and_zeros_are_told_by_where_they_come_from():
+    nan = np.where(DRAWN > 2, np.nan, DRAWN)
+    assert (
+        at_fault([call("scale", DRAWN), call("log", nan, (0,)), call("linear", nan, (1,), "out")], DRAWN, nan) == "log"
+    )
+    zeros = np.zeros(9)
+    calls = [call("scale", DRAWN), call("relu", zeros, (0,)), call("mean", zeros, (1,))]
+    assert at_fault(calls, DRAWN) == "relu"
+
+
+def test_a_single_number_is_told_from_another():
+    one, near, other = (fingerprint(np.array(value)) for value in (0.3, 0.3 + 1e-12, 0.31))
+    assert one and near and other
+    assert max(distance(one, near)) < 1e-10 and min(distance(one, other)) > 1e-3
 
 
 def test_what_a_mask_puts_in_place_of_minus_infinity_does_not_matter():

@@ -52,7 +52,10 @@ def function_at_fault(
     for number in reversed(origins):
         if number in right:
             right.update(ours.calls[number].inputs)
-    wrong = next((number for number in origins if found[number] is Found.NOT and number not in right), None)
+    not_right = [number for number in origins if number not in right]
+    wrong = next((number for number in not_right if found[number] is Found.NOT), None)
+    if wrong is None and last in not_right:  # what is wrong is one number throughout, as zeros are
+        wrong = not_right[0]
     module = TensorName.parse(name).module
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
         misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)

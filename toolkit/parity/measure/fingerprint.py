@@ -44,21 +44,30 @@ class Fingerprint:
 
 
 def fingerprint(value: np.ndarray) -> Fingerprint | None:
-    """Return the fingerprint of a tensor; None where it would say nothing: no numbers, a single value, or NaN."""
-    if value.dtype.kind not in "fiu" or value.size < 2:
+    """Return the fingerprint of a tensor; None where it would say nothing: no numbers, one value throughout, a whole
+    number. NaN is like nothing else."""
+    if value.dtype.kind not in "fiu" or not value.size:
         return None
     x = value.astype(np.float64).ravel()
     x[x < MINUS_INFINITY] = MINUS_INFINITY
-    if not np.isfinite(x).all() or (x == x[0]).all():
+    if not np.isfinite(x).all():
+        return Fingerprint(_shape_of(value), math.nan, (), ())
+    if (x == x[0]).all() and (x.size > 1 or x[0] == np.round(x[0])):
         return None
     norm = float(np.sqrt(np.mean(x * x)))
     ordered = _projected(x)
     x.sort()
-    return Fingerprint(tuple(length for length in value.shape if length != 1), norm, ordered, _projected(x))
+    return Fingerprint(_shape_of(value), norm, ordered, _projected(x))
+
+
+def _shape_of(value: np.ndarray) -> tuple[int, ...]:
+    return tuple(length for length in value.shape if length != 1)
 
 
 def distance(one: Fingerprint, other: Fingerprint) -> tuple[float, float]:
     """Return the relative distance of two tensors of one size: in order, and regardless of order."""
+    if math.isnan(one.norm) or math.isnan(other.norm):
+        return math.inf, math.inf
     size = max(one.norm, other.norm)
 
     def apart(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:

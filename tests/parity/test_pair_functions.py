@@ -1,0 +1,46 @@
+"""Sixty functions and losses of the two frameworks: the right port passes, a wrong one is named by its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAIR = Path(__file__).parents[1] / "pairs" / "functions"
+PORT = (PAIR / "port.py").read_text()
+WRONG = re.findall(r'^    "(\w+)": ', PORT.partition("WRONG = {")[2], re.MULTILINE)
+#: Code of the helper that computes it, where the wrong function's own line only calls that.
+INSIDE = {
+    **dict.fromkeys(("interpolate", "interpolate_size", "interpolate_corners"), "F.interpolate("),
+    "pixel_shuffle": "return x.reshape([b, 2, 2,",
+    "causal_attention": "F.scaled_dot_product_attention(",
+    "gather": "paddle.take_along_axis(",
+}
+FAST = ("avg_pool", "kl")
+
+
+def gated(command_line, folder: Path, *pairs: str) -> tuple[int, str]:
+    sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py")
+    status, out, err = command_line("parity", *sides, *pairs, "--output", folder)
+    return status, out or err
+
+
+@pytest.mark.slow
+def test_the_right_ones_pass(command_line, tmp_path):
+    status, out = gated(command_line, tmp_path, "op=all")
+    assert status == 0 and out.startswith("PARITY "), out
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in FAST else pytest.mark.slow) for one in WRONG])
+def test_a_wrong_one_is_named_by_its_line(name, command_line, tmp_path):
+    status, out = gated(command_line, tmp_path, f"op={name}", "wrong=true", "--dtype", "float64")
+    own = f'    "{name}": '
+    places = PORT.splitlines()
+    first = next(number for number, line in enumerate(places) if line.startswith("WRONG"))
+    [line] = [
+        number
+        for number, text in enumerate(places, 1)
+        if (INSIDE[name] in text if name in INSIDE else text.startswith(own) and number > first)
+    ]
+    assert status == 1 and f"tests/pairs/functions/port.py:{line})" in out.splitlines()[0], out
