@@ -45,8 +45,8 @@ from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.pairs.recording import describe_port, of_counterparts
 from toolkit.parity.report.json import as_content
-from toolkit.parity.report.junit import write_junit
-from toolkit.parity.report.page import write_page
+from toolkit.parity.report.junit import junit
+from toolkit.parity.report.page import page
 from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
 from toolkit.parity.report.terminal import print_report
 
@@ -180,8 +180,8 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
         files.write_tensors(folder / CONSTANTS, constants)
     content = finite(as_content(report))
     files.write_report(folder / JSON, content)
-    write_junit(content, folder / JUNIT)
-    write_page(content, folder / PAGE)
+    files.write_text(folder / JUNIT, junit(content))
+    files.write_text(folder / PAGE, page(content))
 
 
 def _measure_whole(request: GateRequest, console: Console) -> Measured:
