@@ -22,7 +22,7 @@ from toolkit.errors import ToolkitError, UserError
 from toolkit.machine import allocator, interruption
 from toolkit.machine.home import give_libraries_a_home
 from toolkit.machine.install import REFERENCE_PYTHON
-from toolkit.parity.command import COMMANDS
+from toolkit.parity.command import COMMANDS, console
 from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
@@ -192,7 +192,6 @@ def finetune(
 ) -> int:
     """Prove the port equal, then train as RECIPE says."""
     from toolkit.recipe.load import load_recipe
-    from toolkit.terminal.console import LiteralConsole
 
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
@@ -206,12 +205,12 @@ def finetune(
         folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
         reason = [] if skip_parity is None else ["--skip-parity", skip_parity]
         arguments = [*reason, "--", str(recipe), *here, *folder]
-        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, LiteralConsole())
+        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console())
 
     with collector.paused():
         from toolkit.finetune.finetune import finetune as run
 
-    run(checked, skip_parity, LiteralConsole())
+    run(checked, skip_parity, console())
     return 0
 
 
@@ -236,9 +235,8 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
     if run is None or squad is not None:
         raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
     from toolkit.commands.predict import evaluate as measure
-    from toolkit.terminal.console import LiteralConsole
 
-    measure(_run_folder(run), LiteralConsole(), split)
+    measure(_run_folder(run), console(), split)
 
 
 @toolkit.command()
@@ -270,14 +268,13 @@ def predict(
     **of_a_file: Any,
 ) -> None:
     """Ask the best model of RUN: about what is given here, or about each row of a file."""
-    from toolkit.terminal.console import LiteralConsole
 
     if any(of_a_file.values()):
         from toolkit.commands.label_file import label_file
 
         if texts or pairs or question or context:
             raise UserError("--input: cannot be combined with --text, --text-pair, --question or --context")
-        label_file(_run_folder(run), LiteralConsole(), **of_a_file)
+        label_file(_run_folder(run), console(), **of_a_file)
         return
     from toolkit.commands.predict import predict as ask
 
@@ -285,7 +282,7 @@ def predict(
         raise UserError(f"--text-pair: {len(pairs)} given, and {len(texts)} of --text; each text has one")
     text = None if context is None else _read_text(context)
     given = list(zip(texts, pairs, strict=True)) if pairs else list(texts)
-    ask(_run_folder(run), LiteralConsole(), texts=given, question=question, context=text)
+    ask(_run_folder(run), console(), texts=given, question=question, context=text)
 
 
 @toolkit.command()
@@ -306,9 +303,8 @@ def generate(run: Path, **options: Any) -> None:
     Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
     """
     from toolkit.commands.generate import generate_text
-    from toolkit.terminal.console import LiteralConsole
 
-    generate_text(_run_folder(run), LiteralConsole(), **options)
+    generate_text(_run_folder(run), console(), **options)
 
 
 @toolkit.command()
@@ -320,9 +316,8 @@ def report(run: Path, output: Path | None) -> None:
     Predictions of the best model that the folder lacks are computed and written, too.
     """
     from toolkit.commands.report import remake_report
-    from toolkit.terminal.console import LiteralConsole
 
-    remake_report(_run_folder(run), LiteralConsole(), output)
+    remake_report(_run_folder(run), console(), output)
 
 
 @toolkit.command()
@@ -337,9 +332,8 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     in, what comes out, and how far it is from the port is in export.json.
     """
     from toolkit.commands.export.export import export_run
-    from toolkit.terminal.console import LiteralConsole
 
-    export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
+    export_run(_run_folder(run), form, output, overwrite, console())
 
 
 @toolkit.command()
@@ -369,12 +363,11 @@ def list_recipes() -> None:
     from rich.table import Column, Table
 
     from toolkit.recipe.shipped import shipped
-    from toolkit.terminal.console import LiteralConsole
 
     table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
     for file in shipped():
         table.add_row(file.name, file.does, file.needs)
-    LiteralConsole().print(table)
+    console().print(table)
     click.echo("next: toolkit recipe copy NAME, or for data of yours: toolkit recipe new FILE")
 
 
@@ -450,9 +443,8 @@ def cache(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         from toolkit.commands.cache import show
         from toolkit.machine.runtime import cache_place
-        from toolkit.terminal.console import LiteralConsole
 
-        show(cache_place(), LiteralConsole())
+        show(cache_place(), console())
 
 
 @cache.command("clear")
@@ -464,9 +456,8 @@ def clear_cache(older_than: float | None) -> int:
     """
     from toolkit.commands.cache import clear, report_cleared
     from toolkit.machine.runtime import cache_place
-    from toolkit.terminal.console import LiteralConsole
 
-    return report_cleared(clear(cache_place(), older_than), cache_place(), LiteralConsole())
+    return report_cleared(clear(cache_place(), older_than), cache_place(), console())
 
 
 @toolkit.command()
@@ -489,8 +480,6 @@ def doctor(network: bool, reference_python: str | None) -> int:
 
 def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
-    import json
-
     from toolkit.tasks.question_answering.scoring import score_files
 
     scores, missing = score_files(dataset, predictions)

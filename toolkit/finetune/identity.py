@@ -7,7 +7,6 @@ compared when it is resumed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
-from toolkit.files.whole import sha256, write_text
+from toolkit.files.whole import sha256
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import IDENTITY
 
@@ -81,11 +80,6 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
             f"to start anew, set train.output_dir to another folder, or remove {folder}",
         )
     return None
-
-
-def write_identity(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Write down what a run is begun with."""
-    write_text(folder / FILE, json.dumps(identity, indent=1) + "\n")
 
 
 def _data_files(recipe: Recipe) -> Iterator[Path]:

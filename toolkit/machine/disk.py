@@ -100,8 +100,19 @@ def missing_room(folder: Path, needed: int) -> str | None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder; 0 where there is none."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Return the bytes of all files below a folder; a link counts its own size, what is unreadable 0."""
+    total, left = 0, [folder]
+    while left:
+        try:
+            with os.scandir(left.pop()) as found:
+                for one in found:
+                    if one.is_dir(follow_symlinks=False):
+                        left.append(Path(one.path))
+                    else:
+                        total += one.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
 
 
 def megabytes(size: int) -> str:

@@ -183,7 +183,7 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
 
     places = _cleared(output, device)
     request = replace(_asked(description, max_memory), trace=trace, max_memory=max_memory)
-    return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
+    return max(run_gate(replace(request, device=p), folder, console()).exit_status for p, folder in places)
 
 
 @click.command("parity map", epilog="KEY=VALUE pairs are the config that both files' build is given.")
@@ -203,7 +203,7 @@ def show_map(output: Path | None, **described: Any) -> None:
         new_file(output)
     request = _pair(described)
     with scratch_job() as job:
-        text = text_of(describe(request, job, _console()))
+        text = text_of(describe(request, job, console()))
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -294,7 +294,7 @@ def record(device: str, output: Path, **description: Any) -> None:
     from toolkit.parity.pairs.recording import record_pair
 
     request = replace(_asked({**description, "map_file": None}, recorded=True), device=device)
-    (record_pair if request.pair else bundle.record)(request, output, _console())
+    (record_pair if request.pair else bundle.record)(request, output, console())
 
 
 @click.command("parity replay")
@@ -321,7 +321,7 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: A
     recording = open_recording(bundle)
     request = replayed(recording, **pair)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
-    return max(run_gate(replace(request, device=p), folder, _console(), recording).exit_status for p, folder in places)
+    return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)
 
 
 @click.command("parity bitwise", epilog=CONFIGURATION_HELP)
@@ -337,7 +337,7 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 
     [(_, folder)] = _cleared(output, "cpu")
     kinds = kernel_kinds(kernels)
-    return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, _console()).exit_status
+    return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, console()).exit_status
 
 
 @click.command("parity mutants")
@@ -373,8 +373,8 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
         requests = [_pair_on_trial(pair, overrides, trial)]
     passed = True
     for request in requests:
-        trials = try_mutants(request, _console(), only or None)
-        print_trials(trials, _console())
+        trials = try_mutants(request, console(), only or None)
+        print_trials(trials, console())
         passed = passed and all(trial.passed for trial in trials)
     return int(not passed)
 
@@ -408,8 +408,8 @@ def limits(overrides: tuple[str, ...], **trial: Any) -> int:
         requests = [replace(asked, device=place) for place in devices(trial["device"])]
     passed = True
     for request in requests:
-        found = find_limits(request, _console())
-        print_limits(found, _console())
+        found = find_limits(request, console())
+        print_limits(found, console())
         passed = passed and all(map(is_seen, found))
     return int(not passed)
 
@@ -443,10 +443,10 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     pair = _pair_options(description)
     for place in devices(device):
         if pair is None:
-            alarms += len(run_sweep(sweep_maker(place, **description), range(seed, seed + gates), _console()))
+            alarms += len(run_sweep(sweep_maker(place, **description), range(seed, seed + gates), console()))
         else:
             of_pair = _sweep_of_pair(pair, place, **description)
-            alarms += len(run_sweep(of_pair.make, range(seed, seed + gates), _console(), of_pair))
+            alarms += len(run_sweep(of_pair.make, range(seed, seed + gates), console(), of_pair))
     return int(bool(alarms))
 
 
@@ -502,7 +502,7 @@ def texts(texts: int, seed: int, **description: Any) -> int:
 
     with scratch_folder("tokenizer-") as scratch:
         request, tokenizer = text_search(seed=seed, scratch=scratch, **description)
-        return int(bool(search(request, tokenizer, seed, texts, _console())))
+        return int(bool(search(request, tokenizer, seed, texts, console())))
 
 
 COMMANDS = (parity, show_map, record, replay, bitwise, mutants, sweep, limits, texts)
@@ -525,7 +525,8 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     return places
 
 
-def _console() -> Any:
+def console() -> Any:
+    """Return a console that shows what it is given as it is. rich is imported on the first call."""
     from toolkit.terminal.console import LiteralConsole
 
     return LiteralConsole()

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from models import families
 from toolkit.commands.doctor.child import ask
-from toolkit.commands.doctor.finding import Finding, reinstall, told, version_of
+from toolkit.commands.doctor.finding import Finding, reinstall, told
 from toolkit.commands.doctor.gpu import driver, gpu_finding, without_paddle
 from toolkit.errors import UserError
 from toolkit.machine.install import install_command
+from toolkit.machine.runtime import version_of
 
 PADDLE = """
 from toolkit.machine import runtime

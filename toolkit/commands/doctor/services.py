@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 
 from toolkit.commands.doctor.child import ask
-from toolkit.commands.doctor.finding import LONGEST_WORDS, Finding, reinstall, version_of
+from toolkit.commands.doctor.finding import LONGEST_WORDS, Finding, reinstall
 from toolkit.machine.install import install_command
+from toolkit.machine.runtime import version_of
 from toolkit.terminal.escape import one_line
 
 #: Seconds for the hub's answer.

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.commands.doctor.finding import Finding, reinstall, version_of
+from toolkit.commands.doctor.finding import Finding, reinstall
 from toolkit.machine.install import CHECKOUT
+from toolkit.machine.runtime import version_of
 
 #: Distributions whose exact version decides what a run computes.
 PINNED = (

@@ -160,8 +160,3 @@ class Bars:
         for side, task in self.tasks.items():
             self.progress.update(task, completed=len(list((self.job / side / "stages").glob("*.json"))))
         time.sleep(0.2)
-
-
-def close_job(path: Path) -> None:
-    """Give back tens of gigabytes after the measurement."""
-    shutil.rmtree(path, ignore_errors=True)
