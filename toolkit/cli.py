@@ -289,7 +289,7 @@ def predict(
     from toolkit.commands.predict import predict as ask
 
     if pairs and len(pairs) != len(texts):
-        raise UserError(f"--text-pair: {len(pairs)} given, and {len(texts)} of --text; each text has one")
+        raise UserError(f"--text-pair: {len(pairs)} given for {len(texts)} --text; each text needs one")
     text = None if context is None else _read_text(context)
     given = list(zip(texts, pairs, strict=True)) if pairs else list(texts)
     ask(_run_folder(run), console(), texts=given, question=question, context=text)
@@ -406,7 +406,7 @@ def list_recipes() -> None:
     for file in shipped():
         table.add_row(file.name, file.does, file.needs)
     console().print(table)
-    click.echo("next: toolkit recipe copy NAME, or for data of yours: toolkit recipe new FILE")
+    click.echo("next: toolkit recipe copy NAME; for your own data: toolkit recipe new FILE")
 
 
 @recipe.command("copy")

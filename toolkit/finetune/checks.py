@@ -82,6 +82,6 @@ def note_on_processes(saved: Path) -> str | None:
     if before == now:
         return None
     return (
-        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but what is "
-        "drawn at random (dropout, LSH) is not what it would have been"
+        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but its "
+        "random draws (dropout, LSH) differ"
     )

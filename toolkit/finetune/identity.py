@@ -65,7 +65,7 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
     try:
         there = read_object(folder / FILE)
     except FileNotFoundError:
-        return f"{folder} has no {FILE}, so changes of its data, tokenizer or first weights since it began go unseen"
+        return f"{folder} has no {FILE}, so later changes of its data, tokenizer or first weights go undetected"
     except (OSError, ValueError) as problem:
         raise UserError(
             f"{folder / FILE}: cannot be read ({problem}), so what the run was begun with is not known; "

@@ -51,7 +51,7 @@ def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterat
             raise WriteFailed(f"cannot write {path}: {os.strerror(number)}") from problem
         if size is not None:
             path.unlink(missing_ok=True)
-        again = "; with more room the same command goes on from what was saved before" if resumes else ""
+        again = "; after you make room, the same command resumes" if resumes else ""
         raise WriteFailed(f"cannot write {path}: {os.strerror(number)}: {_room(path.parent, size)}{again}") from problem
 
 

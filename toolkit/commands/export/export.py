@@ -182,15 +182,15 @@ def _check_target(target: Path, overwrite: bool) -> None:
         return
     about = _said_in(target)
     if about is None:
-        raise UserError(f"--output {target}: is there and is no export; name another folder")
+        raise UserError(f"--output {target}: exists and is not an export; name another folder")
     if not overwrite:
-        raise UserError(f"--output {target}: is there already; add --overwrite, or name another folder")
+        raise UserError(f"--output {target}: exists; add --overwrite, or name another folder")
     if "files" not in about:
         raise UserError(
             f"--output {target}: {ABOUT} does not list what is of the export; remove it, or name another folder"
         )
     if extra := sorted(_files_in(target) - {ABOUT, *map(str, about["files"])}):
-        raise UserError(f"--output {target}: holds {extra[0]}, which is not of the export there; name another folder")
+        raise UserError(f"--output {target}: holds {extra[0]}, which is not part of the export; name another folder")
 
 
 def _said_in(target: Path) -> dict[str, Any] | None:

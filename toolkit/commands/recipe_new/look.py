@@ -109,7 +109,7 @@ def _folder(folder: Path) -> DataFiles:
         if len(chosen := train or named) == 1:
             return _file(plain_file(chosen[0]))
         names = ", ".join(path.name for path in tables[:6])
-        raise UserError(f"{folder}: holds several tables ({names}), and which one to train on does not show; name it")
+        raise UserError(f"{folder}: holds several tables ({names}), so it is unclear which one to train on; name it")
     if below:
         return _below(below)
     if texts:

@@ -48,7 +48,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
         return path
     if os.path.lexists(path):
         if not is_of_a_gate(path):
-            raise UserError(f"{path}: is there and is not of a gate; move it, or choose another folder")
+            raise UserError(f"{path}: exists and is not a folder of a gate; move it, or choose another folder")
         shutil.rmtree(path)
     check_space(folder, job)
     with scratch_folder(f".{STREAMED}-", beside=folder) as made:

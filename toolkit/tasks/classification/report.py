@@ -112,7 +112,7 @@ def labels_of(row: Iterable[str]) -> list[str]:
 
 
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
-    yield element("h2", "Which labels are taken for which", id="confusion")
+    yield element("h2", "Which labels are confused", id="confusion")
     off = matrix - np.diag(np.diag(matrix))
     if not off.any():
         yield element("p", "No text has been given a wrong label.")

@@ -95,7 +95,7 @@ def _samples(path: Path) -> Iterator[Element]:
     if not path.exists():
         return
     yield element("h2", "Samples")
-    yield element("p", "After the first words of a text that it was not trained on, as the decoding says.")
+    yield element("p", "Continuations of the first words of a text that is no training text, by the decoding named.")
     with reading(path, REMEDY):
         for sample in json.loads(path.read_text(encoding="utf-8")):
             texts = [

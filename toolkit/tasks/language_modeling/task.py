@@ -252,7 +252,7 @@ def _codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
     codes = list(dict.fromkeys(splits["train"]["control"][:]))
     for split, rows in splits.items():
         if strange := set(rows["control"][:]) - set(codes):
-            message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split has not"
+            message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split lacks"
             raise recipe.error("data.control", message)
     return codes
 
