@@ -144,7 +144,7 @@ def test_a_folder_that_is_no_run_and_damaged_predictions_are_a_line(run, tmp_pat
         with pytest.raises(SystemExit) as left:
             cli.main(["report", str(folder)])
         error = capsys.readouterr().err
-        assert left.value.code == 2 and f"{file}: is damaged" in error and "toolkit report makes it anew" in error
+        assert left.value.code == 2 and f"{file}: is damaged" in error and "toolkit report writes it again" in error
         assert error.count("\n") == 1 and (folder / "report.html").read_bytes() == page_before
     with pytest.raises(SystemExit) as left:
         cli.main(["report", str(tmp_path)])

@@ -78,7 +78,7 @@ def clear(place: Path, older_than: float | None = None) -> Cleared:
 
     Args:
         place: the cache's folder, which stays.
-        older_than: remove only those not used for so many days.
+        older_than: remove only those not used for this many days.
     """
     done, now = Cleared(), time.time()
     for entry in entries(place):

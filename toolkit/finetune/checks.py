@@ -38,7 +38,7 @@ def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1)
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """Check that sharding works on this device with so many processes.
+    """Check that sharding works on this device with this many processes.
 
     Raises:
         UserError: it does not; says what to change.

@@ -77,7 +77,7 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
             "train.output_dir",
             f"{folder} holds an unfinished run, and since it began {'; '.join(changed)}; "
             "to finish it, put back what it was begun with; "
-            f"to start anew, set train.output_dir to another folder, or remove {folder}",
+            f"to start over, set train.output_dir to another folder, or remove {folder}",
         )
     return None
 

@@ -41,7 +41,7 @@ RECORDED_DISTRIBUTIONS = (
     "tbb",
 )
 
-#: The cache's disk is full below so many free bytes, which some texts' tokens and a verdict take.
+#: The cache's disk is full below this many free bytes, which some texts' tokens and a verdict take.
 CACHE_ROOM = 32 * 2**20
 
 

@@ -138,7 +138,7 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
+            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start over, {others}",
         )
 
 

@@ -28,7 +28,7 @@ SPLIT_NAMES = {
 }
 #: A folder with more texts gets one control code, not one per file.
 MOST_CODES = 8
-#: Folders of at least so many texts each are taken for labels.
+#: Folders of at least this many texts each are taken for labels.
 FEWEST_TEXTS = 3
 #: Bytes of a JSON file that are searched for the keys of SQuAD's format.
 LOOKED_AT_BYTES = 2**20

@@ -160,7 +160,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     vocab_size = choose.word_pieces(size, texts)
     pieces: list[Line] = [
         ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
-        ("vocab_size", vocab_size, "learn so many on this recipe's training text"),
+        ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
     ]
     body = (
         _head("language_modeling", "the next token, after a control code that says where the text is from")
