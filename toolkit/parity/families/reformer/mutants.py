@@ -29,7 +29,7 @@ INITIALISATION = (
         "positions-as-matrices",
         "axial positions as wide as matrices",
         "position_embeddings.weights.0",
-        initialisation.widths_of(lambda config, widths: {**widths, "axial": widths["linear"]}),
+        initialisation.width_of("axial", lambda own: own["linear"]),
     ),
 )
 LOADING = loading.faults("reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings")
