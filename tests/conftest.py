@@ -30,6 +30,9 @@ LONGEST = (
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+pytest_plugins = ["pytester"]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     runtime.configure("cpu")
     # Begun with & by a script, the suite ignores Ctrl-C, and by nohup SIGHUP: so would what its tests start.

@@ -105,7 +105,7 @@ def of_a_pair() -> list[Note]:
     """A port that rounds, and whose positions are a table."""
     table = BufferFacts("positions", [8], "other", False, "", "Net", None)
     port = Description(buffers=[table], draws=[DrawFacts("round:norm", [])])
-    return Sides(Description(), port, PairMap(), {}).notes()
+    return Sides(Description(), port, PairMap(drawn_buffers=["u", "v"]), {}).notes()
 
 
 def zero_row() -> list[Note]:
@@ -241,7 +241,11 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         of_a_pair,
         "the port chooses by size, sign or order in norm (round), and does not get the other side's choices there",
     ),
-    "buffers-alone": (of_a_pair, "only the port holds positions; the step does not change them, and no"),
+    "buffers-alone": (
+        of_a_pair,
+        "only the port holds positions, which is no state: no checkpoint holds it, and a step",
+    ),
+    "buffers-drawn": (of_a_pair, "drawn at random when a side is built, so that both begin with the reference's: u, v"),
     "zero-row": (zero_row, "row 1 of words.weight is zero, as in new weights with a padding_idx. Only trained"),
     "accepted": (
         accepted,
@@ -338,6 +342,13 @@ def test_what_was_mended_in_the_reference_is_said_in_words():
 
 
 def test_no_sentence_is_left_without_a_test():
-    assert {*SAID, "remeasured", "constants-rounded", "reference-mask", "reference-bias", "not-run", "length"} == set(
-        notes.TEXTS
-    )
+    assert {
+        *SAID,
+        "remeasured",
+        "constants-rounded",
+        "reference-mask",
+        "reference-bias",
+        "not-run",
+        "length",
+        "forward-only",
+    } == set(notes.TEXTS)

@@ -7,20 +7,36 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.parity.pairs.axes import axes_between
+
 PAIR = Path(__file__).parents[1] / "pairs" / "operations"
 #: Operations of which Paddle's kernel holds a constant in float32.
 ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate")
 #: Those in which one side or the other would compute in float32, and layers that need care.
-IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm")
+IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm", "spectral")
+#: Those in which the order of the elements or of the axes differs.
+IN_ORDER = ("heads", "image", "time")
 #: Those whose parameters the two sides keep in other pieces.
 IN_PIECES = ("fused", "apart")
-FAST = ("elu", "rotary", "fused")
-#: What the headline names: the layer itself, or the one after an operation that is in none.
+FAST = ("elu", "rotary", "fused", "image")
+#: What the headline names: the layer, or the function with its line.
 NAMED = {
-    "group": "layer (GroupNorm",
-    "lstm": "layer (LSTM",
-    "fused": "layer.proj (Linear",
-    "apart": "layer.down_proj (Down",
+    "elu": ("elu", "F.elu("),
+    "pow": ("pow", "x.abs() + 0.1"),
+    "hardtanh": ("hardtanh", "F.hardtanh("),
+    "average": ("pool2d", "F.avg_pool1d("),
+    "interpolate": ("linear_interp", "F.interpolate("),
+    "noise": ("rmul", "paddle.randn(x.shape)"),
+    "ramp": ("truediv", "paddle.arange(x.shape[1]"),
+    "rotary": ("indexing", "for table in (self.cos, self.sin)"),
+    "fused": ("matmul", "q @ k.transpose("),
+    "apart": ("silu", "F.silu(up)"),
+    "image": ("leaky_relu", "F.leaky_relu("),
+    "time": ("reshape", "x.reshape([4, 6, 12])"),
+    "heads": ("transpose", "transpose([0, 2, 1, 3]), wrong)"),
+    "group": ("layer (GroupNorm,", "layers[op]()"),
+    "spectral": ("matmul", "x = (self.layer or self.operations[self.op])(x)"),
+    "lstm": ("layer (LSTM,", "layers[op]()"),
 }
 
 
@@ -34,7 +50,7 @@ def gated(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
     return status, json.loads((tmp_path / "cpu" / "parity.json").read_text()), out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES)))
+@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
 def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tmp_path):
     status, report, out = gated(command_line, tmp_path, f"op={op}")
     assert status == 0 and report["passed"], out
@@ -45,11 +61,15 @@ def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tm
         assert "which is what rounding the reference's constants to float32 moves" in out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES)))
-def test_another_constant_is_a_fault(op, command_line, tmp_path):
+@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
+def test_a_wrong_function_is_named_by_its_line(op, command_line, tmp_path):
     status, _, out = gated(command_line, tmp_path, f"op={op}", "wrong=true")
-    named = NAMED.get(op, "last (Linear")
-    assert status == 1 and out.startswith(f"DRIFT {named}"), out
+    what, code = NAMED[op]
+    [line] = (number for number, text in enumerate((PAIR / "port.py").read_text().splitlines(), 1) if code in text)
+    place = f"tests/pairs/operations/port.py:{line})"
+    assert status == 1 and out.startswith(f"DRIFT {what} {place if what.endswith(',') else f'({place}, on the way'}"), (
+        out
+    )
 
 
 @pytest.mark.parametrize("returns", ["dict", "tuple"])
@@ -99,7 +119,7 @@ def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
     status, out, _ = command_line("parity", "mutants", *sides)
     assert status == 0 and " faults caught, " in out
     assert command_line("parity", "limits", *sides)[0] == 0
-    assert "0 false alarms in 2 gates" in command_line("parity", "sweep", *sides, "--gates", "2")[1]
+    assert "drift in 0 of 2 gates" in command_line("parity", "sweep", *sides, "--gates", "2")[1]
 
 
 @pytest.mark.parametrize(
@@ -158,5 +178,44 @@ def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_
     (tmp_path / "port.py").write_text(hidden)
     line = next(number for number, text in enumerate(hidden.splitlines(), 1) if text.startswith("class Net("))
     sides = ("--port", tmp_path / "port.py", "--reference-model", PAIR / "reference.py")
-    status, out, _ = command_line("parity", *sides, "op=ramp", "wrong=true", "--output", tmp_path / "out")
+    given = ("op=ramp", "wrong=true", "--dtype", "float32")
+    status, out, _ = command_line("parity", *sides, *given, "--output", tmp_path / "out")
     assert status == 1 and out.startswith(f"DRIFT last (Linear, {tmp_path / 'port.py'}:{line})"), out
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "last", "axes"),
+    [
+        ((3, 8, 5, 6), (3, 5, 6, 8), False, [0, 3, 1, 2]),
+        ((3, 8, 8, 8), (3, 8, 8, 8), False, None),
+        ((3, 8, 8, 8), (3, 8, 8, 8), True, [0, 3, 1, 2]),
+        ((3, 8, 5, 6), (3, 8, 5, 6), True, None),
+        ((4, 6, 12), (6, 4, 12), False, [1, 0, 2]),
+        ((3, 3, 5, 8), (5, 3, 3, 8), False, [1, 2, 0, 3]),
+        ((4, 6), (6, 4), False, None),
+        ((4, 6, 12), (4, 6, 13), False, None),
+        ((4, 6, 12), (24, 12), False, None),
+    ],
+)
+def test_the_order_of_axes_follows_from_the_shapes_and_from_where_the_channels_are(theirs, ours, last, axes):
+    assert axes_between(theirs, ours, last) == axes
+
+
+LAYOUTS = {"right": "{'layer*': [1, 0, 2]}", "wrong": "{layer: as-it-is}"}
+
+
+@pytest.mark.parametrize("said", LAYOUTS)
+def test_what_the_user_says_of_the_axes_wins(said, command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(f"layouts: {LAYOUTS[said]}\n")
+    status, _, out = gated(command_line, tmp_path, "op=time", "--map", str(path))
+    assert status == (said == "wrong") and out.startswith("DRIFT layer (LSTM" if said == "wrong" else "PARITY"), out
+    assert "#   layer: layer [1, 0, 2]\n" in mapped(command_line, "time")
+
+
+@pytest.mark.parametrize("told", ["[layer]", "{layer: NHWC}", "{layer: [0, 1, 1]}", "{layer: [1, 2, 3]}", "{layer: 7}"])
+def test_what_is_no_order_of_axes_is_refused(told, command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(f"layouts: {told}\n")
+    said = mapped(command_line, "time", "--map", path)
+    assert "is no order of axes; write channels-last, as-it-is or the port's axes in the reference's order" in said

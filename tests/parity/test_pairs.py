@@ -265,7 +265,7 @@ def test_a_file_that_does_not_import_says_why_and_where(tmp_path, monkeypatch, c
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("return []", "side.py: batch() gave list; it is to give a dict of NumPy arrays"),
+        ("return []", "side.py: batch() gave no batch; it is to give one, and at most 16 batches"),
         ("return {}", "side.py: batch() gave an empty dict"),
         ("return {'a': ['x']}", "side.py: batch()['a'] holds <U1; it is to hold numbers"),
         ("return config['length']", "side.py:4: KeyError: 'length'"),

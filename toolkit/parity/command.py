@@ -154,6 +154,11 @@ TIME_LIMIT = click.option(
     metavar="SECONDS",
     help="Time limit for each step of --port and --reference-model. Default: 1800.",
 )
+FORWARD_ONLY = click.option(
+    "--forward-only",
+    is_flag=True,
+    help="Compare only the forward of --port in evaluation mode, without gradients and updates.",
+)
 #: Options instead of MODEL, for a command that also takes the user's own port.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge, one of the toolkit's own."),
@@ -182,7 +187,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
     "limits, texts. Each has its own --help.",
 )
-@takes(*PAIR, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@takes(*PAIR, FORWARD_ONLY, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge each operation by itself, even if nothing differs.")
 @click.option(
     "--max-memory",
@@ -270,14 +275,14 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
-    limit = options.pop("time_limit")
+    limit, forward_only = options.pop("time_limit"), options.pop("forward_only", False)
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
     if any(pair.values()):
-        return {**pair, "time_limit": limit}
+        return {**pair, "time_limit": limit, "forward_only": forward_only}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
-    if limit:
-        raise click.UsageError("--time-limit: is for a --port and a --reference-model of yours")
+    if option := "--time-limit" if limit else "--forward-only" if forward_only else "":
+        raise click.UsageError(f"{option}: is for a --port and a --reference-model of yours")
     return None
 
 
@@ -304,7 +309,7 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*PAIR[:-1], *DESCRIPTION[1:])
+@takes(*PAIR[:-1], FORWARD_ONLY, *DESCRIPTION[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", show_default=True, help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
 @click.option(
@@ -465,7 +470,7 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
 
     With --port, each gate takes another batch, kind of weights and setting of the optimizer.
 
-    Exit status: 0 no false alarm, 1 at least one.
+    Exit status: 0 no false alarm, 1 at least one. With --port: 0 no drift, 1 at least one.
     """
     from toolkit.parity.options import devices, sweep_maker
     from toolkit.parity.trials.sweep import sweep as run_sweep

@@ -43,6 +43,7 @@ from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_re
 from toolkit.parity.job.stretch import fitted
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.pairs import cached
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.pairs.recording import describe_port, of_counterparts
 from toolkit.parity.report.json import as_content
@@ -59,6 +60,7 @@ class Measurement:
     Attributes:
         randomized: number of constant parameters that were given random values.
         hashes: SHA-256 of the tensors given to both sides, by file.
+        imported: of a pair, SHA-256 of what else of the user's code was imported.
     """
 
     reference: ReferenceResult
@@ -67,6 +69,7 @@ class Measurement:
     hashes: dict[str, str]
     attribution: list[Substitution] = field(default_factory=list)
     trace: OperationTrace | None = None
+    imported: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -154,6 +157,9 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
     if request.widened:
         added = added_examples(request)
         verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
+    if request.pair is not None and request.pair.forward_only:
+        verdict.note("forward-only")
+        return
     training = request.training
     if is_streamed(request):  # it has no updates, which another note says
         return
@@ -186,12 +192,15 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
 
 
 def _measure_whole(request: GateRequest, console: Console) -> Measured:
-    """Measure a model as a whole. A pair is never cached: what its files import may have changed."""
+    """Measure a model as a whole. A pair is measured anew unless it may be reused: its files may read data."""
+    key = cached.key_of(request) if request.pair and request.reuse else None
+    if key and (kept := cache.load(key, Measurement)) and cached.is_unchanged(kept[0].imported):
+        return Measured(*kept, key, cached=True)
     with scratch_job() as job:
         prepared = prepare(request, job, console)
         sides = prepared.sides
-        key = None if sides else cache.key_of(job, request.reference_python)
-        if key and not request.trace and (kept := cache.load(key, Measurement)):
+        key = key if sides else cache.key_of(job, request.reference_python)
+        if key and not sides and not request.trace and (kept := cache.load(key, Measurement)):
             return Measured(*kept, key, cached=True)
         interpreters = workers_of(request)
         found, verdict = _measured(job, prepared.randomized, interpreters, console)
@@ -199,6 +208,8 @@ def _measure_whole(request: GateRequest, console: Console) -> Measured:
         if sides:
             found.reference.notes += sides.notes()
             asked = asked or lacks_gradients(verdict)
+            workers = (found.reference.execution, found.candidate.execution)
+            found.imported = cached.hashes_of([name for one in workers for name in one.imported])
         else:
             found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
         found.trace = trace(job, verdict, asked, console, interpreters)

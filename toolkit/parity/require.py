@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ def require_parity(
     seed: int = 0,
     map_file: Path | None = None,
     reference_python: str | None = None,
+    forward_only: bool = False,
+    reuse: bool = True,
     folder: Path = Path("runs/parity/cpu"),
     console: Console | None = None,
 ) -> Report:
@@ -34,7 +38,11 @@ def require_parity(
         port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
             ``batch(config, rng)``, and each may have ``loss(model, batch)``.
         config: given to both.
+        forward_only: compare what both compute in evaluation mode, and nothing that trains them.
+        reuse: judge from what was measured before, if the files, what they import, the map and all versions are
+            unchanged. Data that they read is not seen.
         folder: the report's.
+        console: prints the report; nothing is printed without one.
 
     Returns:
         The report of a port that agrees.
@@ -52,8 +60,10 @@ def require_parity(
         dtypes=dtypes_of(dtype),
         map_file=map_file,
         reference_python=reference_python,
+        forward_only=forward_only,
     )
-    report = run_gate(request, folder, LiteralConsole() if console is None else console)
+    silent = LiteralConsole(file=io.StringIO())
+    report = run_gate(replace(request, reuse=reuse), folder, silent if console is None else console)
     if report.passed:
         return report
     wrong = Inconclusive if report.verdict.inconclusive else ParityDrift

@@ -65,6 +65,27 @@ class Joined(nn.Layer):
         return self.down(F.silu(up) * gate if self.wrong else F.silu(gate) * up)
 
 
+class Image(nn.Layer):
+    """With channels last."""
+
+    def __init__(self, wrong: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2D(12, 12, 3, padding=1, data_format="NHWC")
+        self.norm = nn.GroupNorm(3, 12, data_format="NHWC")
+        self.drop, self.out, self.wrong = nn.Dropout(0.3), nn.Linear(12, 12), wrong
+
+    def forward(self, x):
+        x = self.norm(self.conv(x.reshape([-1, 2, 3, 12])))
+        x = self.drop(F.leaky_relu(x, 0.001) if self.wrong else F.relu(x))
+        return self.out(x.reshape([-1, 6, 12]))
+
+
+def joined(heads, wrong: bool):
+    if not wrong:
+        heads = heads.transpose([0, 2, 1, 3])
+    return heads.tanh().reshape([heads.shape[0], -1, 12])
+
+
 def operations(wrong: bool) -> dict:
     return {
         "elu": lambda x: F.elu(x, 0.7001 if wrong else 0.7),
@@ -75,6 +96,7 @@ def operations(wrong: bool) -> dict:
             x.transpose([0, 2, 1]), scale_factor=1.5, mode="linear", align_corners=wrong, data_format="NCW"
         ).transpose([0, 2, 1]),
         "noise": lambda x: x + (0.1001 if wrong else 0.1) * paddle.randn(x.shape),
+        "heads": lambda x: joined(x.reshape([*x.shape[:2], 3, 4]).transpose([0, 2, 1, 3]), wrong),
         "ramp": lambda x: x * (paddle.arange(x.shape[1], dtype="float32") / (3.001 if wrong else 3)).unsqueeze(1),
     }
 
@@ -82,7 +104,7 @@ def operations(wrong: bool) -> dict:
 class Net(nn.Layer):
     def __init__(self, op: str, wrong: bool, returns: str) -> None:
         super().__init__()
-        self.returns = returns
+        self.returns, self.wrong = returns, wrong
         self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
         layers = {
             "group": lambda: nn.GroupNorm(3, 12, 1.001e-5 if wrong else 1e-5),
@@ -91,6 +113,9 @@ class Net(nn.Layer):
             "rotary": lambda: Rotary(10001.0 if wrong else 10000.0),
             "fused": lambda: Split(wrong),
             "apart": lambda: Joined(wrong),
+            "image": lambda: Image(wrong),
+            "time": lambda: nn.LSTM(12, 6, direction="bidirect", time_major=True),
+            "spectral": lambda: nn.utils.spectral_norm(nn.Linear(12, 12), n_power_iterations=2 if wrong else 1),
             "lstm": lambda: nn.LSTM(12, 6, num_layers=2, direction="bidirect", time_major=wrong),
         }
         self.op, self.layer = op, layers[op]() if op in layers else None
@@ -102,6 +127,9 @@ class Net(nn.Layer):
             x = self.layer(x.transpose([0, 2, 1])).transpose([0, 2, 1])
         elif self.op == "lstm":
             x = self.layer(x)[0]
+        elif self.op == "time":
+            x = self.layer(x.transpose([1, 0, 2]))[0]
+            x = x.reshape([4, 6, 12]) if self.wrong else x.transpose([1, 0, 2])
         else:
             x = (self.layer or self.operations[self.op])(x)
         logits = self.last(x).mean(1)

@@ -46,6 +46,20 @@ class Apart(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Image(nn.Module):
+    """Six vectors as an image of 2 x 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(12, 12, 3, padding=1), nn.GroupNorm(3, 12)
+        self.drop, self.out = nn.Dropout(0.3), nn.Linear(12, 12)
+
+    def forward(self, x):
+        x = x.transpose(1, 2).unflatten(2, (2, 3))
+        x = self.drop(F.relu(self.norm(self.conv(x))))
+        return self.out(x.flatten(2).transpose(1, 2))
+
+
 OPERATIONS = {
     "elu": lambda x: F.elu(x, 0.7),
     "pow": lambda x: (x.abs() + 0.1) ** 1.7,
@@ -53,6 +67,7 @@ OPERATIONS = {
     "average": lambda x: F.avg_pool1d(x.transpose(1, 2), 3, 1, 1).transpose(1, 2),
     "interpolate": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=1.5, mode="linear").transpose(1, 2),
     "noise": lambda x: x + 0.1 * torch.randn(x.shape),
+    "heads": lambda x: x.unflatten(-1, (3, 4)).tanh().flatten(-2),
     "ramp": lambda x: x * (torch.arange(x.shape[1], dtype=torch.float32) / 3)[:, None],
 }
 
@@ -69,6 +84,9 @@ class Net(nn.Module):
             "rotary": Rotary,
             "fused": Fused,
             "apart": Apart,
+            "image": Image,
+            "time": lambda: nn.LSTM(12, 6, bidirectional=True, batch_first=True),
+            "spectral": lambda: nn.utils.spectral_norm(nn.Linear(12, 12)),
             "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True, dropout=drop),
         }
         self.op, self.layer = op, layers[op]() if op in layers else None
@@ -77,7 +95,7 @@ class Net(nn.Module):
         x = self.first(x)
         if self.op in ("group", "batch", "stride"):
             x = self.layer(x.transpose(1, 2)).transpose(1, 2)
-        elif self.op == "lstm":
+        elif self.op in ("lstm", "time"):
             x = self.layer(x)[0]
         else:
             x = (self.layer or OPERATIONS[self.op])(x)

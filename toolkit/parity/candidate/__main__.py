@@ -15,7 +15,7 @@ from types import ModuleType
 
 from toolkit.machine import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
-from toolkit.parity.job import files, handover, worker
+from toolkit.parity.job import files, handover, user_code, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
@@ -45,7 +45,8 @@ def main(task: str, folder: Path) -> None:
         files.write_json(files.result_path(folder, "candidate", task), record)
         return
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    OVER.say("execution", Execution(runtime.versions(), runtime.flags(), time.monotonic() - started, peak))
+    imported = user_code.imported() if job.pair else []
+    OVER.say("execution", Execution(runtime.versions(), runtime.flags(), time.monotonic() - started, peak, imported))
     OVER.end()
 
 

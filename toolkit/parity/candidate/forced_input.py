@@ -6,6 +6,7 @@ operation and of nothing before it.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,9 @@ from paddle.autograd import PyLayer
 
 from models.operations import compiled
 from models.operations.trace import observed
-from toolkit.parity.candidate.scores import scores_of
-from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
+from toolkit.parity.candidate.places import shown
+from toolkit.parity.candidate.scores import score_tensors, scores_of
+from toolkit.parity.candidate.step import PLAIN, CallWatch, Step, first_tensor, make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
@@ -38,17 +40,22 @@ def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
     for dtype in job.dtypes:
         over.begin("", dtype)
-        hand(job, folder, over, truth, dtype)
+        hand(job, folder, over, truth, dtype, calls=dtype == "float64")
     for name in job.mutants:
         _hand_mutant(job, folder, over, truth, name)
 
 
-def hand(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str) -> None:
-    """Run one step in ``dtype``. If compiled loops compute in it, all are taken apart first; a second run is as in
-    training, and its operations count where both have them."""
+def hand(
+    job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str, calls: bool = False
+) -> None:
+    """Run one step in ``dtype``, and hand over its ``calls`` of functions if asked.
+
+    If compiled loops compute in it, all are taken apart first; a second run is as in training, and its operations count
+    where both have them.
+    """
     step = make_step(job, folder, dtype, PLAIN)
-    points = Points(truth, over)
-    _run(step, points, apart=True)
+    points = Points(step, truth, over)
+    _run(step, points, apart=True, calls=calls)
     if dtype != "float64" and compiled.is_chosen():
         _run(step, points, apart=False)
     over.say("awaited", sorted(points.awaited))
@@ -74,12 +81,15 @@ class Points:
 
     Attributes:
         awaited: names of the expected gradients.
+        calls: is told which call computed what passes through.
     """
 
-    def __init__(self, truth: Mapping[str, np.ndarray], over: Sender) -> None:
+    def __init__(self, step: Step, truth: Mapping[str, np.ndarray], over: Sender) -> None:
+        self.step = step
         self.truth = truth
         self.over = over
         self.awaited: set[str] = set()
+        self.calls: CallWatch | None = None
 
     def hand(self, name: str, value: np.ndarray) -> np.ndarray | None:
         """Hand a tensor over; return R64's tensor of that name, or None."""
@@ -90,6 +100,16 @@ class Points:
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Return what replaces ``x`` in the run; its gradient passes through in the backward, too."""
+        if self.calls is None:
+            return self._passed(name, x)
+        self.calls.note(name, x)
+        with self.calls.paused():
+            given = self._passed(name, x)
+        if name not in self.truth:
+            self.calls.same(given, x)
+        return given
+
+    def _passed(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         if x.stop_gradient:
             return self.replaced(name, x)
         self.awaited.add(f"gradient:{name}")
@@ -97,10 +117,10 @@ class Points:
 
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Hand a tensor over and return its replacement."""
-        true = self.hand(name, x.numpy())
+        true = self.hand(name, self.step.laid_out(name, x.numpy()))
         if true is None or true.size != x.size:
             return x.clone()
-        return paddle.to_tensor(true.reshape(x.shape)).astype(x.dtype)
+        return paddle.to_tensor(self.step.in_own_layout(name, true, x.shape)).astype(x.dtype)
 
 
 class _Point(PyLayer):
@@ -116,9 +136,9 @@ class _Point(PyLayer):
         return ctx.points.replaced(f"gradient:{ctx.name}", grad)
 
 
-def _run(step: Step, points: Points, apart: bool) -> None:
+def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
     """Run forward and backward with every tensor passing through ``points``, and hand over the buckets of R64's
-    vectors. ``apart`` as in :func:`models.operations.trace.observed`."""
+    vectors, and the forward's ``calls`` if asked. ``apart`` as in :func:`models.operations.trace.observed`."""
 
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
@@ -142,21 +162,26 @@ def _run(step: Step, points: Points, apart: bool) -> None:
             return x
         return points.pass_through(step.name_of(draws.stack.draw("input")), x)
 
+    step.start()
     step.model.clear_gradients()
     with step.given(left, entered=entered, over=points.over) as draws, observed(at, apart):
-        output = step.compute(step.batch)
+        with step.watched_calls(draws, points.over) if calls else contextlib.nullcontext() as points.calls:
+            output = step.compute(step.batch)
+            if points.calls is not None:
+                for name, value in {**score_tensors(output), "loss": output.loss}.items():
+                    if value is not None:
+                        points.calls.note(name, value)
+        points.calls = None
         for name, value in scores_of(output).items():
             points.hand(name, value)
-        points.hand("loss", output.loss.numpy())
-        output.loss.backward()
+        step.go_back(output, points.hand)
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
     for name, value in step.parameter_gradients():
         points.hand(f"gradient:{name}", value)
 
 
 def _line(frame: FrameType) -> str:
-    """``file:line`` of the code that asks for an operation, relative to the repository."""
+    """``file:line`` of the code that asks for an operation."""
     while frame.f_code.co_filename == OPERATIONS and frame.f_back is not None:
         frame = frame.f_back
-    file = Path(frame.f_code.co_filename)
-    return f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}:{frame.f_lineno}"
+    return f"{shown(Path(frame.f_code.co_filename))}:{frame.f_lineno}"

@@ -57,7 +57,7 @@ def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
 
 
 def line_of(code: Callable[..., Any], pattern: str) -> str | None:
-    """``file:line`` of the first line of a class or function that matches, relative to the repository."""
+    """``file:line`` of the first line of a class or function that matches, with the file as :func:`shown`."""
     return _first_line(getattr(code, "__func__", code), pattern)
 
 
@@ -71,8 +71,15 @@ def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
     offset = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
     if offset is None:
         return None
-    root = Path(__file__).resolve().parents[3]
-    return f"{file.relative_to(root) if file.is_relative_to(root) else file}:{first + offset}"
+    return f"{shown(file)}:{first + offset}"
+
+
+def shown(file: Path) -> str:
+    """Return a file's path from the folder of libraries, the repository or the current folder, if it is in one."""
+    *_, of_libraries = str(file).rpartition("site-packages/")
+    roots = (Path(__file__).resolve().parents[3], Path.cwd())
+    inside = (str(file.relative_to(root)) for root in roots if file.is_relative_to(root))
+    return of_libraries if of_libraries != str(file) else next(inside, str(file))
 
 
 def _source(code: Callable[..., Any]) -> str:

@@ -72,7 +72,10 @@ class RecordedDraws:
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """Output of a ReLU on ``x`` if R64 decides which inputs are positive. ``own`` is the ReLU's own output, whose
         signs are handed over. NaN shows in the output."""
-        drawn = self.name("relu")
+        return self.signed(self.name("relu"), x, own)
+
+    def signed(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        """As :meth:`relu`, of a name."""
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
         self.over.hand("signs", named(self.run, drawn), np.where(nan, -1, positive).astype(np.int8))
         truth = self.tensors.get(drawn)

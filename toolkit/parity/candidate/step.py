@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import paddle
@@ -36,6 +36,19 @@ Left = Callable[[str, str, nn.Layer, Any], Any]
 Entered = Callable[[Any], Any]
 #: The one of :attr:`Step.backwards` that recomputes nothing.
 PLAIN = "autograd"
+
+
+class CallWatch(Protocol):
+    """What a run tells of the calls that :meth:`Step.watched_calls` hands over."""
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the ``with`` block no call is handed over."""
+
+    def note(self, name: str, value: paddle.Tensor) -> None:
+        """Note the call that computed a tensor."""
+
+    def same(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
+        """Let a tensor come from where another does."""
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -76,6 +89,8 @@ class Step:
     reads_without_padding = False
     #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
     is_narrowed = False
+    #: Whether the step is a forward in evaluation mode, and trains nothing.
+    forward_only = False
     over = Sender(None)
     _order: Mapping[str, Sequence[str]] | None = None
 
@@ -137,6 +152,11 @@ class Step:
         """Inside the ``with`` block, hand over the port's discrete choices and use R64's."""
         yield
 
+    def watched_calls(self, draws: RecordedDraws, over: Sender) -> contextlib.AbstractContextManager[CallWatch | None]:
+        """Inside the ``with`` block, hand over every call of a function of Paddle's; nothing where the port marks its
+        operations itself."""
+        return contextlib.nullcontext()
+
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
         """R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""
         return self.recorded[run]
@@ -181,6 +201,14 @@ class Step:
         """Go on from :meth:`run` with R64's gradients for the job's number of updates."""
         raise NotImplementedError
 
+    def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Return an output of the port in the reference's layout."""
+        return value
+
+    def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return an output of the reference in the port's layout, of this shape."""
+        return value.reshape(shape)
+
     def name_of(self, called: str) -> str:
         """The reference's name for a name made from a port's module: the ports here share them."""
         return called
@@ -189,6 +217,7 @@ class Step:
         """Run forward and backward. Without ``watched``, hand on only the loss and the gradients; if the step was
         watched before, no layer has a hook then, as in training."""
         self.embedded_output = None
+        self.start()
         self.model.clear_gradients()
         order, over = (None, self.over) if watched else (self._order, None)
         with self.given(self._left(measure if watched else None), over=over, order=order) as draws:
@@ -197,10 +226,20 @@ class Step:
             self.recording = False
             for name, value in scores_of(output).items() if watched else ():
                 measure(name, value)
-            measure("loss", output.loss.numpy())
-            output.loss.backward()
+            self.go_back(output, measure)
         self._order = draws.order if watched else self._order
         self._measure_gradients(measure)
+
+    def start(self) -> None:
+        """Put the model into the mode of the step."""
+        self.model.eval() if self.forward_only else self.model.train()
+
+    def go_back(self, output: Any, measure: Callable[[str, np.ndarray], object]) -> None:
+        """Hand on the loss, and compute the gradients."""
+        if output.loss is not None:
+            measure("loss", output.loss.numpy())
+        if not self.forward_only:
+            output.loss.backward()
 
     def evaluate(self, measure: Measure) -> None:
         """Run the model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`)."""

@@ -10,10 +10,11 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Handed
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
-from toolkit.parity.job.results import CandidateFacts, ForcedInputDtype, ForcedInputResult, Place
+from toolkit.parity.job.results import CandidateFacts, ForcedInputDtype, ForcedInputResult, FunctionCall, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.fingerprint import fingerprint
 from toolkit.parity.measure.masked_scores import compared
 
 
@@ -38,6 +39,11 @@ class Points:
             self.measured.modules = from_json(dict[str, Place], handed.content, "places")
         elif handed.kind == "awaited":
             self._add_missing(set(handed.content))
+        elif handed.kind == "call":
+            where, inputs, layer = handed.content
+            self.measured.calls.append(FunctionCall(handed.name, where, inputs, layer, fingerprint(handed.value())))
+        elif handed.kind == "computed_by":
+            self.measured.computed_by = from_json(dict[str, int], handed.content, "computed_by")
 
     def _measure(self, handed: Handed) -> None:
         """Compare a tensor. Its axes may differ between the sides if its elements have the same order."""

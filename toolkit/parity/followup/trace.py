@@ -15,11 +15,12 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
+from toolkit.parity.followup.functions import function_at_fault
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult, read_reference
+from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
-from toolkit.parity.judge.verdict import OF_TENSORS, Finding, Verdict
+from toolkit.parity.judge.verdict import ALONE, OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
@@ -40,6 +41,7 @@ class FaultyOp:
         where: the line of the port.
         message: how far it is off.
         margin: its error in units of its bound; infinite where it has none.
+        function: of a user's port, what computes it wrongly between two modules, at the line ``where``; else empty.
     """
 
     name: str
@@ -47,9 +49,15 @@ class FaultyOp:
     dtype: str
     message: str
     margin: float = math.inf
+    function: str = ""
 
     def text(self) -> str:
-        return f"{describe(self.name)}{f' ({self.where})' if self.where else ''}: {self.message}"
+        return f"{self.what}{f' ({self.where})' if self.where else ''}: {self.message}"
+
+    @property
+    def what(self) -> str:
+        """The operation in words."""
+        return f"{self.function}, on the way to {describe(self.name)}," if self.function else describe(self.name)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,14 @@ def trace(
         [(reference, candidate)] = measure([job], console, interpreters)
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
-    return summary(reference, candidate.dtypes, read_reference(job).facts.bucket_slack)
+    slack = read_reference(job).facts.bucket_slack
+    return summary(reference, candidate.dtypes, slack, fingerprints_of(job))
+
+
+def fingerprints_of(job: Path) -> Fingerprints | None:
+    """Return the fingerprints of a pair's reference, once it was traced."""
+    kept = job / "reference" / files.FINGERPRINTS
+    return files.read(kept, Fingerprints) if kept.exists() else None
 
 
 def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTrace | None:
@@ -132,8 +147,10 @@ def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
     None for any other finding: a wrong parameter, draw or choice is itself the cause of what it spoils."""
     if found is not None and culprit.verdict == "precision":
         return next(one for one in found.faulty if (one.name, one.dtype) == (culprit.name, culprit.dtype))
+    if culprit.message == ALONE:  # nothing else can be the cause of that
+        return None
     name = TensorName.parse(culprit.name)
-    of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss")
+    of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss", "losses")
     if found is None or culprit.verdict not in (*OF_TENSORS, "structure") or not of_step or name.is_of_training:
         return None
     return next((operation for operation in found.faulty if operation.dtype == culprit.dtype), None)
@@ -161,10 +178,12 @@ def summary(
     reference: Mapping[str, TensorRecord],
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
+    fingerprints: Fingerprints | None = None,
 ) -> OperationTrace:
     """As :func:`trace`, from measurements.
 
     Args:
+        fingerprints: of a pair's reference.
         bucket_slack: LSH module -> largest margin that float32's rounding can flip; hashing is judged by it in
             bfloat16, where the step cannot show it.
     """
@@ -189,12 +208,24 @@ def summary(
             if not compared[-1].passed:
                 message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
                 faulty.append(FaultyOp(name, _where(name, ours), dtype, message, compared[-1].margin))
+        if ours.calls and fingerprints is not None:
+            sizes = {name: records[name].rms for name in names}
+            faulty = [_with_function(one, ours, fingerprints, sizes) if one.dtype == dtype else one for one in faulty]
         if dtype == LOWERED:
             faulty += _hashed_otherwise(ours, bucket_slack or {})
     passed = [one.margin for one in compared if one.passed and one.informative]
     own = {name: None for ours in dtypes.values() for name in ours.lines if name not in reference}
     alone = [*(name for name in order if name not in seen), *own]
     return OperationTrace(len(compared), alone, lost, faulty, max(passed, default=0.0))
+
+
+def _with_function(
+    operation: FaultyOp, ours: ForcedInputDtype, theirs: Fingerprints, sizes: Mapping[str, float | None]
+) -> FaultyOp:
+    """Return a faulty operation of a user's port with the function that makes it wrong, if one does."""
+    error, size = ours.tensors[operation.name].rms, sizes[operation.name]
+    call = function_at_fault(operation.name, ours, theirs, error / size if error and size else None)
+    return operation if call is None else replace(operation, function=call.function, where=call.where)
 
 
 def _hashed_otherwise(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Iterator[FaultyOp]:

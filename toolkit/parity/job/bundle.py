@@ -137,7 +137,9 @@ def seal(partial: Path, randomized: int) -> None:
             shutil.rmtree(place)
     job = files.read_job(partial)
     # Paths of this machine say nothing elsewhere, and a bundle names no code.
-    pair = None if job.pair is None else replace(NO_CODE, has_loss=job.pair.has_loss)
+    pair = (
+        None if job.pair is None else replace(NO_CODE, has_loss=job.pair.has_loss, forward_only=job.pair.forward_only)
+    )
     files.write_json(
         partial / "job.json", replace(job, reference_python="", checkpoint=None, checkpoint_config=None, pair=pair)
     )
@@ -346,6 +348,6 @@ def _check_family(folder: Path, job: Job) -> None:
 
 def _check_pair(folder: Path, job: Job) -> None:
     """Check that a bundle of a user's reference names no code, and describes the reference."""
-    if job.pair is None or replace(job.pair, has_loss=False) != NO_CODE:
+    if job.pair is None or replace(job.pair, has_loss=False, forward_only=False) != NO_CODE:
         raise ValueError("job.json names files of a pair; a bundle names no code")
     files.read(folder / OF_PAIR, Description)

@@ -20,6 +20,7 @@
         float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
         forced_input.safetensors  every operation of R64
         forced_input.json     the noise of each
+        fingerprints.json     of a pair's R64 (:class:`.results.Fingerprints`)
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
         tokens.json           for ``parity texts`` alone: the tokens of each text
     candidate/                written by the comparator, of what the Paddle worker hands over (:mod:`.handover`)
@@ -57,6 +58,9 @@ Record = TypeVar("Record")
 CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
 #: That of a pair: the weights that its ``build`` makes.
 OWN_WEIGHTS = "weights.safetensors"
+
+#: Of a pair's R64.
+FINGERPRINTS = "fingerprints.json"
 
 #: The task that runs a job; the others are follow-ups, each a module of that name on either side.
 RESULT = "result"

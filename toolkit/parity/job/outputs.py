@@ -3,8 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass
+class Computed:
+    """What a pair's model computes on a step's batches.
+
+    Attributes:
+        loss: a scalar tensor, the sum of ``losses`` if there are several; None if only a forward is compared, and the
+            model gives none.
+        logits: None if the loss is a file's own, or if there are several batches.
+        losses: several, by their names.
+    """
+
+    loss: Any
+    logits: Any = None
+    losses: dict[str, Any] = field(default_factory=dict)
+
+
+def of_one_batch(loss: Any, logits: Any, is_tensor: Callable[[Any], bool]) -> Computed:
+    """Return what is computed on one batch, of which the loss may be several."""
+    losses = {} if is_tensor(loss) else several_losses(loss, is_tensor)
+    return Computed(sum(losses.values()) if losses else loss, logits, losses)
+
+
+def of_batches(found: Sequence[Computed]) -> Computed:
+    """Return what is computed on a step's batches: on several, the sum of their losses, and each by itself."""
+    if len(found) == 1:
+        return found[0]
+    losses = {f"batch {number}": one.loss for number, one in enumerate(found, 1) if one.loss is not None}
+    named = {
+        f"{name} of batch {number}": loss for number, one in enumerate(found, 1) for name, loss in one.losses.items()
+    }
+    return Computed(sum(losses.values()) if losses else None, None, {**named, **losses})
 
 
 def parts_of(output: Any) -> Iterable[Any]:
@@ -23,6 +57,14 @@ def part(output: Any, name: str) -> Any:
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
+def several_losses(given: Any, is_tensor: Callable[[Any], bool]) -> dict[str, Any]:
+    """Return losses by their names, or by their numbers in a tuple; none if this is not several scalars."""
+    named = given.items() if isinstance(given, Mapping) else enumerate(parts_of(given), 1)
+    found = {str(name): one for name, one in named}
+    are_scalars = all(is_tensor(one) and one.ndim == 0 for one in found.values())
+    return found if len(found) > 1 and are_scalars else {}
+
+
 def loss_and_logits(output: Any, is_tensor: Callable[[Any], bool]) -> tuple[Any, Any]:
     """Return the loss and the logits of an output, each None if it has none: those called so; else a scalar that comes
     first, and the tensor after it; else the first tensor, which are logits."""
@@ -31,5 +73,7 @@ def loss_and_logits(output: Any, is_tensor: Callable[[Any], bool]) -> tuple[Any,
     loss, logits = (one if is_tensor(one) else None for one in (part(output, "loss"), part(output, "logits")))
     if loss is not None or logits is not None:
         return loss, logits
+    if several := several_losses(output, is_tensor):
+        return several, None
     first, second, *_ = [*(one for one in parts_of(output) if is_tensor(one)), None, None]
     return (first, second) if first is not None and first.ndim == 0 else (None, first)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
 
 from toolkit.parity.job import user_code
 from toolkit.parity.measure.naming import TensorName
+
+Tensor = TypeVar("Tensor", bound=Any)
 
 #: The job's model name for a pair, in place of a family's.
 PAIR = "pair"
@@ -15,6 +21,8 @@ RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
 #: Seconds that user code has by default: a large model takes minutes, and what hangs, for ever.
 TIME_LIMIT = 1800.0
+#: Batches that a file may give for one step.
+MOST_BATCHES = 16
 #: The task of building a side and describing it.
 DESCRIBE = "describe"
 
@@ -50,9 +58,11 @@ class BufferFacts(ParameterFacts):
 
     Attributes:
         is_state: whether a checkpoint holds it, or a training-mode step changes it: a port must hold it, too.
+        is_drawn: whether another seed gives it other values.
     """
 
     is_state: bool = False
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,14 @@ class ModuleFacts:
         kind: its class.
         shape: of the output's first tensor, if of floats.
         has: what a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
+        layout: of its data, if its class tells: ``NCHW``, ``NLC``.
     """
 
     name: str
     kind: str
     shape: tuple[int, ...] | None
     has: tuple[str, ...] = ()
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,18 +145,22 @@ class PairMap:
     Attributes:
         modules: the reference's path -> the port's, of modules whose outputs are compared.
         shapes: of these outputs in the reference.
+        axes: of the port's outputs and draws in the reference's order, where that differs, by the reference's name.
         draws: the port's name of a draw -> the reference's.
         drawn: all draws of the reference that change what it computes.
         buffers: and those of either side that have no counterpart and should have one, ``reference_state`` and
             ``port_state``.
+        drawn_buffers: the reference's names of buffers that both sides draw at random when they are built.
     """
 
     parameters: list[ParameterMatch] = field(default_factory=list)
     buffers: list[ParameterMatch] = field(default_factory=list)
     reference_state: list[str] = field(default_factory=list)
     port_state: list[str] = field(default_factory=list)
+    drawn_buffers: list[str] = field(default_factory=list)
     shapes: dict[str, list[int]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, list[int]] = field(default_factory=dict)
     draws: dict[str, str] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
 
@@ -178,6 +194,7 @@ class Pair:
         time_limit: seconds that its processes have for a step, after which they are ended.
         accept: pattern of tensors' names -> a known difference.
         has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
+        forward_only: compare what the model computes in evaluation mode, and nothing that trains it.
     """
 
     port: str
@@ -186,6 +203,7 @@ class Pair:
     map: PairMap | None = None
     time_limit: float = TIME_LIMIT
     has_loss: bool = False
+    forward_only: bool = False
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:
@@ -193,22 +211,44 @@ class Pair:
         return self.reference if side == "reference" else self.port
 
 
-def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, Any]:
-    """What a file's ``batch`` gives.
+def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+    """What a file's ``batch`` gives. Of several batches, which it may list or yield, each name has the batch's number
+    before it: ``2/labels``; :func:`batches_in`.
 
     Raises:
         UserCodeError: it is no mapping of names to arrays.
     """
-    import numpy as np
-
     with user_code.running(source):
-        made = source.batch(config, np.random.default_rng(seed))
-        if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
-            given = "an empty dict" if made == {} else type(made).__name__
-            raise user_code.UserCodeError(
-                f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
-            )
-        batch = {name: np.asarray(value) for name, value in made.items()}
+        given = source.batch(config, np.random.default_rng(seed))
+        is_one = isinstance(given, dict) or not isinstance(given, Iterable)
+        several = [given] if is_one else [*islice(given, MOST_BATCHES + 1)]
+        if not 0 < len(several) <= MOST_BATCHES:
+            what = "more than" if several else "no batch; it is to give one, and at most"
+            raise user_code.UserCodeError(f"{user_code.shown(source)}: batch() gave {what} {MOST_BATCHES} batches")
+        batches = [_checked(source, made) for made in several]
+    if len(batches) == 1:
+        return batches[0]
+    return {f"{number}/{name}": value for number, batch in enumerate(batches, 1) for name, value in batch.items()}
+
+
+def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the batches of a step (:func:`batch_of`)."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in batch.items():
+        number, separator, name = key.partition("/")
+        is_one_of_several = separator and number.isdigit()
+        found.setdefault(number if is_one_of_several else "", {})[name if is_one_of_several else key] = value
+    return list(found.values())
+
+
+def _checked(source: Any, made: Any) -> dict[str, np.ndarray]:
+    """Return one batch as arrays, floats in float32."""
+    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
+        given = "an empty dict" if made == {} else type(made).__name__
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
+        )
+    batch = {name: np.asarray(value) for name, value in made.items()}
     for name, value in batch.items():
         if value.dtype.kind not in "biuf":
             raise user_code.UserCodeError(

@@ -31,7 +31,9 @@ class GateRequest(Compared):
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
             (:func:`toolkit.parity.job.build.batch_of`).
+        reuse: judge an unchanged pair from what was measured before (:mod:`toolkit.parity.pairs.cached`).
         pair_names: parameters of a pair's reference -> its port's, or pieces of these, as the user has said.
+        pair_layouts: pattern of its modules and draws -> the axes of the port's, as the user has said.
     """
 
     weights: Mapping[str, np.ndarray]
@@ -47,7 +49,9 @@ class GateRequest(Compared):
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False
+    reuse: bool = False
     pair_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    pair_layouts: Mapping[str, str | Sequence[int]] = field(default_factory=dict)
 
 
 def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.parity.job import files
 from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.fingerprint import Fingerprint
 from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.measure.ulp import BitDifference
@@ -98,6 +99,7 @@ class ReferenceFacts(Facts):
         relu_moved: by ReLU, the most that rounding moves an input, in units of float32's.
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
         choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
+        first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -107,6 +109,7 @@ class ReferenceFacts(Facts):
     bucket_slack_lowered: dict[str, float] = field(default_factory=dict)
     relu_moved_lowered: dict[str, float] = field(default_factory=dict)
     choice_moved: dict[str, float] = field(default_factory=dict)
+    first_nan: str = ""
 
 
 @dataclass
@@ -120,12 +123,14 @@ class CandidateFacts(Facts):
 
 @dataclass
 class Execution:
-    """How a worker ran: versions by package, flags by name, seconds, peak memory in bytes."""
+    """How a worker ran: versions by package, flags by name, seconds, peak memory in bytes, and of a pair the user's
+    files that it imported."""
 
     versions: dict[str, str] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int | None = None
+    imported: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -349,14 +354,46 @@ class CandidateResult(PortResult):
 
 
 @dataclass
+class FunctionCall:
+    """A call of one of Paddle's functions by a user's port.
+
+    Attributes:
+        function: its name.
+        where: the port's line that leads to it.
+        inputs: the calls that its tensors come from, by their number. A tensor of another origin is none: the batch, a
+            parameter, R64's own in place of the port's.
+        layer: the layer of Paddle's own that is running, by the reference's name; else empty.
+        result: what it returned.
+    """
+
+    function: str
+    where: str
+    inputs: list[int]
+    layer: str
+    result: Fingerprint | None
+
+
+@dataclass
+class Fingerprints:
+    """Fingerprints of a pair's R64: of its batch, parameters, buffers and all results in its forward; and by module, of
+    the first tensor that it is given at its first call."""
+
+    results: list[Fingerprint] = field(default_factory=list)
+    inputs: dict[str, Fingerprint] = field(default_factory=dict)
+
+
+@dataclass
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no
-    module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's."""
+    module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's. Of a
+    user's port in float64 also every call in order, and the number of the one that computed a tensor."""
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]
     modules: dict[str, Place]
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
+    calls: list[FunctionCall] = field(default_factory=list)
+    computed_by: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

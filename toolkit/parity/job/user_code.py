@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ from toolkit.terminal.failure import describe, is_out_of_memory, raised_in_backw
 
 #: What a side's file may define, and how it is called.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
+#: Libraries whose own lines say nothing about a port.
+FRAMEWORKS = ("paddle/", "torch/", "numpy/", "decorator")
 
 
 class UserCodeError(UserError):
@@ -185,7 +188,8 @@ def running(source: Any, alone: bool = True) -> Iterator[None]:
         raise
     except Exception as problem:
         file = str(getattr(source, "__file__", source))
-        lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
+        frames = traceback.extract_tb(problem.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
         if isinstance(problem, SyntaxError) and problem.filename == file:
             lines.append(problem.lineno)
         inside = None if is_out_of_memory(problem) else raised_in_backward(problem)
@@ -194,8 +198,26 @@ def running(source: Any, alone: bool = True) -> Iterator[None]:
         if not (lines or alone):
             raise
         where = f":{lines[-1]}" if lines else ""
-        said = inside.said if inside is not None and lines else describe(problem)
+        said = inside.said if inside is not None and lines else _in_library(frames) + describe(problem)
         raise UserCodeError(f"{shown(source)}{where}: {said}") from problem
+
+
+def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return the innermost line of a library that is none of the frameworks, such as PaddleNLP's of a model; "" if
+    there is none."""
+    called = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
+    inside = [(file, line) for (_, found, file), line in called if found and not file.startswith(FRAMEWORKS)]
+    return f"{inside[-1][0]}:{inside[-1][1]}: " if inside else ""
+
+
+def imported() -> list[str]:
+    """Return the files of the user's that this process has imported: all but the installed, Python's and this
+    project's."""
+    root = Path(__file__).resolve().parents[3]
+    others = tuple(f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models"))
+    named = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    files = {name for name in named if "site-packages" not in name and not name.startswith(others)}
+    return sorted(name for name in files if os.path.isabs(name) and os.path.isfile(name))  # torch has made-up names
 
 
 def _places() -> Sequence[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
+from toolkit.parity.judge.verdict import ALONE, OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 
@@ -13,17 +13,20 @@ from toolkit.parity.measure.naming import TensorName
 SIGHT = ("float64", "float32", "bfloat16")
 #: Kinds of tensors, draws and choices that a wrong recomputing backward spoils although the forward is right.
 SPOILT = ("gradient", "dropout", "normal", "relu")
+#: Kinds of what the two sides have or draw.
+PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets")
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     """Return the finding nearest to the cause.
 
-    A wrong parameter or draw comes before everything computed from it. Then comes the first output that drifts, in
-    execution order, and within an LSH attention its bucket choice; then the gradient of the parameter used last, since
-    a backward runs the other way; then the first parameter that an update leaves wrong; then the tokenizer and new
-    weights, which the step does not use. If only bfloat16 is wrong, an operation that is wrong there by itself comes
-    before everything that depends on it. A recomputing backward that is wrong by itself comes before all that it
-    spoils. If no finding tells anything about the port, the reference's fault is returned.
+    A wrong parameter or draw, or a parameter that only the port has, comes before everything computed from it. Then
+    comes the first output that drifts, in execution order, and within an LSH attention its bucket choice; then the
+    gradient of the parameter used last, since a backward runs the other way; then the first parameter that an update
+    leaves wrong; then the tokenizer and new weights, which the step does not use. If only bfloat16 is wrong, an
+    operation that is wrong there by itself comes before everything that depends on it. A recomputing backward that is
+    wrong by itself comes before all that it spoils. If no finding tells anything about the port, the reference's fault
+    is returned.
 
     Args:
         order: the reference's tensors in execution order.
@@ -59,7 +62,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         last = len(order)
         if is_of_recomputing(finding, recomputing):
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
-        if name.kind in ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets"):
+        if is_of_a_part(finding) or name.kind in PARTS:
             return (0, late, _first_use(name.module, order))
         if name.kind == "epsilon":  # after the output of the module, whose figure says more
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)
@@ -74,6 +77,15 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return (5, late, 1 + _first_use(name.module, order) if name.kind == "new" else 0)
 
     return min(verdict.findings, key=rank, default=None)
+
+
+def is_of_a_part(finding: Finding) -> bool:
+    """Whether a finding says that a part of the model differs, a parameter or a draw: whatever is computed with it
+    differs, too."""
+    name = TensorName.parse(finding.name)
+    if name.kind == "gradient":
+        return not name.into and finding.message == ALONE
+    return finding.verdict == "structure" and name.kind in PARTS
 
 
 def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:

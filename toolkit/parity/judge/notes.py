@@ -56,7 +56,15 @@ TEXTS: Mapping[str, str] = {
         "the {side} chooses by size, sign or order in {places}, and does not get the other side's choices there: a "
         "choice that rounding flips looks like a fault"
     ),
-    "buffers-alone": "only the {side} holds {names}; the step does not change them, and no checkpoint holds them",
+    "forward-only": (
+        "only the forward in evaluation mode was compared: no gradient, no update, no dropout; a port that passes may "
+        "still not train"
+    ),
+    "buffers-drawn": "drawn at random when a side is built, so that both begin with the reference's: {names}",
+    "buffers-alone": (
+        "only the {side} holds {names}, which is no state: no checkpoint holds it, and a step leaves it as it is or "
+        "computes it again"
+    ),
     "constants-rounded": (
         "float64: {count} tensors differ by up to {worst:.1e} of themselves, which is what rounding the reference's "
         "constants to float32 moves; Paddle's kernels hold many in float32: {constants}"

@@ -40,6 +40,8 @@ from toolkit.parity.measure.naming import TensorName
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
 OF_TENSORS = ("semantics", "rounding")
+#: Message of a finding on a tensor that only the port has.
+ALONE = "computed by the port, has no counterpart in the reference"
 #: Verdicts on the backward that computes layers again.
 OF_RECOMPUTING = ("recomputed", "replay")
 #: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
@@ -198,7 +200,11 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
         if name not in ours.parameter_errors:
             wrong(f"parameter:{name}", "a parameter of the reference that the port does not have")
     for name, error in ours.parameter_errors.items():
-        if error != 0:
+        gradients = [side.tensors.get(f"gradient:{name}") for side in (ours, reference)]
+        here, there = (gradient and gradient.shape for gradient in gradients)
+        if here and there and here != there:
+            wrong(f"parameter:{name}", f"shape {here}, the reference's is {there}")
+        elif error != 0:
             wrong(f"parameter:{name}", f"the port holds values that are off by {error:.1e} from those it was given")
     for name, problem in ours.draw_problems.items():
         wrong(name, problem)
@@ -213,7 +219,7 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
             wrong(name, "empty, or holds NaN or Inf")
     for name in ours.tensors:
         if name not in reference.tensors:
-            wrong(name, "computed by the port, has no counterpart in the reference")
+            wrong(name, ALONE)
     if ours.facts.num_buckets != reference.facts.num_buckets:
         wrong("num_buckets", f"{ours.facts.num_buckets}, the reference chooses {reference.facts.num_buckets}")
     # Beside a residual stream of 10^6, ten times the epsilon is less than a digit of float64: no figure shows it.
@@ -232,7 +238,8 @@ def _not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | Non
     tensors = reference.tensors
     lost = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
     rest = f" here and in {len(lost) - 1} tensors after it" if len(lost) > 1 else " here"
-    return (lost[0], f"the reference itself is not finite in {dtype}{rest}") if lost else None
+    where = f" ({reference.facts.first_nan})" if reference.facts.first_nan else ""
+    return (lost[0], f"the reference itself is not finite in {dtype}{where}{rest}") if lost else None
 
 
 def _lost(reference: ReferenceResult) -> tuple[str, str] | None:

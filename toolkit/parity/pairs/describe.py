@@ -16,6 +16,7 @@ from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, PairMap
 from toolkit.parity.job.processes import KILLED, run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.match import leaf, propose
 
 #: Words of messages that the reference's interpreter lacks torch, or memory was short: nothing is wrong with the
@@ -55,7 +56,9 @@ class Sides:
             "guessed": guessed,
         }
         unmatched = (*self._unmatched_choices(), *self._unmatched_tables())
-        return [Note("pair-matched", data), *unmatched, *self._zero_rows()]
+        names = ", ".join(self.map.drawn_buffers)
+        drawn = [Note("buffers-drawn", {"names": names})] if names else []
+        return [Note("pair-matched", data), *unmatched, *drawn, *self._zero_rows()]
 
     def _zero_rows(self) -> Iterator[Note]:
         """Yield a note on embeddings with a row of zeros: Paddle gives zeros for a ``padding_idx`` whatever its row
@@ -73,7 +76,8 @@ class Sides:
         }
         for side, (made, matched) in draws.items():
             alone = [one for one in made if one.kind not in RANDOM and one.name not in matched]
-            if places := dict.fromkeys(f"{one.name.partition(':')[2]} ({one.kind})" for one in alone):
+            names = (TensorName.parse(one.name) for one in alone)
+            if places := dict.fromkeys(f"{name.module or 'the model itself'} ({name.kind})" for name in names):
                 yield Note("choices-alone", {"side": side, "places": ", ".join(places)})
 
     def _unmatched_tables(self) -> Iterator[Note]:
@@ -135,7 +139,7 @@ def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) 
     if unknown := [name for name in request.pair_names if name not in known]:
         raise UserError(f"--map: the reference has no parameter {unknown[0]}; toolkit parity map lists them")
     try:
-        found = propose(reference, port, request.pair_names)
+        found = propose(reference, port, request.pair_names, request.pair_layouts)
     except ValueError as problem:
         raise UserError(f"--map: {problem}") from None
     sides = Sides(reference, port, found, weights)
@@ -154,19 +158,12 @@ def weights_of(job: Path) -> dict[str, np.ndarray]:
 
 
 def check_shapes(sides: Sides) -> None:
-    """Check that the two are models of one size.
+    """Check that the two are models of one size. A few parameters of another shape are findings of the gate.
 
     Raises:
-        UserError: parameters of one name have different shapes, or most have no counterpart.
+        UserError: most parameters have no counterpart.
     """
     theirs, ours = sides.alone()
-    shapes = {one.name: one.shape for one in sides.port.parameters}
-    for one in sides.reference.parameters:
-        if one.name in theirs and one.name in ours and shapes[one.name] != one.shape:
-            raise UserError(
-                f"{one.name} is {one.shape} in the reference and {shapes[one.name]} in the port (torch's layout); "
-                "build both from the same config"
-            )
     if 2 * len(theirs) > len(sides.reference.parameters) and 2 * len(ours) > len(sides.port.parameters):
         first = next(one for one in sides.reference.parameters if one.name in theirs)
         alike = [one for one in sides.port.parameters if one.name in ours and leaf(one.name) == leaf(first.name)]

@@ -11,6 +11,7 @@ import yaml
 
 from toolkit.errors import UserError
 from toolkit.parity.job.pair import KnownDifference, ParameterMatch
+from toolkit.parity.pairs.axes import AS_IT_IS, CHANNELS_LAST
 from toolkit.parity.pairs.describe import Sides
 
 RIGHT = "write what toolkit parity map prints: parameters, and below it NAME: NAME, or NAME: [NAME, NAME]"
@@ -41,7 +42,11 @@ def text_of(sides: Sides) -> str:
     for side, names in (("reference", sides.map.reference_state), ("port", sides.map.port_state)):
         lines += [f"# buffer in the {side} alone: {name}" for name in names]
     lines.append(f"# {len(sides.map.modules)} modules whose outputs are compared:")
-    lines += [f"#   {reference}: {port}" for reference, port in sides.map.modules.items()]
+    axes = sides.map.axes
+    lines += [
+        f"#   {reference}: {port}{f' {axes[reference]}' if reference in axes else ''}"
+        for reference, port in sides.map.modules.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -62,10 +67,12 @@ class MapFile(NamedTuple):
     Attributes:
         parameters: of the reference -> the port's (:func:`.pieces.as_told`).
         accept: pattern of tensors' names -> a known difference.
+        layouts: pattern of modules and draws of the reference -> axes (:func:`.axes.axes_of`).
     """
 
     parameters: dict[str, list[str]]
     accept: dict[str, KnownDifference]
+    layouts: dict[str, str | list[int]]
 
 
 def read_map(path: Path | None) -> MapFile:
@@ -75,7 +82,7 @@ def read_map(path: Path | None) -> MapFile:
         UserError: it is no map.
     """
     if path is None:
-        return MapFile({}, {})
+        return MapFile({}, {}, {})
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -84,9 +91,13 @@ def read_map(path: Path | None) -> MapFile:
         mark = getattr(problem, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
         raise UserError(f"--map {path}{line}: is no YAML; {RIGHT}") from None
-    if not isinstance(content, dict) or not content or not {"parameters", "accept"} >= content.keys():
+    if not isinstance(content, dict) or not content or not {"parameters", "accept", "layouts"} >= content.keys():
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
-    return MapFile(_parameters(path, content.get("parameters", {})), _accepted(path, content.get("accept", {})))
+    return MapFile(
+        _parameters(path, content.get("parameters", {})),
+        _accepted(path, content.get("accept", {})),
+        _layouts(path, content.get("layouts", {})),
+    )
 
 
 def _parameters(path: Path, names: Any) -> dict[str, list[str]]:
@@ -97,6 +108,17 @@ def _parameters(path: Path, names: Any) -> dict[str, list[str]]:
     if not all(told.values()) or not all(isinstance(word, str) and word for word in words):
         raise UserError(f"--map {path}: parameters holds what is no name; {RIGHT}")
     return told
+
+
+def _layouts(path: Path, patterns: Any) -> dict[str, str | list[int]]:
+    for pattern, told in patterns.items() if isinstance(patterns, dict) else [("layouts", patterns)]:
+        is_axes = isinstance(told, list) and sorted(map(str, told)) == [str(axis) for axis in range(len(told))]
+        if not is_axes and told not in (CHANNELS_LAST, AS_IT_IS):
+            raise UserError(
+                f"--map {path}: layouts: {pattern}: {told!r} is no order of axes; write {CHANNELS_LAST}, {AS_IT_IS} or "
+                "the port's axes in the reference's order, such as [0, 3, 1, 2]"
+            )
+    return {str(pattern): told for pattern, told in patterns.items()}
 
 
 def _accepted(path: Path, patterns: Any) -> dict[str, KnownDifference]:

@@ -22,6 +22,7 @@ from toolkit.parity.job.pair import (
     ParameterMatch,
 )
 from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.pairs.axes import axes_between, axes_of
 from toolkit.parity.pairs.pieces import as_told, fused, reshaped
 from toolkit.parity.pairs.words import distance, leaf
 
@@ -31,11 +32,17 @@ FAR = 10.0
 NEVER = 1e6
 
 
-def propose(reference: Description, port: Description, given: Mapping[str, Sequence[str]] | None = None) -> PairMap:
+def propose(
+    reference: Description,
+    port: Description,
+    given: Mapping[str, Sequence[str]] | None = None,
+    layouts: Mapping[str, str | Sequence[int]] | None = None,
+) -> PairMap:
     """Return the map of a pair.
 
     Args:
         given: parameters of the reference -> the port's, as the user says (:func:`.pieces.as_told`); they win.
+        layouts: pattern of modules and draws -> axes, as the user says (:func:`.axes.axes_of`).
 
     Raises:
         ValueError: these do not fit.
@@ -47,12 +54,15 @@ def propose(reference: Description, port: Description, given: Mapping[str, Seque
     held = [one for one in port.buffers if one.name not in matched]
     buffers = match_parameters(reference.buffers, held, {})
     counterparts = {name for match in buffers for name in (match.reference, match.port)}
+    drawn = {one.name for one in (*reference.buffers, *held) if one.is_drawn}
     return PairMap(
         parameters=parameters,
         buffers=buffers,
         reference_state=[one.name for one in reference.buffers if one.is_state and one.name not in counterparts],
         port_state=[one.name for one in held if one.is_state and one.name not in counterparts],
+        drawn_buffers=[match.reference for match in buffers if {match.reference, match.port} <= drawn],
         modules=modules,
+        axes=axes_of(reference, port, modules, draws, layouts or {}),
         shapes={one.name: list(one.shape) for one in reference.modules if one.name in modules and one.shape},
         draws=draws,
         drawn=[draw.name for draw in reference.draws if draw.kind in RANDOM],
@@ -171,9 +181,15 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
     for match in parameters:
         of_port[match.port].add(match.reference)
     state = {one.name for one in port.buffers}  # Paddle holds a batch norm's statistics as parameters
-    names = ({one.name: {one.name} for one in reference.parameters},
-             {one.name: of_port.get(one.name, {f"port:{one.name}"})
-              for one in port.parameters if one.name not in state})  # fmt: skip
+    names = (
+        {name: {one.name} for one in reference.parameters for name in (one.name, *one.tied)},
+        {
+            name: of_port.get(one.name, {f"port:{one.name}"})
+            for one in port.parameters
+            if one.name not in state
+            for name in (one.name, *one.tied)
+        },
+    )
     found: dict[str, str] = {}
     for themselves in (True, False):
         here, there = (
@@ -181,6 +197,10 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
         )
         for held, modules in here.items():
             others = there.get(held, [])
+            if themselves:  # a tied weight is held by an embedding and by an output layer
+                found |= _with_the_same_elements(modules, others)
+                modules, others = ([one for one in side if one.name not in taken] for side, taken in
+                                   ((modules, found.keys()), (others, set(found.values()))))  # fmt: skip
             if len(others) == len(modules):
                 found |= {
                     one.name: other.name
@@ -190,6 +210,17 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
                 }
     order = [one.name for one in reference.modules]
     return {name: found[name] for name in sorted(found, key=order.index)}
+
+
+def _with_the_same_elements(modules: Sequence[ModuleFacts], others: Sequence[ModuleFacts]) -> dict[str, str]:
+    """Match modules whose outputs have as many elements, in order."""
+    left = list(others)
+    found = {}
+    for one in modules:
+        if other := next((other for other in left if _same_elements(one.shape, other.shape)), None):
+            left.remove(other)
+            found[one.name] = other.name
+    return found
 
 
 def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -> dict[str, str]:
@@ -208,10 +239,10 @@ def _is_in(path: str, module: str) -> bool:
 
 
 def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
-    """Whether two outputs may hold the same vectors: B x T x D, or B*T x D."""
+    """Whether two outputs may hold the same vectors: B x T x D, B*T x D, or in another order of axes."""
     if not one or not other:
         return one == other == ()
-    return one[-1] == other[-1] and math.prod(one) == math.prod(other)
+    return (one[-1] == other[-1] and math.prod(one) == math.prod(other)) or axes_between(one, other) is not None
 
 
 def _differ(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:

@@ -29,6 +29,7 @@ def pair_request(
     reference_python: str | None = None,
     trace: bool = False,
     time_limit: float | None = None,
+    forward_only: bool = False,
 ) -> GateRequest:
     """Return the comparison of a user's port and reference.
 
@@ -39,6 +40,7 @@ def pair_request(
         config: what both files' ``build`` is given.
         map_file: parameters of the reference -> the port's, as ``toolkit parity map`` prints them.
         time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
+        forward_only: compare what both compute in evaluation mode, and nothing that trains them.
 
     Raises:
         UserError: a file is none of these.
@@ -70,8 +72,10 @@ def pair_request(
             time_limit=time_limit or TIME_LIMIT,
             has_loss=any("loss" in found for found in functions.values()),
             accept=told.accept,
+            forward_only=forward_only,
         ),
         pair_names=told.parameters,
+        pair_layouts=told.layouts,
     )
 
 
@@ -99,7 +103,7 @@ def replayed(
     has_loss = asked.pair.has_loss or "loss" in functions
     told, limit = read_map(map_file), time_limit or TIME_LIMIT
     pair = replace(asked.pair, port=port, time_limit=limit, has_loss=has_loss, accept=told.accept)
-    return replace(asked, pair=pair, pair_names=told.parameters)
+    return replace(asked, pair=pair, pair_names=told.parameters, pair_layouts=told.layouts)
 
 
 def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from models import collector
 from toolkit.machine.heap import keep_freed_memory
-from toolkit.parity.job import files, worker
+from toolkit.parity.job import files, user_code, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
@@ -46,7 +46,8 @@ def main(task: str, folder: Path) -> None:
     result = _module_of(job, task).run(job, folder)
     if isinstance(result, ReferenceResult):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        result.execution = Execution(versions(), flags(), time.monotonic() - started, peak)
+        imported = user_code.imported() if job.pair else []
+        result.execution = Execution(versions(), flags(), time.monotonic() - started, peak, imported)
     files.write_json(files.result_path(folder, "reference", task), result)
 
 

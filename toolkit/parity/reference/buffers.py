@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from toolkit.parity.job.buffers import is_same
 from toolkit.parity.job.pair import BufferFacts, ParameterFacts
 from toolkit.parity.reference.points import to_numpy
 
@@ -28,12 +29,16 @@ def _is_unread(module: nn.Module, leaf: str) -> bool:
 
 
 def facts_of(
-    model: nn.Module, before: Mapping[str, np.ndarray], described: Callable[[str, torch.Tensor], ParameterFacts]
+    model: nn.Module,
+    before: Mapping[str, np.ndarray],
+    other: Mapping[str, np.ndarray],
+    described: Callable[[str, torch.Tensor], ParameterFacts],
 ) -> list[BufferFacts]:
     """Describe each buffer.
 
     Args:
         before: their values before a step in training mode.
+        other: the values of a model that was built with another seed.
         described: describes a tensor of that name.
     """
     kept, tensors = model.state_dict().keys(), dict(model.named_buffers())
@@ -41,7 +46,8 @@ def facts_of(
     return [
         BufferFacts(
             **vars(described(name, tensors[name])),
-            is_state=name in kept or not np.array_equal(value, after[name], equal_nan=value.dtype.kind == "f"),
+            is_state=name in kept or not is_same(value, after[name]),
+            is_drawn=not is_same(value, other[name]),
         )
         for name, value in before.items()
     ]

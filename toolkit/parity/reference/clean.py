@@ -78,6 +78,26 @@ class NarrowingWatch(TorchDispatchMode):
         return f"the backward ({node.name()})" if node is not None and not self.places else None
 
 
+class NanWatch(TorchDispatchMode):
+    """Finds the first operation that gives NaN.
+
+    Attributes:
+        first: the operation with its line, once there is one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = ""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        floats = (r for r in _pytree.tree_leaves(result) if isinstance(r, torch.Tensor) and r.is_floating_point())
+        if not self.first and any(bool(value.isnan().any()) for value in floats):
+            place = calling_line(sys._getframe(1))
+            self.first = f"{function.overloadpacket.__name__}{f', {place}' if place else ''}"
+        return result
+
+
 def _narrows(function: Any, inputs: Any, result: Any) -> bool:
     results = result if isinstance(result, (tuple, list)) else (result,)
     if not any(isinstance(r, torch.Tensor) and r.dtype in NARROW and r.numel() for r in results):

@@ -6,13 +6,16 @@ right after it is measured: what is left is one operation's rounding, the noise 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
+from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.masked_scores import compared
+from toolkit.parity.reference.dispatched import DispatchedResults
 from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
 from toolkit.parity.reference.points import Keep, Points
 from toolkit.parity.reference.rounded import RUNS as ROUNDED_RUNS
@@ -21,12 +24,20 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Write ``forced_input.safetensors``; return by name, in execution order, each tensor's size and the reference's
-    errors."""
+    """Write ``forced_input.safetensors``, and of a user's pair the fingerprints of all results.
+
+    Returns:
+        By name, in execution order, each tensor's size and the reference's errors.
+    """
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"
-    with TensorWriter(path) as writer:
+    with (
+        TensorWriter(path) as writer,
+        DispatchedResults(step.model, step.batch.values()) if job.pair else nullcontext() as results,
+    ):
         step.trace("float64", Points(writer.add))
+    if results is not None:
+        files.write_json(folder / "reference" / files.FINGERPRINTS, results.found())
     truth = TensorFile(path)
     records = {
         part: TensorRecord.of(error_stats.describe(true))

@@ -62,7 +62,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         step.train_on(keep, unhooked)
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)
-    if step.is_ported:
+    if job.pair is None:
         write_loaded(step, job, place / files.CHECKPOINT)
         write_initial(step, job, place / "initial.safetensors")
     files.write_json(place / "order.json", list(records))  # when this file is there, the port is compared
@@ -85,7 +85,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
 
 def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:
     """The loss against its definition, where that is known."""
-    if not step.is_ported:
+    if job.pair is not None:
         return None
     batch = files.read_tensors(folder / "batch.safetensors")
     return own_loss.check(truth, batch, job.head, step.model, job.class_weights)

@@ -52,7 +52,12 @@ class Points:
         truth: replacements by name; any other tensor goes on unchanged.
         nudge: moves replacements by one unit in the last place, in directions that differ with the number; 0: not at
             all. On the same input an operation always has the same error, which may be small by luck.
+
+    Attributes:
+        only: whether there is a point of a name; None if there is one of every name.
     """
+
+    only: Callable[[str], bool] | None = None
 
     def __init__(self, keep: Keep, truth: Mapping[str, np.ndarray] | None = None, nudge: int = 0) -> None:
         self.keep = keep
@@ -61,11 +66,11 @@ class Points:
 
     def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return what replaces ``x`` in the run; in the backward its gradient passes through, too."""
-        return _Point.apply(x, self, name)
+        return x if self.only and not self.only(name) else _Point.apply(x, self, name)
 
     def pass_back(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """As :meth:`pass_through`, of the gradient alone."""
-        return _BackwardPoint.apply(x, self, name)
+        return x if self.only and not self.only(name) else _BackwardPoint.apply(x, self, name)
 
     def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Record a tensor and return its replacement: always a new tensor."""

@@ -81,9 +81,8 @@ class Step:
     heads: ClassVar[Mapping[str, type]] = {}
     #: The module whose output is the embedded input.
     embedded = ""
-    #: Whether its family is ported in this project, not a user's own. Then its loss has a known definition, and its
-    #: checkpoints and new weights are compared, too.
-    is_ported = True
+    #: Whether the step is a forward in evaluation mode, and trains nothing.
+    forward_only = False
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
     #: Heads of which the port leaves out in its last layer what they do not read.
@@ -105,7 +104,7 @@ class Step:
         self.settings = job.training
         self.config = job.config
         self.task = job.task
-        self.reads_without_padding = self.is_ported and job.head in READ_WITHOUT_PADDING
+        self.reads_without_padding = job.head in READ_WITHOUT_PADDING
         self.is_narrowed = job.head in self.narrowed_heads
         self.updates = job.updates
         self.lowered = job.lowered
@@ -212,7 +211,7 @@ class Step:
             watched: False to keep the loss and the gradients alone, and no output.
         """
         self.load(dtype, nudge)
-        self.model.train()
+        self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
         recorder.recording = watched
@@ -231,9 +230,8 @@ class Step:
             output = self._trained_on()
             for name, value in scores_of(output).items() if watched else ():
                 keep(name, value)
-            keep("loss", to_numpy(output.loss))
             recorder.recording = False
-            output.loss.backward()
+            self.go_back(output, keep)
         self.leaks = leaks
         if is_truth:
             self.narrowings, self.saturation = narrowing.places, saturation.shares
@@ -242,10 +240,17 @@ class Step:
             if parameter.grad is not None:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
 
+    def go_back(self, output: Any, keep: Keep) -> None:
+        """Keep the loss, and compute the gradients."""
+        if output.loss is not None:
+            keep("loss", to_numpy(output.loss))
+        if not self.forward_only:
+            output.loss.backward()
+
     def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
         """As a watched :meth:`run`, with the output of every module and operation passing through ``points``."""
         self.load(dtype, nudge)
-        self.model.train()
+        self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], ignore, points=points)
         operations = OperationWatch(recorder, self.operation)
@@ -260,8 +265,7 @@ class Step:
             output = self._trained_on()
             for name, value in scores_of(output).items():
                 points.keep(name, value)
-            points.keep("loss", to_numpy(output.loss))
-            output.loss.backward()
+            self.go_back(output, points.keep)
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 points.keep(f"gradient:{name}", to_numpy(parameter.grad))
@@ -385,8 +389,10 @@ class Step:
 
 
 def scores_of(output: Any) -> dict[str, np.ndarray]:
-    """The scores in a model's output, by their names."""
-    return {name: to_numpy(getattr(output, name)) for name in LOGITS if getattr(output, name, None) is not None}
+    """The scores in a model's output, and the losses that its loss is the sum of, by their names."""
+    scores = {name: getattr(output, name) for name in LOGITS if getattr(output, name, None) is not None}
+    losses = {f"losses:{name}": loss for name, loss in getattr(output, "losses", {}).items()}
+    return {name: to_numpy(value) for name, value in {**scores, **losses}.items()}
 
 
 def nudged(value: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe, first_of
 from toolkit.parity.job.results import Place
-from toolkit.parity.judge.culprit import is_of_recomputing, recomputing_at_fault
+from toolkit.parity.judge.culprit import is_of_a_part, is_of_recomputing, recomputing_at_fault
 from toolkit.parity.judge.updates import number_of, wrong_parameters
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, UNWATCHED
@@ -70,7 +70,8 @@ def headline(
     elif name.evaluation:
         place = place_of(culprit.name if culprit.name in places else str(name.in_its_run), places)
     else:
-        return Headline(place_of(culprit.name, places), culprit.message)
+        what = f"{culprit.name}: " if is_of_a_part(culprit) and name.kind in ("parameter", "gradient") else ""
+        return Headline(place_of(culprit.name, places), f"{what}{culprit.message}")
     return Headline(place, f"in evaluation mode ({culprit.name}): {culprit.message}")
 
 
@@ -83,13 +84,15 @@ def place_of(name: str, places: Mapping[str, Place]) -> str:
         module = module.rpartition(".")[0]
     if module:
         return f"{module} ({places[module].kind}, {places[module].where})"
-    if not parsed.module and parsed.kind in places:
+    if (not parsed.module or parsed.kind == "losses") and parsed.kind in places:
         return f"{name} ({places[parsed.kind].kind}, {places[parsed.kind].where})"
     return name
 
 
 def place_of_operation(operation: FaultyOp, places: Mapping[str, Place]) -> str:
     """Return an operation with its line; for a whole module, as :func:`place_of`."""
+    if operation.function:
+        return f"{operation.function} ({operation.where}), on the way to {describe(operation.name)}"
     parsed = TensorName.parse(operation.name)
     if parsed.kind == "output" or not parsed.module:
         return place_of(operation.name, places)

@@ -12,6 +12,7 @@ from models.operations import kernels
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.job.family import family
 from toolkit.parity.judge import notes
+from toolkit.parity.judge.culprit import is_of_a_part
 from toolkit.parity.report.depth import depth_rows, depth_table
 from toolkit.parity.report.report import Report, short_name
 
@@ -86,6 +87,11 @@ def _print_reference_faults(report: Report, console: Console) -> None:
 
 def _print_findings(report: Report, console: Console) -> None:
     others = [finding for finding in report.verdict.findings if finding is not report.culprit]
+    if report.culprit is not None and is_of_a_part(report.culprit):
+        parts = [finding for finding in others if is_of_a_part(finding)]
+        if len(others) > len(parts):
+            say(console, f"{len(others) - len(parts)} findings may follow from it; all are in parity.json")
+        others = parts
     for finding in others[:FINDINGS_SHOWN]:
         dtype = f" {finding.dtype}" if finding.dtype else ""
         say(console, f"also {finding.verdict}{dtype}: {short_name(finding.name)}: {finding.message}")

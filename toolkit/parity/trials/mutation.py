@@ -20,6 +20,7 @@ from toolkit.errors import UserError
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import precision, remeasure, trace
 from toolkit.parity.followup.constants import with_rounded_constants
+from toolkit.parity.job import files
 from toolkit.parity.job.build import workers_of
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
@@ -32,6 +33,7 @@ from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_loops, faults_of_precision
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
 from toolkit.parity.pairs.prepare import prepare
@@ -228,13 +230,14 @@ def verdicts_on(
         remeasured = remeasure.with_more_runs(reference, more)
         verdicts |= {m.name: _verdict_on(m, remeasured, candidate) for m in mutants if m.name in near}
     order = list(reference.tensors)
+    is_pair = files.read_job(job).pair is not None
     trials = []
     for mutant in mutants:
         if (verdict := verdicts[mutant.name]) is None:
             trials.append(Trial(mutant, True, candidate.mutants[mutant.name].raised or "", "raised", None))
         else:
             found = trace.summary(records, traced.mutants[mutant.name], reference.facts.bucket_slack)
-            trials.append(_trial(mutant, verdict, order, found))
+            trials.append(_trial(mutant, verdict, order, found, is_pair))
     return trials
 
 
@@ -253,6 +256,7 @@ def _trial(
     verdict: Verdict,
     order: list[str],
     found: trace.OperationTrace,
+    is_pair: bool,
 ) -> Trial:
     if precision.is_judged((mutant.dtype,)):
         precision.judge_operations(verdict, found)
@@ -262,6 +266,8 @@ def _trial(
     compared = verdict.compared_by(culprit.verdict)
     margins = {comparison.name: comparison.margin for comparison in compared}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
+    if is_pair and TensorName.parse(culprit.name).kind == "gradient" and (first := trace.first_of(found, culprit)):
+        label = first.name  # as the headline has it
     operation = None
     no_way_back = bool(mutant.operation) and trace.lacks_gradients(verdict)
     if culprit.verdict == "precision" or trace.is_wanted(verdict) or no_way_back:
@@ -292,7 +298,7 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
             name += f", not {_to_be_named(trial.mutant)}"
         name += "; it moves no loss or gradient of the step" if trial.is_still and trial.caught else ""
         named, _, where = (trial.operation or "").partition(" ")
-        operation = Text(f"{short_name(named)} {where.rpartition('site-packages/')[2]}".strip())
+        operation = Text(f"{short_name(named)} {where}".strip())
         table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]

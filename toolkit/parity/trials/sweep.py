@@ -58,7 +58,8 @@ class Gates(Protocol):
 def sweep(
     make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console, gates: Gates | None = None
 ) -> list[int]:
-    """Gate the right port that ``make`` makes of each seed, and trace it to the operation.
+    """Gate the port that ``make`` makes of each seed, and trace it to the operation. The families' are right: one that
+    is stopped is a false alarm. Whether a user's is right, the gates say.
 
     Args:
         gates: for a pair of the user's.
@@ -73,20 +74,26 @@ def sweep(
         judged = (gates.judge_all if gates else judge_all)(list(requests.values()), console)
         for (seed, request), (verdict, traced) in zip(requests.items(), judged, strict=True):
             wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
-            wrong += [one.text() for one in traced.faulty if one.dtype != DTYPE]  # those are findings, or luck
-            outcome = [("ALARM", "red"), f" {wrong[0]}"] if wrong else ["right"]
+            faulty = [one.text() for one in traced.faulty if one.dtype != DTYPE]  # those are findings, or luck
+            wrong = [*faulty, *wrong] if gates else [*wrong, *faulty]
+            outcome = [("DRIFT" if gates else "ALARM", "red"), f" {wrong[0]}"] if wrong else ["right"]
             if verdict.inconclusive and not traced.faulty:
                 outcome, wrong = [f"not measurable: {wrong[0]}"], []
                 unmeasured += 1
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
-            by_itself = max([traced.worst, *(one.margin for one in traced.faulty if one.dtype == DTYPE)])
-            nearest = f"nearest {worst:.2f} of its bound, an operation by itself {by_itself:.2f}"
+            by_itself = max([traced.worst, *(one.margin for one in traced.faulty)])
+            nearest = f"nearest {_margin(worst)} of its bound, an operation by itself {_margin(by_itself)}"
             console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {shown(request)}"), soft_wrap=True)
             if wrong:
                 alarms.append(seed)
     beside = f" ({unmeasured} not measurable: the reference's own float64 is noise)" if unmeasured else ""
-    console.print(f"{len(alarms)} false alarms in {len(seeds)} gates{beside}", highlight=False)
+    met = f"drift in {len(alarms)} of" if gates else f"{len(alarms)} false alarms in"
+    console.print(f"{met} {len(seeds)} gates{beside}", highlight=False)
     return alarms
+
+
+def _margin(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.1e}"
 
 
 def _shown(request: GateRequest) -> str:
@@ -124,8 +131,11 @@ def judge_jobs(
     references = remeasure(jobs, first, console, python)
     traced = trace.measure(jobs, console, workers)
     return [
-        (judge(reference, candidate), trace.summary(records, forced.dtypes, reference.facts.bucket_slack))
-        for reference, (_, candidate), (records, forced) in zip(references, results, traced, strict=True)
+        (
+            judge(reference, candidate),
+            trace.summary(records, forced.dtypes, reference.facts.bucket_slack, trace.fingerprints_of(job)),
+        )
+        for job, reference, (_, candidate), (records, forced) in zip(jobs, references, results, traced, strict=True)
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from toolkit.parity.job.buffers import is_same
 from toolkit.parity.job.pair import BufferFacts, ParameterFacts, ParameterMatch
 
 
@@ -25,19 +26,25 @@ def values_of(model: nn.Layer) -> dict[str, np.ndarray]:
 
 
 def facts_of(
-    model: nn.Layer, before: Mapping[str, np.ndarray], described: Callable[[str, paddle.Tensor], ParameterFacts]
+    model: nn.Layer,
+    before: Mapping[str, np.ndarray],
+    other: Mapping[str, np.ndarray],
+    described: Callable[[str, paddle.Tensor], ParameterFacts],
 ) -> list[BufferFacts]:
     """Describe each of them.
 
     Args:
         before: their values before a step in training mode.
+        other: the values of a model that was built with another seed.
         described: describes a tensor of that name.
     """
     kept, tensors, after = _kept(model), buffers_of(model), values_of(model)
     return [
         BufferFacts(
             **vars(described(name, tensors[name])),
-            is_state=name in kept or not np.array_equal(value, after[name], equal_nan=value.dtype.kind == "f"),
+            # A tensor that the step computed anew is none, such as the weight under spectral norm.
+            is_state=name in kept or (tensors[name].is_leaf and not is_same(value, after[name])),
+            is_drawn=not is_same(value, other[name]),
         )
         for name, value in before.items()
     ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,21 @@ from paddle import nn
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
-from toolkit.parity.families.pair import buffers, choices, replaced
+from toolkit.parity.families.pair import buffers, calls, choices, replaced
 from toolkit.parity.families.pair.layout import Layout
-from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
+from toolkit.parity.families.pair.replaced import (
+    LIBRARIES,
+    PairDraws,
+    default_dtype,
+    in_axes_of_port,
+    keeps_double,
+    use,
+)
 from toolkit.parity.job import files, user_code
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.outputs import loss_and_logits
-from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
+from toolkit.parity.job.outputs import Computed, loss_and_logits, of_batches, of_one_batch
+from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap, batches_in
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, WHOLE
@@ -51,7 +58,7 @@ class PairStep(Step):
         self.dtype = dtype
         self.settings = job.training
         self.map = job.pair.map or PairMap()
-        self._has_loss = job.pair.has_loss
+        self._has_loss, self.forward_only = job.pair.has_loss, job.pair.forward_only
         self.module_of = {port: reference for reference, port in self.map.modules.items()}
         self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
@@ -68,9 +75,13 @@ class PairStep(Step):
         held = folder / "reference" / "buffers.safetensors"
         self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
         own = buffers.values_of(self.model)
-        self.constants = {f"buffer:{match.reference}": own[match.port] for match in self.map.buffers}
+        self.constants = {
+            f"buffer:{match.reference}": own[match.port]
+            for match in self.map.buffers
+            if match.reference not in self.map.drawn_buffers
+        }
         self._load()
-        self.model.train()
+        self.start()
 
     @staticmethod
     def leaks() -> list[str]:
@@ -96,8 +107,8 @@ class PairStep(Step):
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with self._in_its_dtype(), user_code.running(self.source):
-            output = computed(self.source, self.model, inputs)
-        return SimpleNamespace(loss=output.loss) if self._has_loss else output
+            output = computed(self.source, self.model, inputs, not self.forward_only)
+        return replace(output, logits=None) if self._has_loss else output
 
     @contextlib.contextmanager
     def _in_its_dtype(self) -> Iterator[None]:
@@ -105,9 +116,13 @@ class PairStep(Step):
         with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
             yield
 
-    def run(self, measure: Measure, watched: bool = True) -> None:
-        """As :meth:`.step.Step.run`, but start from the reference's buffers, and measure them after the step."""
+    def start(self) -> None:
+        """As :meth:`.step.Step.start`, from the reference's buffers."""
+        super().start()
         buffers.give(self.model, self.map.buffers, self.given_buffers)
+
+    def run(self, measure: Measure, watched: bool = True) -> None:
+        """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
         with user_code.running(self.source, alone=False):  # a backward of its own
             super().run(measure, watched)
         ours = buffers.values_of(self.model) if watched else {}
@@ -121,17 +136,35 @@ class PairStep(Step):
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         return {WHOLE: dict(self.batch)}
 
+    def evaluate(self, measure: Measure) -> None:
+        if not self.forward_only:  # else the step is that
+            super().evaluate(measure)
+
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         return True
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> PairDraws:
-        return PairDraws(recorded, self.rates, self.map.draws, *arguments)
+        return PairDraws(recorded, self.rates, self.map, *arguments)
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
         assert isinstance(draws, PairDraws)
         with use(draws):
             yield
+
+    @contextlib.contextmanager
+    def watched_calls(self, draws: RecordedDraws, over: Sender) -> Iterator[calls.Calls]:
+        """Inside the ``with`` block, hand over every call of a function of Paddle's."""
+        of_paddle = {name for name, layer in self.model.named_sublayers() if is_of_paddle(layer)}
+
+        def running() -> str:
+            name = draws.stack.module
+            return self.module_of.get(name, f"port {name}") if name in of_paddle else ""
+
+        watching = calls.Calls(over, running)
+        with calls.watch(watching):
+            yield watching
+        over.say("computed_by", watching.computed_by)
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
@@ -140,14 +173,20 @@ class PairStep(Step):
             tensor = first_tensor(output)
             if tensor is not None:
                 called = self.name_of(called)
-                measure(called, self._laid_out(called, tensor.numpy()))
+                measure(called, self.laid_out(called, tensor.numpy()))
 
         return left
 
-    def _laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Return an output in the reference's shape if it has as many elements: B x T x D may be B*T x D there."""
-        shape = self.map.shapes.get(TensorName.parse(name).module, value.shape)
+    def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Return an output, or its gradient, in the reference's axes and, if it has as many elements, in its shape:
+        B x T x D may be B*T x D there."""
+        module = TensorName.parse(name).module
+        axes, shape = self.map.axes.get(module, ()), self.map.shapes.get(module, value.shape)
+        value = value.transpose(axes) if value.ndim == len(axes) else value
         return value.reshape(shape) if math.prod(shape) == value.size else value
+
+    def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        return in_axes_of_port(value, self.map.axes.get(TensorName.parse(name).module, ()), shape)
 
     def name_of(self, called: str) -> str:
         """Return the reference's name for what is named after a module of the port."""
@@ -163,6 +202,8 @@ class PairStep(Step):
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Make the job's updates with Paddle's AdamW and the reference's gradients."""
+        if self.forward_only:
+            return
         settings = self.settings
         schedule = [_rate(settings, update) for update in range(1, job.updates + 1)]
         adamw = paddle.optimizer.AdamW(
@@ -193,15 +234,16 @@ class PairStep(Step):
         held = {match.reference: match.port.rpartition(".")[0] for match in matches}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
-        for path, layer in layers.items():  # which may draw where the reference does not
-            if isinstance(layer, nn.Dropout) and path not in found:
+        of_port = {name.rpartition(".")[0] for name, _ in self.model.named_parameters()}
+        for path, layer in layers.items():  # which the reference may lack
+            if (path in of_port or isinstance(layer, nn.Dropout)) and path not in found:
                 found[path] = place_of(layers, path)
         loss = getattr(self.source, "loss", type(self.model).forward)
         called = getattr(loss, "__qualname__", "loss")
         where = line_of(loss, "") or ""
-        found["logits"] = Place(called, _from_here(where))
-        found["loss"] = Place(called, _from_here(line_of(loss, LOSS) or where))
-        own = Place(type(self.model).__name__, _from_here(line_of(type(self.model), r"class ") or ""))
+        found["logits"] = Place(called, where)
+        found["losses"] = found["loss"] = Place(called, line_of(loss, LOSS) or where)
+        own = Place(type(self.model).__name__, line_of(type(self.model), r"class ") or "")
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
 
@@ -247,13 +289,13 @@ def scaled_gradients(
 # -- the user's file ------------------------------------------------------------------------------------------------
 
 
-def built(source: Any, job: Job) -> nn.Layer:
-    """Return what a side's ``build`` gives.
+def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
+    """Return what a side's ``build`` gives, with the job's seed or another.
 
     Raises:
         UserCodeError: it raises, or gives no Paddle layer, or one that it has given before.
     """
-    paddle.seed(job.seed)
+    paddle.seed(job.seed if seed is None else seed)
     with user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")
@@ -262,21 +304,29 @@ def built(source: Any, job: Job) -> nn.Layer:
     return model
 
 
-def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) -> Any:
-    """Return a model's output with its ``loss``: by the file's own function; else the model's
-    (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against ``labels``."""
+def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool = True) -> Computed:
+    """Return what a model computes on a step's batches (:func:`.pair.batches_in`). The loss is that of the file's own
+    function; else the model's (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against
+    ``labels``."""
+    return of_batches([_computed(source, model, batch, needs_loss) for batch in batches_in(inputs)])
+
+
+def _computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool) -> Computed:
+    def is_tensor(one: Any) -> bool:
+        return isinstance(one, paddle.Tensor)
+
     if hasattr(source, "loss"):
-        return SimpleNamespace(loss=source.loss(model, inputs))
-    loss, logits = loss_and_logits(model(**inputs), lambda one: isinstance(one, paddle.Tensor))
-    if loss is not None:
-        return SimpleNamespace(loss=loss, logits=logits)
+        return of_one_batch(source.loss(model, inputs), None, is_tensor)
+    loss, logits = loss_and_logits(model(**inputs), is_tensor)
+    if loss is not None or (not needs_loss and "labels" not in inputs):
+        return of_one_batch(loss, logits, is_tensor)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
             f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
-            "define loss(model, batch)"
+            "define loss(model, batch), or compare the forward alone (--forward-only)"
         )
     scores = logits.reshape([-1, logits.shape[-1]])
-    return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
+    return Computed(nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits)
 
 
 def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.Tensor]:
@@ -298,17 +348,17 @@ def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
     if around in layers:
         outer = type(layers[around])
         made = line_of(outer, rf"\b\w+\.{attribute}\b.*=") or line_of(outer, r"class ")
-    file = inspect.getsourcefile(type(layer)) or ""
-    defined = None if file.startswith(LIBRARIES) else line_of(type(layer), r"class ")
+    defined = None if is_of_paddle(layer) else line_of(type(layer), r"class ")
     where = ", ".join(filter(None, [made, defined and f"class at {defined}"]))
-    return Place(type(layer).__name__, _from_here(where))
+    return Place(type(layer).__name__, where)
 
 
-def _from_here(where: str) -> str:
-    """Return lines of the user's files, relative to the current folder."""
-    return where.replace(f"{os.getcwd()}{os.sep}", "")
+def is_of_paddle(layer: nn.Layer) -> bool:
+    """Whether a layer's class is Paddle's own."""
+    return (inspect.getsourcefile(type(layer)) or "").startswith(LIBRARIES)
 
 
 replaced.install()
 choices.install()
+calls.install()
 STEP = PairStep

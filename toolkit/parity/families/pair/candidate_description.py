@@ -16,6 +16,7 @@ from toolkit.parity.families.pair.buffers import facts_of, values_of
 from toolkit.parity.families.pair.candidate import as_tensors, built, computed
 from toolkit.parity.families.pair.replaced import DrawsInOrder, use
 from toolkit.parity.job import files, user_code
+from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts, batch_of
 from toolkit.parity.measure.naming import TensorName
@@ -46,15 +47,19 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
         tensor = first_tensor(output) if name and not parsed.call else None
         if tensor is not None:
             shape = tuple(tensor.shape) if tensor.is_floating_point() else None
-            modules.append(ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer, masked))))
+            modules.append(
+                ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer, masked)), _layout(layer))
+            )
 
     draws = DrawsInOrder()
-    model.train()
+    needs_loss = not job.pair.forward_only
+    model.train() if needs_loss else model.eval()
     before = values_of(model)
+    other = values_of(built(source, job, job.seed + 1)) if may_be_drawn(before) else before
     with use(draws), watch(model, draws.stack, left), masks_seen(model) as masked, user_code.running(source):
-        computed(source, model, batch)
+        computed(source, model, batch, needs_loss)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
-    described = facts_of(model, before, _Describing(model, order))
+    described = facts_of(model, before, other, _Describing(model, order))
     return Description([*parameters_of(model, order)], modules, draws.made, described)
 
 
@@ -97,6 +102,12 @@ def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
         yield "mask"
 
 
+def _layout(layer: nn.Layer) -> str:
+    """Return the layout of a convolution's data, a norm's or a pooling's."""
+    told = getattr(layer, "_data_format", None) or getattr(layer, "data_format", None)
+    return told if isinstance(told, str) and told[:1] == "N" else ""
+
+
 def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
     """Describe every parameter."""
     described = _Describing(model, order)
@@ -124,7 +135,7 @@ class _Describing:
         path, _, leaf = name.rpartition(".")
         layer = self.layers[path]
         role = next((role for role, kinds in ROLES if isinstance(layer, kinds)), "other")
-        transposed = role == "linear" and leaf == "weight" and value.ndim == 2
+        transposed = role == "linear" and leaf.startswith("weight") and value.ndim == 2
         shape = list(value.shape)
         return ParameterFacts(
             name=name,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,18 @@ from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
 from toolkit.parity.job import files, user_code
+from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.outputs import loss_and_logits
-from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, PairMap, ParameterFacts, batch_of
+from toolkit.parity.job.outputs import Computed, loss_and_logits, of_batches, of_one_batch
+from toolkit.parity.job.pair import (
+    Description,
+    DrawFacts,
+    ModuleFacts,
+    PairMap,
+    ParameterFacts,
+    batch_of,
+    batches_in,
+)
 from toolkit.parity.job.results import ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
@@ -26,8 +35,9 @@ from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.buffers import buffers_of, facts_of
 from toolkit.parity.reference.choices import Choices
+from toolkit.parity.reference.clean import NanWatch
 from toolkit.parity.reference.optimizer import Optimizer
-from toolkit.parity.reference.points import Keep, ignore, to_numpy
+from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
@@ -51,13 +61,11 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 class PairStep(Step):
     """A step of a user's module."""
 
-    is_ported = False
-
     def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
         assert job.pair is not None
         self.source = user_code.load(job.pair.reference)
         self.map = job.pair.map or PairMap()
-        self._job, self._has_loss = job, job.pair.has_loss
+        self._job, self._has_loss, self.forward_only = job, job.pair.has_loss, job.pair.forward_only
         self._models: dict[torch.dtype, nn.Module] = {}
         self.epsilons: dict[str, float] = {}
         super().__init__(job, *given)
@@ -75,8 +83,8 @@ class PairStep(Step):
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         with user_code.running(self.source):
-            output = computed(self.source, self.model, inputs)
-        return SimpleNamespace(loss=output.loss) if self._has_loss else output
+            output = computed(self.source, self.model, inputs, not self.forward_only)
+        return replace(output, logits=None) if self._has_loss else output
 
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
@@ -99,7 +107,8 @@ class PairStep(Step):
             if parsed.kind == "gradient":
                 gradients[name] = value
                 return
-            ran.setdefault(parsed.module, len(ran))
+            if parsed.kind == "output":  # the loss is of no module, as the model's own parameters are
+                ran.setdefault(parsed.module, len(ran))
             keep_matched(name, value)
 
         keep_matched = self._of_matched(keep)
@@ -114,7 +123,8 @@ class PairStep(Step):
                 keep(f"buffer:{name}", value)
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
-        super().evaluate(self._of_matched(keep), nudge)
+        if not self.forward_only:  # else the step is that
+            super().evaluate(self._of_matched(keep), nudge)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         return {WHOLE: self._inputs()}
@@ -124,6 +134,8 @@ class PairStep(Step):
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
+        if self.forward_only:
+            return
         optimizer = Optimizer(self.model, self.settings, decayed=[name for name, _ in self.model.named_parameters()])
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
@@ -135,12 +147,30 @@ class PairStep(Step):
                 if parameter.requires_grad:
                     keep(numbered(f"updated:{name}", number), to_numpy(parameter))
 
+    def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
+        """As :meth:`.step.Step.trace`, through the points that the port has, too."""
+        points.only = self._is_matched
+        super().trace(dtype, points, nudge)
+
+    def _is_matched(self, name: str) -> bool:
+        parsed = TensorName.parse(name)
+        if parsed.kind == "input" and parsed.module in self.map.axes:
+            return False  # which order the axes of an input have, nobody says
+        return parsed.kind not in ("output", "input") or parsed.module in self.map.modules
+
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         return replace(
             super().facts(records),
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
+            first_nan=self._first_nan() if any(record.rms is None for record in records.values()) else "",
             choice_moved=self._moved(lambda draws: draws.choices_moved),
         )
+
+    def _first_nan(self) -> str:
+        """Return the operation that is the first to give NaN in R64, with its line."""
+        with NanWatch() as watch:
+            self.run("float64", ignore)
+        return watch.first
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
@@ -157,13 +187,16 @@ class PairStep(Step):
         return keep_matched
 
 
-def built(source: Any, job: Job, dtype: torch.dtype = torch.float32) -> nn.Module:
+def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int | None = None) -> nn.Module:
     """Return what a side's ``build`` gives in a dtype, with eager attention where the module accepts that setting.
+
+    Args:
+        seed: by default the job's.
 
     Raises:
         UserCodeError: it raises, or gives no torch module, or one that it has given before.
     """
-    torch.manual_seed(job.seed)
+    torch.manual_seed(job.seed if seed is None else seed)
     with eager_attention(), computing_in(dtype), user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Module, "torch.nn.Module")
@@ -232,21 +265,29 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
     return given
 
 
-def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """Return a model's output with its ``loss``: by the file's own function; else the model's
-    (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against ``labels``."""
+def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True) -> Computed:
+    """Return what a model computes on a step's batches (:func:`.pair.batches_in`). The loss is that of the file's own
+    function; else the model's (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against
+    ``labels``."""
+    return of_batches([_computed(source, model, batch, needs_loss) for batch in batches_in(inputs)])
+
+
+def _computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool) -> Computed:
+    def is_tensor(one: Any) -> bool:
+        return isinstance(one, torch.Tensor)
+
     if hasattr(source, "loss"):
-        return SimpleNamespace(loss=source.loss(model, inputs))
-    loss, logits = loss_and_logits(model(**inputs), lambda one: isinstance(one, torch.Tensor))
-    if loss is not None:
-        return SimpleNamespace(loss=loss, logits=logits)
+        return of_one_batch(source.loss(model, inputs), None, is_tensor)
+    loss, logits = loss_and_logits(model(**inputs), is_tensor)
+    if loss is not None or (not needs_loss and "labels" not in inputs):
+        return of_one_batch(loss, logits, is_tensor)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
             f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
-            "define loss(model, batch)"
+            "define loss(model, batch), or compare the forward alone (--forward-only)"
         )
     scores = logits.reshape(-1, logits.shape[-1])
-    return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
+    return Computed(nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits)
 
 
 # -- before the two are compared ------------------------------------------------------------------------------------
@@ -265,14 +306,16 @@ def run(job: Job, folder: Path) -> Description:
     exact = exact_buffers(built(source, job, torch.float64), model) if buffers else {}
     given = {name: to_numpy(exact[name]) for name in buffers}
     files.write_tensors(folder / "reference" / "buffers.safetensors", given)
+    other = buffers_of(built(source, job, seed=job.seed + 1)) if may_be_drawn(buffers) else buffers
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
     kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
     draws = _InOrder(job.seed)
-    model.train()
+    needs_loss = not job.pair.forward_only
+    model.train(needs_loss)
 
-    def loss_with(drawn: Draws, keep: Keep) -> float:
+    def loss_with(drawn: Draws, keep: Keep) -> float | None:
         recorder = Recorder(model, drawn, keep)
         note = getattr(drawn, "note_other", None)
         with (
@@ -282,13 +325,14 @@ def run(job: Job, folder: Path) -> Description:
             Choices(recorder, note),
             user_code.running(source),
         ):
-            return float(computed(source, model, batch).loss.detach())
+            loss = computed(source, model, batch, needs_loss).loss
+        return None if loss is None else float(loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     named = dict(model.named_modules())
-    described = facts_of(model, buffers, lambda name, value: _described(named, order, name, value))
-    if loss == loss_with(_OtherNumbers(job.seed), ignore):
+    described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
+    if draws.made and loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
     return Description([*parameters_of(model, order)], modules, draws.made, described)
 
@@ -304,8 +348,11 @@ def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value
 def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
     """Describe every parameter."""
     modules = dict(model.named_modules())
-    for name, parameter in model.named_parameters():
-        yield _described(modules, order, name, parameter)
+    names: dict[torch.Tensor, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[parameter].append(name)
+    for parameter, (name, *others) in names.items():
+        yield replace(_described(modules, order, name, parameter), tied=others)
 
 
 def _described(
@@ -384,6 +431,7 @@ def changed_functions(recorder: Recorder) -> Iterator[None]:
     undo = [
         set_attribute(nn.functional, "relu", relu),
         set_attribute(torch, "relu", relu),
+        set_attribute(torch.Tensor, "relu", relu),
         set_attribute(nn.functional, "scaled_dot_product_attention", attention),
     ]
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,14 +21,24 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from toolkit.parity.candidate.places import shown
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job.handover import Sender
-from toolkit.parity.job.pair import DrawFacts
+from toolkit.parity.job.pair import DrawFacts, PairMap
 from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 #: Folders of code that belongs to no port.
-LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__file__).parents[1]))
+LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(paddle.__file__).parent, Path(__file__).parents[2]))
+
+
+def in_axes_of_port(value: np.ndarray, axes: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """Return a tensor of the reference in the port's shape.
+
+    Args:
+        axes: of the port's in the reference's order; empty if that is the same.
+    """
+    return (value.transpose(np.argsort(axes)) if value.ndim == len(axes) else value).reshape(shape)
 
 
 class PairDraws(RecordedDraws):
@@ -37,13 +48,13 @@ class PairDraws(RecordedDraws):
         self,
         tensors: Mapping[str, np.ndarray],
         rates: Mapping[str, float],
-        names: Mapping[str, str],
+        pair: PairMap,
         over: Sender | None = None,
         run: str = TRAINING,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(tensors, rates, ModuleStack(), over, run, order)
-        self.names = names
+        self.names, self.axes = pair.draws, pair.axes
 
     def name(self, kind: str) -> str:
         own = super().name(kind)
@@ -55,7 +66,14 @@ class PairDraws(RecordedDraws):
 
     def _take(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
         value = super()._take(name, self._shape_of(name, shape), what, rate)
-        return None if value is None else value.reshape(shape)
+        return None if value is None else in_axes_of_port(value, self.axes.get(name, ()), shape)
+
+    def signed(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        axes = self.axes.get(drawn, ())
+        if x.ndim != len(axes):
+            return super().signed(drawn, x, own)
+        there = super().signed(drawn, x.transpose(axes), own.transpose(axes))
+        return there.transpose([axes.index(axis) for axis in range(len(axes))])
 
     def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
         """Return the reference's shape of a draw if it has as many numbers, else the given one."""
@@ -80,7 +98,7 @@ class DrawsInOrder(PairDraws):
     """Draws of Paddle's own generator, and the order in which they were made."""
 
     def __init__(self) -> None:
-        super().__init__({}, {}, {})
+        super().__init__({}, {}, PairMap())
         self.made: list[DrawFacts] = []
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
@@ -274,7 +292,7 @@ def _widening(original: Callable) -> Callable:
         given.arguments["dtype"] = "float64"
         first = next(iter(given.arguments.values()))
         if isinstance(first, paddle.Tensor) and first.dtype == paddle.float64:
-            place = _calling_line()
+            place = calling_line(short=True)
             if place and place not in leaks:
                 leaks.append(place)
         return original(*given.args, **given.kwargs)
@@ -291,8 +309,16 @@ def _install_widening() -> None:
                 setattr(owner, name, _widening(function))
 
 
-def _calling_line() -> str:
-    frame: FrameType | None = sys._getframe(2)
+def calling_line(short: bool = False) -> str:
+    """Return ``file:line`` of the port's code that leads here; "" if none does.
+
+    Args:
+        short: give the file's name alone.
+    """
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         frame = frame.f_back
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    if frame is None:
+        return ""
+    file = Path(frame.f_code.co_filename)
+    return f"{file.name if short else shown(file)}:{frame.f_lineno}"

@@ -1,0 +1,105 @@
+"""Which function between two modules is wrong: what the reference computes somewhere is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolkit.parity.followup.functions import function_at_fault
+from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
+from toolkit.parity.measure.fingerprint import MINUS_INFINITY, distance, fingerprint
+
+DRAWN = np.random.default_rng(0).standard_normal((6, 8, 10))
+MOVED = DRAWN.transpose(1, 0, 2)
+
+
+def call(function: str, value: np.ndarray, inputs: tuple[int, ...] = (), layer: str = "") -> FunctionCall:
+    return FunctionCall(function, f"port.py:{function}", list(inputs), layer, fingerprint(value))
+
+
+def at_fault(
+    calls: list[FunctionCall], *reference: np.ndarray, error: float | None = 0.1, given: np.ndarray = DRAWN
+) -> str | None:
+    ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"output:out": len(calls) - 1})
+    theirs = [found for value in reference if (found := fingerprint(value))]
+    inputs = {"out": found} if (found := fingerprint(given)) else {}
+    found = function_at_fault("output:out", ours, Fingerprints(theirs, inputs), error)
+    return found and found.function
+
+
+def test_a_fingerprint_tells_other_numbers_from_another_order():
+    moved, rounded, other = (fingerprint(one) for one in (MOVED, DRAWN * (1 + 1e-9), DRAWN + 1e-3))
+    here = fingerprint(DRAWN)
+    assert here and moved and rounded and other
+    assert distance(here, moved)[0] > 0.1 and distance(here, moved)[1] < 1e-12
+    assert max(distance(here, rounded)) < 1e-8 and min(distance(here, other)) > 1e-5
+
+
+@pytest.mark.parametrize("value", [np.ones(5), np.zeros((2, 0)), np.array([True, False]), np.array([1.0, np.nan])])
+def test_what_says_nothing_has_no_fingerprint(value):
+    assert fingerprint(value) is None
+
+
+def test_what_a_mask_puts_in_place_of_minus_infinity_does_not_matter():
+    masked = [fingerprint(np.where(DRAWN > 0, DRAWN, low)) for low in (-np.inf, -1e9, 2 * MINUS_INFINITY)]
+    assert masked[0] is not None and masked == [masked[0]] * 3
+
+
+@pytest.mark.parametrize("size", [3, 2**14 + 1, 2**16])
+def test_a_large_tensor_is_told_from_one_with_another_element(size):
+    one = np.random.default_rng(1).standard_normal(size)
+    other = one.copy()
+    other[size // 2] += 5.0
+    here, there = fingerprint(one), fingerprint(other)
+    assert here and there and min(distance(here, there)) > 1e-4
+
+
+def test_the_first_function_whose_result_the_reference_lacks_is_named():
+    right, wrong = call("scale", DRAWN * 2), call("shift", DRAWN * 2 + 1, (0,))
+    last = call("linear", np.sin(DRAWN * 2 + 1), (1,), "out")
+    assert at_fault([right, wrong, last], DRAWN * 2, DRAWN * 3, np.sin(DRAWN * 3)) == "shift"
+
+
+def test_what_leads_to_a_right_result_is_right_though_the_reference_never_computes_it():
+    own_way = [call("square", DRAWN**2), call("sum", DRAWN**2 + DRAWN, (0,))]
+    wrong, last = call("shift", DRAWN + 1, (1,)), call("linear", DRAWN + 2, (2,), "out")
+    assert at_fault([*own_way, wrong, last], DRAWN**2 + DRAWN) == "shift"
+
+
+def test_what_the_wrong_tensor_is_not_computed_from_is_not_named():
+    assert at_fault([call("other", DRAWN + 5), call("shift", DRAWN + 1)], DRAWN) == "shift"
+
+
+def test_a_module_that_is_wrong_by_itself_is_no_function():
+    assert at_fault([call("scale", DRAWN), call("linear", DRAWN + 1, (0,), "out")], DRAWN) is None
+    assert at_fault([call("scale", DRAWN), call("act", DRAWN + 1, (0,), "act")], DRAWN) == "act"
+
+
+def test_right_numbers_in_the_wrong_order_are_named_by_what_moved_them():
+    moving = [call("scale", DRAWN), call("transpose", MOVED, (0,)), call("reshape", MOVED.reshape(8, 60), (1,))]
+    assert at_fault([*moving, call("linear", MOVED + 1, (2,), "out")], DRAWN, DRAWN + 1) == "transpose"
+    back = [*moving, call("tanh", np.tanh(DRAWN), (2,)), call("linear", MOVED + 1, (3,), "out")]
+    assert at_fault(back, DRAWN, np.tanh(DRAWN)) is None
+
+
+def test_a_shape_in_which_the_reference_has_another_order_is_named_before_what_is_computed_from_it():
+    split = call("reshape", DRAWN.reshape(6, 10, 8), (0,))
+    calls = [call("scale", DRAWN), split, call("matmul", DRAWN + 2, (1,)), call("linear", DRAWN + 3, (2,), "out")]
+    assert at_fault(calls, DRAWN, DRAWN.transpose(0, 2, 1)) == "reshape"
+    assert at_fault(calls, DRAWN, DRAWN.reshape(6, 10, 8)) == "matmul"
+
+
+def test_an_order_that_the_reference_has_elsewhere_is_wrong_as_a_modules_input():
+    calls = [call("reshape", MOVED.reshape(6, 8, 10)), call("linear", MOVED + 1, (0,), "out")]
+    assert at_fault(calls, MOVED, DRAWN) == "reshape"
+    assert at_fault(calls, MOVED, DRAWN, given=MOVED) is None
+
+
+def test_a_small_error_is_found_where_the_function_is_off_by_little():
+    calls = [call("scale", DRAWN * (1 + 1e-8)), call("linear", DRAWN + 1, (0,), "out")]
+    assert at_fault(calls, DRAWN, error=1e-8) == "scale"
+    assert at_fault(calls, DRAWN, error=None) is None
+
+
+def test_a_tensor_that_no_call_computed_has_no_function():
+    assert function_at_fault("output:out", ForcedInputDtype({}, {}, {}), Fingerprints(), 0.1) is None

@@ -1,0 +1,114 @@
+"""Pairs with several batches a step, several losses, and ports that only infer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toolkit.parity.job import outputs
+from toolkit.parity.job.pair import batches_in
+
+PAIR = Path(__file__).parents[1] / "pairs" / "batches"
+
+
+def gated(command_line, tmp_path, *words: object, without_loss: bool = False) -> tuple[int, set[str], str]:
+    """Run a gate; return its status, the names of what was compared, and what it printed."""
+    files = {}
+    for side in ("port", "reference"):
+        text = (PAIR / f"{side}.py").read_text()
+        files[side] = tmp_path / f"{side}.py"
+        files[side].write_text(text.partition("\n\n\ndef loss(")[0] + "\n" if without_loss else text)
+    sides = ("--port", files["port"], "--reference-model", files["reference"])
+    status, out, err = command_line("parity", *sides, *words, "--output", tmp_path / "out")
+    report = tmp_path / "out" / "cpu" / "parity.json"
+    names = {one["name"] for one in json.loads(report.read_text())["tensors"]} if report.exists() else set()
+    return status, names, out or err
+
+
+def test_every_batch_and_every_loss_is_compared(command_line, tmp_path):
+    status, names, out = gated(command_line, tmp_path)
+    assert status == 0, out
+    assert {"output:last", "output:last#1", "losses:batch 1", "losses:class of batch 2", "loss"} <= names
+    assert {"gradient:last.weight", "evaluation/losses:size of batch 1"} <= names
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("doubled", "DRIFT norm (LayerNorm, PORT:10)"),  # and not the model's own parameter, which is used before it
+        ("second", "DRIFT leaky_relu (PORT:18), on the way to output of last#1"),
+        ("size", "DRIFT abs (PORT:28), on the way to losses of size of batch 1"),
+    ],
+)
+def test_what_is_wrong_in_one_batch_or_loss_is_named(wrong, named, command_line, tmp_path):
+    status, _, out = gated(command_line, tmp_path, f"wrong={wrong}")
+    assert status == 1 and out.startswith(named.replace("PORT", str(tmp_path / "port.py"))), out
+
+
+@pytest.mark.parametrize("wrong", ["", "forward"])
+def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_line, tmp_path):
+    words = ("--forward-only", "labels=false", f"wrong={wrong}")
+    status, names, out = gated(command_line, tmp_path, *words, without_loss=True)
+    assert status == bool(wrong), out
+    assert names == {f"output:{module}{call}" for module in ("first", "norm", "last") for call in ("", "#1")}
+    assert "note: only the forward in evaluation mode was compared: no gradient, no update, no dropout" in out
+    assert not wrong or out.startswith(f"DRIFT leaky_relu ({tmp_path / 'port.py'}:18)")
+
+
+def test_of_one_batch_without_a_loss_the_scores_are_compared(command_line, tmp_path):
+    words = ("--forward-only", "labels=false", "batches=1")
+    status, names, out = gated(command_line, tmp_path, *words, without_loss=True)
+    assert status == 0 and "logits" in names and "loss" not in names, out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("labels=false",), "there are no logits and labels to make one of; define loss(model, batch), or compare the"),
+        (("batches=0",), "batch() gave no batch; it is to give one, and at most 16"),
+        (("batches=17",), "batch() gave more than 16 batches"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(words, said, command_line, tmp_path):
+    status, _, out = gated(command_line, tmp_path, *words, without_loss=True)
+    assert status == 2 and said in out
+
+
+def test_an_inferring_port_is_one_of_the_users(command_line):
+    status, _, err = command_line("parity", "--model", "ctrl", "--forward-only")
+    assert status == 2 and "--forward-only: is for a --port and a --reference-model of yours" in err
+
+
+def test_a_step_of_one_batch_keeps_its_names():
+    assert batches_in({"x": 1, "a/b": 2}) == [{"x": 1, "a/b": 2}]
+    assert batches_in({"1/x": 1, "1/a/b": 2, "2/x": 3}) == [{"x": 1, "a/b": 2}, {"x": 3}]
+
+
+class Scalar(float):
+    ndim = 0
+
+
+def test_several_scalars_are_losses_and_one_is_the_loss():
+    def is_tensor(one):
+        return isinstance(one, Scalar)
+
+    two = {"a": Scalar(1), "b": Scalar(2)}
+    assert outputs.loss_and_logits(two, is_tensor) == (two | {}, None)
+    assert outputs.loss_and_logits((Scalar(1), Scalar(2)), is_tensor)[0] == {"1": 1, "2": 2}
+    assert outputs.loss_and_logits({"loss": Scalar(3), **two}, is_tensor) == (3, None)
+    assert outputs.of_one_batch(two, None, is_tensor).loss == 3
+    assert outputs.of_one_batch(Scalar(5), None, is_tensor) == outputs.Computed(5)
+
+
+def test_what_is_recorded_of_the_forward_alone_is_replayed_so(command_line, tmp_path):
+    bundle = tmp_path / "bundle"
+    texts = {side: (PAIR / f"{side}.py").read_text().partition("\n\n\ndef loss(")[0] for side in ("reference", "port")}
+    for side, text in texts.items():
+        (tmp_path / f"{side}.py").write_text(text)
+    asked = ("--reference-model", tmp_path / "reference.py", "--forward-only", "labels=false", "--output", bundle)
+    assert command_line("parity", "record", *asked)[0] == 0
+    replayed = ("parity", "replay", bundle, "--port", tmp_path / "port.py", "--output", tmp_path / "out")
+    status, out, _ = command_line(*replayed)
+    assert status == 0 and "note: only the forward in evaluation mode was compared" in out, out

@@ -1,0 +1,137 @@
+"""Every call of Paddle's functions by a user's port: what it computes, from what, and at which line.
+
+Paddle has no dispatcher that Python can watch, as torch has one. Its operations are functions of ``paddle._C_ops`` and
+methods of its tensors, and these are replaced once, before the user's file is imported. While no run is watched, they
+are Paddle's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import _C_ops
+
+from toolkit.parity.families.pair.replaced import calling_line
+from toolkit.parity.job.handover import Sender
+
+#: Methods of a tensor that do not go through ``paddle._C_ops``.
+METHODS = (
+    *(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "div", "pow") for side in ("", "r")),
+    *(f"__{name}__" for name in ("floordiv", "mod", "matmul", "gt", "ge", "lt", "le", "eq", "ne")),
+    "__getitem__", "__setitem__", "clone", "detach",
+)  # fmt: skip
+
+#: What a report calls some of them.
+SHOWN = {"__getitem__": "indexing", "__setitem__": "assignment"}
+
+
+class Calls:
+    """Hands over the calls of one run.
+
+    Args:
+        over: is told of each.
+        layer: returns the reference's name of the layer of Paddle's own that is running, or "".
+
+    Attributes:
+        computed_by: tensor name -> number of the call that computed it.
+    """
+
+    def __init__(self, over: Sender, layer: Callable[[], str]) -> None:
+        self.over = over
+        self.layer = layer
+        self.computed_by: dict[str, int] = {}
+        self._count = 0
+        self._is_inside = False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the ``with`` block no call is handed over."""
+        before, self._is_inside = self._is_inside, True
+        try:
+            yield
+        finally:
+            self._is_inside = before
+
+    def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
+        """Call a function of Paddle's, and hand over what it returns."""
+        if self._is_inside:
+            return original(*args, **options)
+        inputs = [number for one in _tensors((*args, *options.values())) if (number := self._number(one)) is not None]
+        with self.paused():
+            result = original(*args, **options)
+            where, layer = calling_line(), self.layer()
+            for value in _tensors([args[0] if name == "__setitem__" else result]):
+                self.over.hand("call", SHOWN.get(name, name.strip("_")), _numbers(value), [where, inputs, layer])
+                value._call = (self, self._count)
+                self._count += 1
+        return result
+
+    def note(self, name: str, value: paddle.Tensor) -> None:
+        """Note the call that computed a tensor."""
+        if (number := self._number(value)) is not None:
+            self.computed_by[name] = number
+
+    def same(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
+        """Let a tensor come from where another does."""
+        value._call = getattr(as_this, "_call", None)
+
+    def _number(self, value: paddle.Tensor) -> int | None:
+        of, number = getattr(value, "_call", None) or (None, None)
+        return number if of is self else None
+
+
+_calls: Calls | None = None
+
+
+@contextlib.contextmanager
+def watch(calls: Calls) -> Iterator[None]:
+    """Inside the ``with`` block, hand over every call."""
+    global _calls
+    _calls = calls
+    try:
+        yield
+    finally:
+        _calls = None
+
+
+def install() -> None:
+    """Change Paddle once, before a user's file is imported."""
+    changed = {
+        id(function): _watched(name, function)
+        for name, function in vars(_C_ops).items()
+        if inspect.isbuiltin(function) and not name.startswith("_")
+    }
+    modules = [one for name, one in sys.modules.items() if name.startswith("paddle") and "pir" not in name]
+    for owner in (_C_ops, *modules, paddle.Tensor):
+        for name, function in list(vars(owner).items()):
+            if id(function) in changed:
+                setattr(owner, name, changed[id(function)])
+    for name in METHODS:
+        if (method := getattr(paddle.Tensor, name, None)) is not None:
+            setattr(paddle.Tensor, name, _watched(name, method))
+
+
+def _watched(name: str, original: Callable) -> Callable:
+    def call(*args: Any, **options: Any) -> Any:
+        return original(*args, **options) if _calls is None else _calls.call(name, original, args, options)
+
+    call.__name__ = name
+    return call
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[paddle.Tensor]:
+    for value in values:
+        if isinstance(value, paddle.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _numbers(value: paddle.Tensor) -> np.ndarray:
+    return value.detach().numpy() if value._is_initialized() and value.size else np.zeros(0)

@@ -1,0 +1,121 @@
+"""Which function of a user's port is wrong, if the fault lies between two modules.
+
+Modules have counterparts, functions have none: a port may compute an attention in another order, with other functions.
+But what it computes on the way is, mostly, something that the reference computes, too. So each result of the port is
+looked up among all of the reference's, by its fingerprint. A result that is found is right, and so is all that it is
+computed from. The first that is not right is the function at fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
+from toolkit.parity.measure.fingerprint import Fingerprint, distance
+from toolkit.parity.measure.naming import TensorName
+
+#: A result is found if it is closer than this part of the wrong tensor's own error, within the bounds.
+PART = 1e-3
+LEAST, MOST = 1e-12, 1e-5
+
+
+class Found(Enum):
+    """How a result is found in the reference."""
+
+    AS_IT_IS = 1
+    IN_ANOTHER_ORDER = 2
+    #: In its shape, the reference has the same numbers in another order alone.
+    MISPLACED = 3
+    NOT = 4
+    SAYS_NOTHING = 5
+
+
+def function_at_fault(
+    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None
+) -> FunctionCall | None:
+    """Return the call of a function that makes a tensor of the port wrong; None if that is the module itself, or not
+    known.
+
+    Args:
+        name: of the wrong tensor.
+        error: how far it is off, relative to its size; None if it has another shape.
+    """
+    last = ours.computed_by.get(name)
+    if last is None:
+        return None
+    within = MOST if error is None else min(MOST, max(LEAST, PART * error))
+    origins = _origins(ours.calls, last)
+    found = _found(ours.calls, origins, theirs.results, within)
+    right = {number for number in origins if found[number] not in (Found.NOT, Found.SAYS_NOTHING)}
+    for number in reversed(origins):
+        if number in right:
+            right.update(ours.calls[number].inputs)
+    wrong = next((number for number in origins if found[number] is Found.NOT and number not in right), None)
+    module = TensorName.parse(name).module
+    if wrong is not None and (ours.calls[wrong].layer != module or not module):
+        misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)
+        return next(misplaced, ours.calls[wrong])
+    moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)
+    moved = moved if moved is not None and moved.layer != module else None
+    given, entered = _given(ours.calls, origins, module), theirs.inputs.get(module)
+    if given is None or given.result is None or entered is None or given.result.size != entered.size:
+        return moved
+    in_order, apart = distance(given.result, entered)
+    if in_order <= within:
+        return None  # the module is wrong itself
+    return moved or (given if apart <= within else None)
+
+
+def _given(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
+    """Return the call that computes the input of a module of Paddle's own; None if that is not known."""
+    inside = next((number for number in origins if calls[number].layer == module), None)
+    return None if inside is None or not calls[inside].inputs else calls[calls[inside].inputs[0]]
+
+
+def _origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
+    """Return the calls that a result is computed from, itself included, in the order of execution."""
+    seen: set[int] = set()
+    left = [last]
+    while left:
+        if (number := left.pop()) not in seen:
+            seen.add(number)
+            left += calls[number].inputs
+    return sorted(seen)
+
+
+def _found(
+    calls: Sequence[FunctionCall], numbers: Iterable[int], theirs: Sequence[Fingerprint], within: float
+) -> dict[int, Found]:
+    by_size: dict[int, list[Fingerprint]] = defaultdict(list)
+    for one in theirs:
+        by_size[one.size].append(one)
+
+    def looked_up(result: Fingerprint | None) -> Found:
+        if result is None:
+            return Found.SAYS_NOTHING
+        alike = {
+            (one.shape == result.shape, in_order <= within)
+            for one in by_size[result.size]
+            for in_order, apart in [distance(result, one)]
+            if apart <= within
+        }
+        if not alike:
+            return Found.NOT
+        if (True, False) in alike and (True, True) not in alike:
+            return Found.MISPLACED
+        return Found.AS_IT_IS if any(in_order for _, in_order in alike) else Found.IN_ANOTHER_ORDER
+
+    return {number: looked_up(calls[number].result) for number in numbers}
+
+
+def _moved(calls: Sequence[FunctionCall], found: dict[int, Found], numbers: Sequence[int]) -> FunctionCall | None:
+    """Return the first call that puts right numbers in an order that the reference has nowhere; None if there is
+    none."""
+    for number in numbers:
+        if found[number] in (Found.IN_ANOTHER_ORDER, Found.MISPLACED, Found.SAYS_NOTHING):
+            earlier = _moved(calls, found, calls[number].inputs)
+            if earlier is not None or found[number] is not Found.SAYS_NOTHING:
+                return earlier or calls[number]
+    return None
