@@ -22,19 +22,19 @@ from toolkit.errors import ToolkitError, UserError
 from toolkit.machine import allocator, interruption
 from toolkit.machine.home import give_libraries_a_home
 from toolkit.machine.install import REFERENCE_PYTHON
-from toolkit.parity.command import COMMANDS
+from toolkit.parity.command import COMMANDS, console
 from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
-KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (a text a line) file"
-OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
+KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (one text per line) file"
+OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 70 what nobody foresaw, and
-    130, 143 or 129 where Ctrl-C, SIGTERM or SIGHUP has asked for the end."""
+    """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 70 an unforeseen failure, and
+    130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP."""
     begun = False
     try:
         begun = interruption.begin()
@@ -99,7 +99,7 @@ class Settings:
     """The options that stand before the command.
 
     Attributes:
-        debug: show the traceback of a failure that nobody foresaw.
+        debug: show the traceback of an unforeseen failure.
     """
 
     debug: bool = False
@@ -128,7 +128,7 @@ def _stdout_failed() -> bool:
 
 
 class FiniteRange(click.FloatRange):
-    """A range of numbers; nan, which is beyond no bound, and inf are none."""
+    """A range of finite numbers. It refuses inf, and nan, which compares as within any bounds."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         number = super().convert(value, parameter, context)
@@ -138,7 +138,7 @@ class FiniteRange(click.FloatRange):
 
 
 class TwoWords(click.Group):
-    """A group in which a command's name may be two words, the first of which is a command as well."""
+    """A group whose command names may have two words, of which the first is a command too."""
 
     def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
         name = " ".join(arguments[:2])
@@ -155,7 +155,7 @@ class TwoWords(click.Group):
 
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """What a shell may go on with where a recipe's key is begun."""
+    """Return the completions of a key of the recipe."""
     from toolkit.recipe.load import keys
 
     return [f"{key}=" for key in keys() if key.startswith(begun)]
@@ -167,7 +167,7 @@ OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shel
 
 @click.group(cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show the traceback of a failure that nobody foresaw.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an unforeseen failure.")
 @click.pass_obj
 def toolkit(settings: Settings, debug: bool) -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
@@ -178,10 +178,10 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @toolkit.command(epilog=OVERRIDES_HELP)
 @click.argument("recipe", type=click.Path(path_type=Path))
 @OVERRIDES
-@click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
-@click.option("--new", is_flag=True, help="Where the run folder is taken, train into the next: runs/x-2, runs/x-3, ...")
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on the CPUs here.")
-@click.option("--gpus", metavar="0,1", help="Train with a process on each of these GPUs.")
+@click.option("--skip-parity", metavar="REASON", help="Train without the gate. The run records this reason.")
+@click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on this machine's CPUs.")
+@click.option("--gpus", metavar="0,1", help="Train with one process on each of these GPUs.")
 def finetune(
     recipe: Path,
     overrides: tuple[str, ...],
@@ -190,9 +190,8 @@ def finetune(
     processes: int | None,
     gpus: str | None,
 ) -> int:
-    """Prove the port equal, then train as RECIPE says."""
+    """Check the port against the reference, then train as RECIPE says."""
     from toolkit.recipe.load import load_recipe
-    from toolkit.terminal.console import LiteralConsole
 
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
@@ -206,12 +205,12 @@ def finetune(
         folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
         reason = [] if skip_parity is None else ["--skip-parity", skip_parity]
         arguments = [*reason, "--", str(recipe), *here, *folder]
-        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, LiteralConsole())
+        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console())
 
     with collector.paused():
         from toolkit.finetune.finetune import finetune as run
 
-    run(checked, skip_parity, LiteralConsole())
+    run(checked, skip_parity, console())
     return 0
 
 
@@ -221,12 +220,18 @@ for command in (*COMMANDS, bench):
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True)
+@click.option(
+    "--split",
+    type=click.Choice(["test", "validation"]),
+    default="test",
+    show_default=True,
+    help="The split to measure.",
+)
 @click.option(
     "--squad",
     type=(click.Path(path_type=Path), click.Path(path_type=Path)),
     metavar="DATASET PREDICTIONS",
-    help="In place of RUN: score a predictions file against a data set, both in SQuAD's format.",
+    help="Instead of RUN, score a predictions file against a data set, both in SQuAD's format.",
 )
 def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> None:
     """Measure the best model of the run folder RUN, or any system's answers to SQuAD."""
@@ -236,30 +241,33 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
     if run is None or squad is not None:
         raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
     from toolkit.commands.predict import evaluate as measure
-    from toolkit.terminal.console import LiteralConsole
 
-    measure(_run_folder(run), LiteralConsole(), split)
+    measure(_run_folder(run), console(), split)
 
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--text", "texts", multiple=True, help="A text to classify; may be given several times.")
-@click.option("--text-pair", "pairs", multiple=True, help="Of a run that reads two texts, the second of each --text.")
-@click.option("--question", help="A question, with --context.")
-@click.option("--context", metavar="FILE", help="A text file that holds the answer, or - for the standard input.")
+@click.option("--text", "texts", multiple=True, help="A text to classify. May be given several times.")
+@click.option("--text-pair", "pairs", multiple=True, help="The second text for each --text, if the run reads two.")
+@click.option("--question", help="A question. Needs --context.")
+@click.option("--context", metavar="FILE", help="The text file to find the answer in, or - for the standard input.")
 @click.option("--input", "source", metavar="FILE", type=click.Path(path_type=Path), help=f"Label each row of {KINDS}.")
 @click.option(
-    "--output", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where they go, with --input."
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to write the labelled rows to.",
 )
-@click.option("--text-column", help="The column of --input to label; by default the recipe's data.text.")
-@click.option("--text-pair-column", help="The column of the second texts; by default the recipe's data.text.")
-@click.option("--question-column", help="The column of the questions; by default the recipe's data.question.")
-@click.option("--context-column", help="The column of the contexts; by default the recipe's data.context.")
-@click.option("--encoding", help="Of --input; by default the recipe's data.encoding.")
-@click.option("--delimiter", help="What parts the columns of a csv --input; by default the recipe's data.delimiter.")
-@click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
+@click.option("--text-column", help="The column to label. Default: the recipe's data.text.")
+@click.option("--text-pair-column", help="The column of the second texts. Default: the recipe's data.text.")
+@click.option("--question-column", help="The column of the questions. Default: the recipe's data.question.")
+@click.option("--context-column", help="The column of the contexts. Default: the recipe's data.context.")
+@click.option("--encoding", help="The encoding of --input. Default: the recipe's data.encoding.")
+@click.option("--delimiter", help="The column separator of a csv --input. Default: the recipe's data.delimiter.")
+@click.option("--overwrite", is_flag=True, help="Replace --output if it exists.")
 @click.option(
-    "--spreadsheet-safe", is_flag=True, help="Put ' before a csv --output's cells that spreadsheets run as formulas."
+    "--spreadsheet-safe", is_flag=True, help="Put ' before csv cells that spreadsheets would run as formulas."
 )
 def predict(
     run: Path,
@@ -269,89 +277,113 @@ def predict(
     context: str | None,
     **of_a_file: Any,
 ) -> None:
-    """Ask the best model of RUN: about what is given here, or about each row of a file."""
-    from toolkit.terminal.console import LiteralConsole
+    """Predict with the best model of RUN, for the given texts or for each row of a file."""
 
     if any(of_a_file.values()):
         from toolkit.commands.label_file import label_file
 
         if texts or pairs or question or context:
             raise UserError("--input: cannot be combined with --text, --text-pair, --question or --context")
-        label_file(_run_folder(run), LiteralConsole(), **of_a_file)
+        label_file(_run_folder(run), console(), **of_a_file)
         return
     from toolkit.commands.predict import predict as ask
 
     if pairs and len(pairs) != len(texts):
-        raise UserError(f"--text-pair: {len(pairs)} given, and {len(texts)} of --text; each text has one")
+        raise UserError(f"--text-pair: {len(pairs)} given for {len(texts)} --text; each text needs one")
     text = None if context is None else _read_text(context)
     given = list(zip(texts, pairs, strict=True)) if pairs else list(texts)
-    ask(_run_folder(run), LiteralConsole(), texts=given, question=question, context=text)
+    ask(_run_folder(run), console(), texts=given, question=question, context=text)
 
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--control", metavar="CODE", help="Where texts have them, the control code; by default the first of RUN.")
-@click.option("--prompt", default="", help="The words to go on from.")
-@click.option("--length", type=click.IntRange(1), default=100, show_default=True, help="New tokens, at most.")
-@click.option("--temperature", type=FiniteRange(0, min_open=True), help="Sample; below 1 prefers the probable.")
-@click.option("--top-k", type=click.IntRange(1), help="Sample from the K most probable tokens.")
-@click.option("--top-p", type=FiniteRange(0, 1, min_open=True), help="Sample from the most probable share P.")
-@click.option("--repetition-penalty", type=FiniteRange(0, min_open=True), help="Default: the model's own.")
-@click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="Beam search with so many beams.")
+@click.option("--control", metavar="CODE", help="The control code of the text. Default: the first of RUN.")
+@click.option("--prompt", default="", help="The text to continue.")
+@click.option(
+    "--length", type=click.IntRange(1), default=100, show_default=True, help="The maximum number of new tokens."
+)
+@click.option(
+    "--temperature",
+    type=FiniteRange(0, min_open=True),
+    help="Sample at this temperature; below 1 favours probable tokens.",
+)
+@click.option("--top-k", type=click.IntRange(1), help="Sample from this many of the most probable tokens.")
+@click.option(
+    "--top-p",
+    type=FiniteRange(0, 1, min_open=True),
+    help="Sample from the most probable tokens that together have this probability.",
+)
+@click.option(
+    "--repetition-penalty",
+    type=FiniteRange(0, min_open=True),
+    help="Make repeated tokens less probable. Default: the model's own.",
+)
+@click.option(
+    "--beams", type=click.IntRange(1), default=1, show_default=True, help="The number of beams of beam search."
+)
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the samples.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the sampling.")
 def generate(run: Path, **options: Any) -> None:
-    """Let the language model of RUN go on from a prompt, under a control code if it knows any.
+    """Continue a prompt with the language model of RUN, under a control code if it knows any.
 
-    Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
+    It takes the most probable token each time, unless --temperature, --top-k or --top-p asks for samples.
     """
     from toolkit.commands.generate import generate_text
-    from toolkit.terminal.console import LiteralConsole
 
-    generate_text(_run_folder(run), LiteralConsole(), **options)
+    generate_text(_run_folder(run), console(), **options)
 
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="A new file; by default report.html.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A new file to write. Default: report.html in RUN.",
+)
 def report(run: Path, output: Path | None) -> None:
-    """Make report.html of the run folder RUN anew: curves, mistakes, what it was made of.
+    """Write report.html of the run folder RUN again: curves, mistakes, recipe and versions.
 
-    Predictions of the best model that the folder lacks are computed and written, too.
+    If the folder lacks predictions of the best model, they are computed and written too.
     """
     from toolkit.commands.report import remake_report
-    from toolkit.terminal.console import LiteralConsole
 
-    remake_report(_run_folder(run), LiteralConsole(), output)
+    remake_report(_run_folder(run), console(), output)
 
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["hf", "paddle", "onnx"]), required=True, help="See below.")
-@click.option("--output", metavar="FOLDER", type=click.Path(path_type=Path), help="By default RUN/export/FORMAT.")
+@click.option(
+    "--format", "form", type=click.Choice(["hf", "paddle", "onnx"]), required=True, help="What to export for."
+)
+@click.option(
+    "--output",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The folder to write. Default: RUN/export/FORMAT.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
 def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
-    """Write the best model of RUN for use elsewhere, if it gives the port's logits there.
+    """Export the best model of RUN, if the export gives the port's logits.
 
-    hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime. What goes
-    in, what comes out, and how far it is from the port is in export.json.
+    hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime.
+    export.json lists the inputs, the outputs and the distance from the port.
     """
     from toolkit.commands.export.export import export_run
-    from toolkit.terminal.console import LiteralConsole
 
-    export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
+    export_run(_run_folder(run), form, output, overwrite, console())
 
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("repository", metavar="OWNER/NAME")
-@click.option("--private", is_flag=True, help="Make the repository private, if it is new.")
-@click.option("--revision", metavar="BRANCH", help="Push to this branch, made if need be; by default main.")
-@click.option("--message", help="Of the commit.")
-@click.option("--with-report", is_flag=True, help="report.html and the parity report, too. They quote the data.")
-@click.option("--despite-skipped-parity", is_flag=True, help="Push a run without the gate; its card says so.")
+@click.option("--private", is_flag=True, help="Make a new repository private.")
+@click.option("--revision", metavar="BRANCH", help="The branch to push to, created if missing. Default: main.")
+@click.option("--message", help="The commit message.")
+@click.option("--with-report", is_flag=True, help="Also upload report.html and the parity report. They quote the data.")
+@click.option("--despite-skipped-parity", is_flag=True, help="Push a run whose gate was skipped. Its card says so.")
 def push(run: Path, repository: str, **options: Any) -> None:
-    """Upload the best model of RUN and its card to the Hugging Face hub: no data, no checkpoints."""
+    """Upload the best model of RUN and its card to the Hugging Face hub. Data and checkpoints stay here."""
     from toolkit.commands.push import push_run
 
     for line in push_run(_run_folder(run), repository, **options):
@@ -360,29 +392,28 @@ def push(run: Path, repository: str, **options: Any) -> None:
 
 @toolkit.group()
 def recipe() -> None:
-    """Begin with a recipe, or look at one without running it."""
+    """List, copy, write, check and show recipes."""
 
 
 @recipe.command("list")
 def list_recipes() -> None:
-    """Show the recipes that ship, what each does and what it needs."""
+    """List the shipped recipes, what each does and what it needs."""
     from rich.table import Column, Table
 
     from toolkit.recipe.shipped import shipped
-    from toolkit.terminal.console import LiteralConsole
 
     table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
     for file in shipped():
         table.add_row(file.name, file.does, file.needs)
-    LiteralConsole().print(table)
-    click.echo("next: toolkit recipe copy NAME, or for data of yours: toolkit recipe new FILE")
+    console().print(table)
+    click.echo("next: toolkit recipe copy NAME; for your own data: toolkit recipe new FILE")
 
 
 @recipe.command("copy")
 @click.argument("name")
 @click.argument("target", type=click.Path(path_type=Path), required=False)
 def copy_recipe(name: str, target: Path | None) -> None:
-    """Copy the recipe NAME that ships to TARGET, a new file or a folder; by default to here."""
+    """Copy the shipped recipe NAME to TARGET, a new file or a folder. Default: the current folder."""
     from toolkit.recipe.shipped import copy_recipe as copy
 
     path = copy(name, target)
@@ -391,12 +422,18 @@ def copy_recipe(name: str, target: Path | None) -> None:
 
 @recipe.command("new")
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="A new file; by default called as DATA, here.")
-@click.option("--task", type=click.Choice(["classification", "question_answering", "language_modeling"]))
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="A new file. Default: DATA's name in the current folder."
+)
+@click.option(
+    "--task",
+    type=click.Choice(["classification", "question_answering", "language_modeling"]),
+    help="The task. Default: what fits the data.",
+)
 @click.option("--text", metavar="COLUMN", help="The column of the texts, for classification.")
 @click.option("--label", metavar="COLUMN", help="The column of the labels, for classification.")
 def new_recipe(data: Path, **options: Any) -> None:
-    """Look at DATA and write a recipe for it.
+    """Write a recipe for DATA.
 
     DATA is a table (csv, json, parquet; SQuAD's json), a text file, or a folder of them.
     """
@@ -412,10 +449,10 @@ def new_recipe(data: Path, **options: Any) -> None:
 @click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
 @OVERRIDES
 def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
-    """Find what is wrong with RECIPE, downloading nothing.
+    """Check RECIPE without downloading anything.
 
-    Checks the keys, the model's configuration, and the columns and labels of local data, and says what memory a run
-    takes.
+    It checks the keys, the model's configuration, and the columns and labels of local data. It also estimates the
+    memory of a run.
     """
     from toolkit.commands.recipe_check import check_data
     from toolkit.finetune.memory import memory_of_recipe
@@ -443,44 +480,44 @@ def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
 @toolkit.group(invoke_without_command=True)
 @click.pass_context
 def cache(context: click.Context) -> None:
-    """Show what is kept between runs, where, and how much it takes: tokens, tokenizers, rows, verdicts of gates.
+    """Show the cache: the tokens, tokenizers, rows and verdicts of gates that later runs use again.
 
     It is in $TOOLKIT_CACHE, or in .cache of the current folder.
     """
     if context.invoked_subcommand is None:
         from toolkit.commands.cache import show
         from toolkit.machine.runtime import cache_place
-        from toolkit.terminal.console import LiteralConsole
 
-        show(cache_place(), LiteralConsole())
+        show(cache_place(), console())
 
 
 @cache.command("clear")
-@click.option("--older-than", metavar="DAYS", type=FiniteRange(0), help="Only what was not used for so many days.")
+@click.option(
+    "--older-than", metavar="DAYS", type=FiniteRange(0), help="Remove only what was not used for this many days."
+)
 def clear_cache(older_than: float | None) -> int:
-    """Remove what the toolkit keeps between runs; what a run is using stays, and so does everything else.
+    """Remove the toolkit's cache, except what a run is using.
 
-    The hub's downloads lie elsewhere and are not touched.
+    The hub's downloads are elsewhere and stay.
     """
     from toolkit.commands.cache import clear, report_cleared
     from toolkit.machine.runtime import cache_place
-    from toolkit.terminal.console import LiteralConsole
 
-    return report_cleared(clear(cache_place(), older_than), cache_place(), LiteralConsole())
+    return report_cleared(clear(cache_place(), older_than), cache_place(), console())
 
 
 @toolkit.command()
-@click.option("--network", is_flag=True, help="Ask the hub whether it answers; without this nobody is called.")
+@click.option("--network", is_flag=True, help="Also ask whether the hub answers. Otherwise no network is used.")
 @click.option(
     "--reference-python",
     metavar="PATH",
     envvar=REFERENCE_PYTHON,
-    help="The Python that has torch, where it is not this one.",
+    help="The Python that has torch. Default: this one.",
 )
 def doctor(network: bool, reference_python: str | None) -> int:
-    """Look for what is wrong with this installation and this machine, and say how to mend it.
+    """Check this installation and this machine, and say how to fix what is wrong.
 
-    Exit status: 0 nothing that would stop a run, 1 a fault.
+    Exit status: 0 nothing would stop a run, 1 a fault would.
     """
     from toolkit.commands.doctor.doctor import diagnose
 
@@ -489,8 +526,6 @@ def doctor(network: bool, reference_python: str | None) -> int:
 
 def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
-    import json
-
     from toolkit.tasks.question_answering.scoring import score_files
 
     scores, missing = score_files(dataset, predictions)
@@ -509,7 +544,7 @@ def _read_text(path: str) -> str:
 
 
 def _in_next_folder(recipe: Any) -> Any:
-    """The recipe, with the first run folder in which it can run; which that is is said where it is another."""
+    """Return the recipe with the first free run folder, and name that folder if it is another."""
     from toolkit.machine.runtime import processes
     from toolkit.run_folder.folder import in_next_folder
 

@@ -13,7 +13,7 @@ def lines(head: str, length: int, rows: int) -> list[tuple[str, Any, str]]:
         ("n_head", 4, "heads of each layer"),
         ("dff", 512, "width of the feed-forward layers"),
         ("n_positions", 256, "the longest text"),
-        ("initializer_range", 0.08, "about 1 / sqrt(n_embd): at 0.02 the positions drown the tokens"),
+        ("initializer_range", 0.08, "about 1 / sqrt(n_embd): at 0.02 the positions dwarf the tokens"),
         ("resid_pdrop", 0.1, "dropout of what the layers add"),
         ("embd_pdrop", 0.1, "dropout of the embeddings"),
     ]

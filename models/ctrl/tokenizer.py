@@ -144,7 +144,7 @@ class CTRLTokenizer(Tokenizer):
         ids = self.encode(code)
         if len(ids) != 1 or ids[0] == self._unknown:
             pieces = " ".join(self.pieces(code)) if code.strip() else "nothing"
-            raise ValueError(f"{code!r} is no control code: the vocabulary has it not as one token ({pieces})")
+            raise ValueError(f"{code!r} is no control code: it is not one token of the vocabulary ({pieces})")
         return ids[0]
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:

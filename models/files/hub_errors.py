@@ -109,7 +109,7 @@ def explain_push(problem: BaseException, wanted: Wanted) -> HubError | None:
     if status == 401 and not logged_in():
         return _not_logged_in(wanted)
     if status == 401:
-        return HubError("token", f"cannot push to {wanted.id}: the hub does not know this token; log in anew: {LOGIN}")
+        return HubError("token", f"cannot push to {wanted.id}: the hub does not know this token; log in again: {LOGIN}")
     if status == 403 or (status == 404 and code == "RepoNotFound"):
         owner = wanted.id.partition("/")[0]
         why = f"this token may not write there ({said or 'no rights'})"
@@ -158,7 +158,7 @@ def _answered(response: Any, wanted: Wanted) -> HubError:
     if said.startswith("Invalid credentials"):
         refused = "the hub does not know the token that was sent with it: it is wrong or has expired"
         return HubError(
-            "token", f"cannot read {wanted.place}: {refused}; log in anew (hf auth login), or change HF_TOKEN"
+            "token", f"cannot read {wanted.place}: {refused}; log in again (hf auth login), or change HF_TOKEN"
         )
     if code == "RevisionNotFound":
         return HubError("revision", f"{_bare(wanted)} has no revision {wanted.revision or 'main'}{_revisions(wanted)}")
@@ -275,7 +275,7 @@ def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None
         return HubError(
             "corrupt",
             f"{_file(wanted)} came with another size than the hub announced; what came was removed: {AGAIN} to fetch "
-            "it anew",
+            "it",
         )
     # A connection never made is not one of these: ConnectTimeout, ConnectionError by MaxRetryError.
     stalled = any("Read timed out" in text for text in texts)
@@ -341,5 +341,5 @@ def corrupt(path: Path) -> HubError:
     return HubError(
         "corrupt",
         f"{named} came damaged: its checksum is not the one that the hub announced; it was removed: {AGAIN} to fetch "
-        "it anew",
+        "it",
     )

@@ -5,7 +5,9 @@ writes, sizes and scalars. It runs on the threads of Paddle's own matrix product
 a second thread team would wait for the cores on which the first one spins. Each thread takes its share of the length.
 
 Numba takes 0.15 GB and half a second even with its compilations cached. So it is only imported to compile. Its code is
-kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone.
+kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone. Numba's own
+``njit(parallel=True, cache=True)`` would make the raw addresses and this module, about 350 lines, unnecessary. They are
+kept since it would cost each process that memory and time, and the second thread team.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ def _keys(width: int, local_chunk: int) -> list[Line]:
         ("attention_head_size", width // 2, "width of a head"),
         ("feed_forward_size", 2 * width, "width of the feed-forward layer"),
         ("axial_pos_embds_dim", [width // 4, width * 3 // 4], "width of the position grid's rows and columns"),
-        ("axial_norm_std", 0.02, "the default of 1.0 drowns the tokens of new weights"),
-        ("initializer_range", round(width**-0.5 * 0.9, 2), "about 1 / sqrt(hidden_size): at 0.02 it learns late"),
-        ("lsh_attn_chunk_length", CHUNK, "LSH attention: positions of like hash that see each other"),
+        ("axial_norm_std", 0.02, "the default of 1.0 dwarfs the tokens of new weights"),
+        ("initializer_range", round(width**-0.5 * 0.9, 2), "about 1 / sqrt(hidden_size): at 0.02 learning starts late"),
+        ("lsh_attn_chunk_length", CHUNK, "LSH attention: positions of similar hash that see each other"),
         ("num_hashes", 1, "LSH rounds"),
         ("local_attn_chunk_length", local_chunk, "local attention: positions that see each other"),
     ]

@@ -105,7 +105,7 @@ def test_both_wheels_of_paddle_are_a_fault(tmp_path, monkeypatch):
         (["H100"], "", True, 1, None, "ok", "H100; Paddle sees 1"),
         (["H100"], "", False, 0, None, "warn", "Paddle's wheel is for the CPU"),
         ([], "", True, 0, None, "warn", "no driver (nvidia-smi) here"),
-        (["H100"], "", True, 0, None, "fault", "H100, of which Paddle sees none"),
+        (["H100"], "", True, 0, None, "fault", "H100; Paddle sees none of them"),
         (["H100"], "", True, 0, "", "warn", "hidden by CUDA_VISIBLE_DEVICES=''"),
         ([], "nvidia-smi: no devices were found", True, 0, None, "fault", "no devices were found"),
     ],
@@ -313,7 +313,7 @@ def test_an_installation_without_torch(venv):
     done = run_doctor(venv)
     found = rows(done)
     assert done.returncode == 1 and done.stderr == ""
-    assert found["reference"][:2] == ["fault", "torch is not installed, and so no gate can run"]
+    assert found["reference"][:2] == ["fault", "torch is not installed, so no gate can run"]
     assert "[reference]" in found["reference"][2] and "--reference-python" in found["reference"][2]
     assert {check: cells[0] for check, cells in found.items() if check != "reference"}["paddle"] == "ok"
     assert done.stdout.rstrip().endswith("1 fault, no warnings"), done.stdout

@@ -126,13 +126,13 @@ def test_a_model_that_differs_by_more_than_rounding_is_not_left(run, tmp_path, m
 def test_what_is_there_is_kept_unless_it_is_an_export_to_be_replaced(run, tmp_path):
     target = export_run(run, "hf", tmp_path / "hf", False, console())
     (target / "config.json").write_text("old")
-    with pytest.raises(UserError, match="is there already; add --overwrite"):
+    with pytest.raises(UserError, match="exists; add --overwrite"):
         export_run(run, "hf", target, False, console())
     export_run(run, "hf", target, True, console())
     assert (target / "config.json").read_text() != "old"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(UserError, match="is there and is no export; name another folder"):
+    with pytest.raises(UserError, match="exists and is not an export; name another folder"):
         export_run(run, "hf", tmp_path / "mine", True, console())
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "mine"}
 

@@ -178,8 +178,8 @@ def test_a_file_that_changes_meanwhile_is_not_labelled_in_part(run, tmp_path, mo
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--input", "a.csv"], "--output: missing; a file is labelled with both"),
-        (["--overwrite"], "--input: missing; a file is labelled with both"),
+        (["--input", "a.csv"], "--output: missing; --input and --output belong together"),
+        (["--overwrite"], "--input: missing; --input and --output belong together"),
         (["--input", "a.csv", "--output", "b.csv", "--text", "x"], "--input: cannot be combined with --text"),
         (["--input", "a.csv", "--output", "b.csv", "--question-column", "q"],
          "--question-column: is not read by a run of text classification, which takes --text-column"),

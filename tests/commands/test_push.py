@@ -147,7 +147,7 @@ def test_a_branch_a_message_a_private_repository_and_the_reports(hub, run, push)
     assert not hub.asked("/commit/") and not hub.asked("/lfs-upload/")
     repository.access = "public"
     status, _, (error,) = push(run, "team/secret", "--private")
-    assert status == 2 and "team/secret is there already and is public" in error
+    assert status == 2 and "team/secret exists and is public" in error
 
 
 def test_what_was_trained_without_the_gate_is_pushed_only_if_asked_for_and_the_card_says_so(hub, run, push):

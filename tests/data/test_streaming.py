@@ -198,8 +198,8 @@ def test_what_the_hub_does_not_give_and_a_split_without_a_limit_are_a_line(serve
     kept = len(list((home.parent / "cache").rglob("rows.arrow")))
     for lines, dataset, expected in [
         ("  limit: {train: 60}\n", "a/parquet",
-         ":7: data.limit.validation: missing: data.streaming fetches so many rows of the split validation; set it, or "
-         "data.splits: {validation: null}"),
+         ":7: data.limit.validation: missing: data.streaming needs the number of rows of the split validation to fetch"
+         "; set it, or data.splits: {validation: null}"),
         (LIMITS.replace("test: null", "test: tset"), "a/parquet",
          ":8: data.splits.test: a/parquet has no split tset; it has"),
         (LIMITS, "a/gated", ":5: data.dataset: the data set a/gated is gated: "),
@@ -217,7 +217,7 @@ def test_what_the_hub_does_not_give_and_a_split_without_a_limit_are_a_line(serve
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("  dataset: a/b\n  streaming: true\n", "data.limit.train: missing: data.streaming fetches so many rows of"),
+        ("  dataset: a/b\n  streaming: true\n", "data.limit.train: missing: data.streaming needs the number"),
         ("  dataset: cldr_languages\n  streaming: true\n", ":6: data.streaming: is for a hub data set, not for cldr"),
         ("  dataset: csv\n  streaming: true\n  files: {train: a.csv}\n", ":6: data.streaming: is for a hub data set"),
         ("  dataset: a/b\n  shuffle_buffer: 9\n", ":6: data.shuffle_buffer: is for data.streaming: true; remove it"),

@@ -212,7 +212,7 @@ def test_an_export_that_holds_something_else_is_not_replaced(run, tmp_path, capf
     (target / "notes.txt").write_text("mine")
     before = everything_in(target)
     assert leave("export", run, "--format", "hf", "--output", target, "--overwrite") == 2
-    assert "holds notes.txt, which is not of the export there" in capfd.readouterr().err
+    assert "holds notes.txt, which is not part of the export" in capfd.readouterr().err
     assert everything_in(target) == before
     (target / "notes.txt").unlink()
     assert leave("export", run, "--format", "hf", "--output", target, "--overwrite") == 0
@@ -224,7 +224,7 @@ def test_a_map_does_not_replace_one_that_was_corrected(tmp_path, capfd):
         (tmp_path / name).write_text("")
     pair = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
     assert leave("parity", "map", *pair, "-o", mapped) == 2
-    assert "map.yaml: is there already" in capfd.readouterr().err and mapped.read_text() == "corrected: by hand"
+    assert "map.yaml: exists" in capfd.readouterr().err and mapped.read_text() == "corrected: by hand"
 
 
 @pytest.mark.slow

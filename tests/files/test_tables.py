@@ -251,7 +251,7 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "link.csv").symlink_to(tmp_path / "in.csv")
     for name, overwrite, expected in [
-        ("there.csv", False, r"is there already; choose another output, or add --overwrite$"),
+        ("there.csv", False, r"exists; choose another output, or add --overwrite$"),
         ("in.csv", True, r"is the input"),
         ("link.csv", True, r"is the input"),
         ("folder.csv", True, r"is a folder"),

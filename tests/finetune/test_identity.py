@@ -146,7 +146,7 @@ def test_a_run_of_before_goes_on_with_a_note_and_is_written_down(begun):
     identity = (begun / "run/identity.json").read_bytes()
     (begun / "run/identity.json").unlink()
     said = go_on(begun)
-    assert "note   run has no identity.json, so changes of its data" in said and "resuming run after step" in said
+    assert "note   run has no identity.json, so later changes of its data" in said and "resuming run after step" in said
     assert (begun / "run/identity.json").read_bytes() == identity
 
 

@@ -221,10 +221,10 @@ def test_an_interrupted_run_goes_on_bit_for_bit_from_the_adapter_alone(
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("targets", "[qeury]", "train.lora.targets: 'qeury': no linear map of the model's layers is called so; they"),
-        ("targets", "[classifier.dense]", "train.lora.targets: 'classifier.dense': no linear map"),
+        ("targets", "[qeury]", "train.lora.targets: 'qeury': the model's layers have no such linear map; they"),
+        ("targets", "[classifier.dense]", "train.lora.targets: 'classifier.dense': the model's layers have no"),
         ("targets", "[]", "train.lora.targets: []: list should have at least 1 item"),
-        ("rank", "40", "train.lora.rank: 40 is no low rank beside maps of width 32; set less"),
+        ("rank", "40", "train.lora.rank: 40 is no low rank for maps of width 32; set a smaller"),
         ("rank", "0", "train.lora.rank: 0: input should be greater than 0"),
         ("alpha", "-1", "train.lora.alpha: -1: input should be greater than 0"),
         ("dropout", "1.0", "train.lora.dropout: 1.0: input should be less than 1"),

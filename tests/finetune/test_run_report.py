@@ -144,7 +144,7 @@ def test_a_folder_that_is_no_run_and_damaged_predictions_are_a_line(run, tmp_pat
         with pytest.raises(SystemExit) as left:
             cli.main(["report", str(folder)])
         error = capsys.readouterr().err
-        assert left.value.code == 2 and f"{file}: is damaged" in error and "toolkit report makes it anew" in error
+        assert left.value.code == 2 and f"{file}: is damaged" in error and "toolkit report writes it again" in error
         assert error.count("\n") == 1 and (folder / "report.html").read_bytes() == page_before
     with pytest.raises(SystemExit) as left:
         cli.main(["report", str(tmp_path)])
@@ -230,7 +230,7 @@ def test_the_page_can_be_read_by_ear(run):
     assert "train: " in pictures[0] and "best: step" in pictures[0]
     assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
     assert all("aria-hidden" in each or "role" in each for each in found.all("svg"))
-    for name in ("Learning curves", "Which labels are taken for which", "How good each label is", "Recipe", "Made of"):
+    for name in ("Learning curves", "Which labels are confused", "How good each label is", "Recipe", "Made of"):
         assert f">{name}</h2>" in text
     assert "hidden_size: 32" in found.text and "paddlepaddle" in found.text and "SHA-256" in found.text
 

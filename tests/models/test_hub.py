@@ -151,7 +151,7 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
         ("a/public", None, "hf_unknown"): (
             "token",
             "cannot read the model a/public: the hub does not know the token that was sent with it: it is wrong or has "
-            "expired; log in anew (hf auth login), or change HF_TOKEN",
+            "expired; log in again (hf auth login), or change HF_TOKEN",
         ),
         ("a/gated",): (
             "gated",
@@ -181,12 +181,12 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
         ("a/corrupt",): (
             "corrupt",
             "model.safetensors of the model a/corrupt at revision COMMIT came damaged: its checksum is not the one "
-            f"that the hub announced; it was removed: {again} to fetch it anew",
+            f"that the hub announced; it was removed: {again} to fetch it",
         ),
         ("a/size",): (
             "corrupt",
             "model.safetensors of the model a/size at revision COMMIT came with another size than the hub announced; "
-            f"what came was removed: {again} to fetch it anew",
+            f"what came was removed: {again} to fetch it",
         ),
         ("a/pointer",): (
             "UnreadableFile",
@@ -385,7 +385,7 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
         "a/public@v2": "5: data.revision: the data set a/public has no revision v2; it has main, and the commits at "
         f"{hub.endpoint}/datasets/a/public/commits/main",
         "a/size": "4: data.dataset: train.parquet of the data set a/size came with another size than the hub "
-        "announced; what came was removed: run the same command again to fetch it anew",
+        "announced; what came was removed: run the same command again to fetch it",
         "a/ill": "4: data.dataset: cannot read train.parquet of the data set a/ill: the hub answers 429 (slower); run "
         "the same command again later",
         **{

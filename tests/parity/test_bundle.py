@@ -263,7 +263,7 @@ def test_a_bundle_replaces_an_earlier_one_and_nothing_else(recorded, tmp_path, m
     assert files.sha256(tmp_path / "bundle/weights.safetensors") != first
     bundle.open_recording(tmp_path / "bundle")
     (tmp_path / "bundle/thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"holds thesis\.tex, which is not of the bundle there"):
+    with pytest.raises(UserError, match=r"holds thesis\.tex, which is not part of the bundle there"):
         bundle.record(request, tmp_path / "bundle", quiet())
     assert (tmp_path / "bundle/thesis.tex").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "notes"]

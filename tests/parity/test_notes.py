@@ -239,20 +239,20 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "choices-alone": (
         of_a_pair,
-        "the port chooses by size, sign or order in norm (round), and what the other side does there is not given to",
+        "the port chooses by size, sign or order in norm (round), and does not get the other side's choices there",
     ),
     "buffers-alone": (
         of_a_pair,
-        "the port alone holds positions, which is no state: no checkpoint holds it, and a step",
+        "only the port holds positions, which is no state: no checkpoint holds it, and a step",
     ),
     "buffers-drawn": (of_a_pair, "drawn at random when a side is built, so that both begin with the reference's: u, v"),
-    "zero-row": (zero_row, "row 1 of words.weight is zero, as new weights have it for a padding_idx: whether the port"),
+    "zero-row": (zero_row, "row 1 of words.weight is zero, as in new weights with a padding_idx. Only trained"),
     "accepted": (
         accepted,
         "2 differences are accepted by output:* (biased): up to 5.0e-01 of a tensor, 1.0e+00 at most",
     ),
-    "accepted-unused": (accepted, "loss is accepted (once), and nothing that it names differs any more"),
-    "accepted-unknown": (accepted, "no.such is accepted (typo), and nothing that is compared is called so"),
+    "accepted-unused": (accepted, "loss is accepted (once), but what it names no longer differs"),
+    "accepted-unknown": (accepted, "no.such is accepted (typo), but nothing that is compared has such a name"),
     "tokenizer-refused": (
         lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens("x", [1])]),
         "tokenizer: the reference cannot encode 1 of the texts; they were not compared",
@@ -264,7 +264,7 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "cancelled": (
         lambda: diagnosis.lost({NAME: record(1.0, 1.0)}, {}, [NAME]),
-        f"1 of the tensors that float32 says nothing of: zero by cancellation, the first of them {NAME};",
+        f"1 of the tensors in which float32 carries no information are zero by cancellation, the first of them {NAME};",
     ),
     "uninformative-bfloat16": (
         in_bfloat16,
@@ -273,14 +273,17 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "operations-unseen": (
         operations_unseen,
-        "in bfloat16 the operations were not judged one by one (the text is too long): one that is to stay in float32",
+        "in bfloat16 the operations were not judged one by one (the text is too long): an operation that wrongly",
     ),
     "lost": (
         lambda: diagnosis.lost({NAME: record(1.0)}, {}, [NAME]),
         "float32 loses 1 gradients, from transformer.h.1 down: neither saturated attention nor",
     ),
-    "streamed": (lambda: said_of(ReferenceResult(streamed=True)), "stage by stage; the optimizer's step,"),
-    "brief": (brief, "a model this large: what watching changes, and the port's own generator"),
+    "streamed": (
+        lambda: said_of(ReferenceResult(streamed=True)),
+        "stage by stage: the gate does not compare the optimizer's",
+    ),
+    "brief": (brief, "a model this large: the gate does not compare the step without hooks,"),
     "port-leaks": (
         lambda: said_of(leaks=["a.py:1", "b.py:2"]),
         "the port computes in float32 at a.py:1, b.py:2 although its model is float64;",
@@ -290,13 +293,13 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "1 parameters, 0 modules' outputs and 0 random draws of the two sides were matched; 1 of the parameters by a",
     ),
     "widened": (lambda: widened(48), "compared on 1 examples of the run and 4 made-up ones"),
-    "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones, too few for all"),
-    "one-update": (lambda: short_training(3, max_steps=1), "the run makes one update, and so did the gate: Adam's"),
+    "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones. These are too few"),
+    "one-update": (lambda: short_training(3, max_steps=1), "the run makes one update, and so did the gate. The"),
     "one-micro-batch": (
         lambda: short_training(2, gradient_accumulation_steps=4),
-        "the run accumulates 4 micro-batches of 2, and the gate had labels of 2 examples, which is one: how",
+        "the run accumulates 4 micro-batches of 2, but the gate had labels of 2 examples, which is one",
     ),
-    "not-remeasured": (not_remeasured, "all that differs is within 10 times its bound, which may be luck"),
+    "not-remeasured": (not_remeasured, "every difference is within 10 times its bound. That may be chance"),
 }
 
 
@@ -318,7 +321,7 @@ def test_a_gate_that_sees_all_of_the_training_has_no_note_of_it(examples, settin
 def test_what_the_run_does_otherwise_is_said_in_words():
     verdict = Verdict()
     verdict.note("not-run", what="it computes in bfloat16")
-    assert notes.text(verdict.notes[0]) == "the run does otherwise than this gate: it computes in bfloat16"
+    assert notes.text(verdict.notes[0]) == "the run differs from this gate: it computes in bfloat16"
 
 
 def test_how_often_the_rounding_was_measured_is_said_in_words(tmp_path, monkeypatch):

@@ -242,7 +242,7 @@ def test_one_fault_of_the_catalogue_is_tried_by_its_name(command_line):
     status, out, err = command_line("parity", "mutants", "--model", "ctrl", "--only", "ctrl-gelu")
     assert (status, err) == (0, "") and "1 of 1 faults caught, 1 named" in out
     status, _, err = command_line("parity", "mutants", "--model", "reformer", "--only", "ctrl-gelu")
-    assert (status, err) == (2, "error: --only ctrl-gelu: no fault of this model and dtype is called so\n")
+    assert (status, err) == (2, "error: --only ctrl-gelu: this model has no such fault in this dtype\n")
 
 
 @pytest.mark.parametrize("head", ["sequence_classification", "question_answering"])

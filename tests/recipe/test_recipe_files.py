@@ -48,8 +48,8 @@ def test_a_copy_is_the_recipe_and_names_nothing_but_what_it_ships_with(run, tmp_
     [
         (["ctrl_ml"], "ctrl_ml: no such recipe, did you mean ctrl_lm?"),
         (["../recipes/ctrl_lm"], "no such recipe"),
-        (["ctrl_lm", "there.yaml"], "there.yaml: is there already, and is not overwritten; name another file"),
-        (["ctrl_lm", "dangling.yaml"], "dangling.yaml: is there already"),
+        (["ctrl_lm", "there.yaml"], "there.yaml: exists and is not overwritten; name another file"),
+        (["ctrl_lm", "dangling.yaml"], "dangling.yaml: exists"),
         (["ctrl_lm", "none/x.yaml"], "none/x.yaml: there is no folder none; make it first"),
         (["ctrl_lm", "there.yaml/x.yaml"], "no file can be made there"),
     ],

@@ -91,7 +91,7 @@ def test_predict_answers_from_a_run_that_cannot_be_written(place):
 def test_report_names_the_option_that_takes_the_page_elsewhere_and_that_option_does(place):
     before = everything_in(place / "run")
     status, _, err = ask(place, "report")
-    refused = f"error: {place / 'run'}: cannot be written: Permission denied; to have the page elsewhere, add --output"
+    refused = f"error: {place / 'run'}: cannot be written: Permission denied; to write the page elsewhere, add --output"
     assert status == 2 and err.startswith(refused) and err.count("\n") == 1
     page = place / "open" / "page.html"
     status, said, err = ask(place, "report", "--output", page)
@@ -100,7 +100,7 @@ def test_report_names_the_option_that_takes_the_page_elsewhere_and_that_option_d
     assert 'href="../run/predictions-test.csv"' in text
     assert text.replace("../run/", "") == (place / "run" / "report.html").read_text(encoding="utf-8")
     status, _, err = ask(place, "report", "--output", page)
-    assert status == 2 and f"{page}: is there already" in err
+    assert status == 2 and f"{page}: exists" in err
     assert everything_in(place / "run") == before
 
 

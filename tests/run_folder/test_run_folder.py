@@ -51,7 +51,7 @@ with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.outpu
 """
     first = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
     assert first.stdout.readline() == "in\n"
-    refused = pytest.raises(UserError, match=r"train\.output_dir: another process is at work in .*runs/x; wait")
+    refused = pytest.raises(UserError, match=r"train\.output_dir: another process is using .*runs/x; wait")
     with refused, occupied(recipe):
         raise AssertionError("two at once")
     first.kill()

@@ -59,7 +59,7 @@ def test_what_is_asked_is_joined_as_what_was_trained(run, tmp_path):
         (["--text", "a"], "--text-pair: missing; the run reads two texts, question and passage"),
         (
             ["--text", "a", "--text-pair", "b", "--text-pair", "c"],
-            "--text-pair: 2 given, and 1 of --text; each text has one",
+            "--text-pair: 2 given for 1 --text; each text needs one",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from toolkit.files.cache import NAME, lock, still_there
 from toolkit.files.ownership import TEMPORARY
 from toolkit.files.whole import MANIFEST
-from toolkit.machine.disk import megabytes
+from toolkit.machine.disk import megabytes, size_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +78,7 @@ def clear(place: Path, older_than: float | None = None) -> Cleared:
 
     Args:
         place: the cache's folder, which stays.
-        older_than: remove only those not used for so many days.
+        older_than: remove only those not used for this many days.
     """
     done, now = Cleared(), time.time()
     for entry in entries(place):
@@ -128,9 +128,9 @@ def _entries(place: Path) -> Iterator[Entry]:
         for path in _folders(place / kind):
             if path.name.startswith(TEMPORARY):
                 if _is_left(path):
-                    yield Entry(kind, path, size_of_tree(path), path.stat().st_mtime)
+                    yield Entry(kind, path, size_of(path), path.stat().st_mtime)
             elif _is_ours(kind, path):
-                yield Entry(kind, path, size_of_tree(path), _last_use(path))
+                yield Entry(kind, path, size_of(path), _last_use(path))
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -172,22 +172,6 @@ def _last_use(folder: Path) -> float:
         except OSError:
             continue
     return 0.0
-
-
-def size_of_tree(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a link counts its own size, what is unreadable 0."""
-    total, left = 0, [folder]
-    while left:
-        try:
-            with os.scandir(left.pop()) as found:
-                for one in found:
-                    if one.is_dir(follow_symlinks=False):
-                        left.append(Path(one.path))
-                    else:
-                        total += one.stat(follow_symlinks=False).st_size
-        except OSError:
-            continue
-    return total
 
 
 def _remove(entry: Entry) -> bool:

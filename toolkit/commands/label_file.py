@@ -92,7 +92,7 @@ def label_file(
     if not task.ROW_COLUMNS:
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
     if source is None or target is None:
-        raise UserError(f"--{'input' if source is None else 'output'}: missing; a file is labelled with both")
+        raise UserError(f"--{'input' if source is None else 'output'}: missing; --input and --output belong together")
     wanted = _columns(recipe, task, source, columns)
     check_target(target, source, overwrite)
     if spreadsheet_safe and kind_of(target) != "csv":

@@ -125,7 +125,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     # that trusts remote code.
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
-    known = read_json(path, "remove it: it is written anew") if path.exists() else {}
+    known = read_json(path, "remove it: it is written again") if path.exists() else {}
     recipe.found.commits.update(recorded_commits(folder))
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
@@ -145,7 +145,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
         console.print(f"note: {path} is left as it is: {folder} {refused}", highlight=False, soft_wrap=True)
         return metrics
     with amending(folder):
-        known = read_json(path, "remove it: it is written anew") if path.exists() else {}
+        known = read_json(path, "remove it: it is written again") if path.exists() else {}
         write_text(path, dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")
     return metrics
 

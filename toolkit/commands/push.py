@@ -128,7 +128,7 @@ def _upload(staged: Path, repository: str, private: bool, revision: str | None, 
     hub = HfApi(token=True)  # the login's token, which must exist
     hub.create_repo(repository, private=private or None, exist_ok=True)
     if private and not hub.repo_info(repository).private:
-        raise UserError(f"--private: {repository} is there already and is public; make it private, or name another")
+        raise UserError(f"--private: {repository} exists and is public; make it private, or name another")
     if revision is not None:
         hub.create_branch(repository, branch=revision, exist_ok=True)
     with warnings.catch_warnings():

@@ -65,7 +65,7 @@ def _check_writable(folder: Path, missing: list[str]) -> None:
     if missing:
         lacking = predictions_file(folder, missing[0]).name
         raise UserError(f"{folder}: lacks {lacking}, and {refused}; copy the run to a folder of yours")
-    raise UserError(f"{folder}: {refused}; to have the page elsewhere, add --output FILE")
+    raise UserError(f"{folder}: {refused}; to write the page elsewhere, add --output FILE")
 
 
 def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:

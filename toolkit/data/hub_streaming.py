@@ -112,7 +112,7 @@ def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
 def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:
     for split, name in used.items():
         if getattr(recipe.data.limit, split) is None:
-            what = f"missing: data.streaming fetches so many rows of the split {name}"
+            what = f"missing: data.streaming needs the number of rows of the split {name} to fetch"
             raise recipe.error(f"data.limit.{split}", f"{what}; set it, or data.splits: {{{split}: null}}")
 
 

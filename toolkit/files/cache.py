@@ -62,7 +62,7 @@ def find(kind: str, key: str) -> Path | None:
         _note_use(folder)
         return folder
     except (DamagedFolder, OSError, ValueError) as damage:
-        print(f"note: the cache is damaged, and this part of it is made anew: {damage}", file=sys.stderr)
+        print(f"note: the cache is damaged, and this part of it is rebuilt: {damage}", file=sys.stderr)
         _remove(folder)
         return None
 

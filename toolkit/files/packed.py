@@ -34,7 +34,7 @@ COMPRESSED: dict[bytes, Callable[[BinaryIO], Any] | None] = {
 #: Endings of compressed files.
 ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 
-#: A file that unpacks to more than so many times its size is a bomb: texts and tables shrink to a third to a
+#: A file that unpacks to more than this many times its size is a bomb: texts and tables shrink to a third to a
 #: thirtieth, repetitive logs to a hundredth; zeros, by gzip, to a thousandth, and by bz2 to a millionth.
 LARGEST_RATIO = 200
 #: Unpacked bytes allowed for any file, however small: 64 MiB take under a second.

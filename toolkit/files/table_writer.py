@@ -67,7 +67,7 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
     if os.path.lexists(target) and os.path.lexists(source) and target.resolve() == source.resolve():
         raise UserError(f"{target}: is the input; choose another output")
     if os.path.lexists(target) and not overwrite:
-        raise UserError(f"{target}: is there already; choose another output, or add --overwrite")
+        raise UserError(f"{target}: exists; choose another output, or add --overwrite")
     if not target.parent.is_dir():
         raise UserError(f"{target}: there is no folder {target.parent}; make it first")
     if (problem := check_writable(target.parent)) is not None:
@@ -110,7 +110,7 @@ def table_writer(
                     json_writer.end()
         _to_disk(unfinished)
         if os.path.lexists(target) and not overwrite:
-            raise UserError(f"{target}: has come to be there meanwhile; choose another output, or add --overwrite")
+            raise UserError(f"{target}: was created meanwhile; choose another output, or add --overwrite")
         os.replace(unfinished, target)
 
 

@@ -151,13 +151,14 @@ def _foreign(target: Path, temporary: Path) -> Path | None:
     """Return what is in a folder's place and neither in its replacement nor in its own manifest."""
     if target.is_symlink() or not target.is_dir():
         return target
-    known = {MANIFEST, *_files_in(temporary)}
+    known = {MANIFEST, *files_in(temporary)}
     with suppress(DamagedFolder):
         known.update(_listed(target))
-    return next((target / name for name in sorted(_files_in(target)) if name not in known), None)
+    return next((target / name for name in sorted(files_in(target)) if name not in known), None)
 
 
-def _files_in(folder: Path) -> set[str]:
+def files_in(folder: Path) -> set[str]:
+    """Return the paths of all but folders below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 

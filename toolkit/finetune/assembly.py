@@ -83,7 +83,7 @@ class Assembled:
         if self.lora.whole:
             text += f", among them the head's own ({', '.join(self.lora.whole)})"
         if len(self.new_weights) == len(self.weights):
-            text += "; all others stay as they are: new, and random, since model.weights is not set"
+            text += "; all others keep their new random values, since model.weights is not set"
         return text
 
     def let_go(self) -> None:

@@ -23,9 +23,6 @@ from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-#: What to do about a damaged file of the gate, which the resumed run writes anew.
-WRITTEN_ANEW = "remove it, and run the same command again"
-
 #: Labels beyond this many are counted, not listed.
 LISTED_LABELS = 60
 

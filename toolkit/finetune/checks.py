@@ -38,7 +38,7 @@ def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1)
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """Check that sharding works on this device with so many processes.
+    """Check that sharding works on this device with this many processes.
 
     Raises:
         UserError: it does not; says what to change.
@@ -82,6 +82,6 @@ def note_on_processes(saved: Path) -> str | None:
     if before == now:
         return None
     return (
-        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but what is "
-        "drawn at random (dropout, LSH) is not what it would have been"
+        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but its "
+        "random draws (dropout, LSH) differ"
     )

@@ -31,7 +31,8 @@ from toolkit.finetune.assembly import Assembled, assemble, reference_python
 from toolkit.finetune.backward import settle_backward
 from toolkit.finetune.checks import THREADS, check_device, check_room, describe, note_on_processes
 from toolkit.finetune.gate import pass_gate
-from toolkit.finetune.identity import check_identity, write_identity
+from toolkit.finetune.identity import FILE as IDENTITY
+from toolkit.finetune.identity import check_identity
 from toolkit.finetune.judged import see_judged
 from toolkit.finetune.memory import missing_memory
 from toolkit.finetune.model import load_model, make_trainer
@@ -178,7 +179,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     ranks.join()
     recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
     resume_from = open_run(recipe, folder, console)
-    write_identity(folder, job.identity)
+    write_text(folder / IDENTITY, json.dumps(job.identity, indent=1) + "\n")
     begun = checkpoint.read_state(resume_from) if resume_from else {}
     last_step, begun_with = begun.get("step", 0), begun.get("processes", 1 if begun else runtime.processes())
     ranks.announce(

@@ -7,7 +7,6 @@ compared when it is resumed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
-from toolkit.files.whole import sha256, write_text
+from toolkit.files.whole import sha256
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import IDENTITY
 
@@ -66,7 +65,7 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
     try:
         there = read_object(folder / FILE)
     except FileNotFoundError:
-        return f"{folder} has no {FILE}, so changes of its data, tokenizer or first weights since it began go unseen"
+        return f"{folder} has no {FILE}, so later changes of its data, tokenizer or first weights go undetected"
     except (OSError, ValueError) as problem:
         raise UserError(
             f"{folder / FILE}: cannot be read ({problem}), so what the run was begun with is not known; "
@@ -78,14 +77,9 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
             "train.output_dir",
             f"{folder} holds an unfinished run, and since it began {'; '.join(changed)}; "
             "to finish it, put back what it was begun with; "
-            f"to start anew, set train.output_dir to another folder, or remove {folder}",
+            f"to start over, set train.output_dir to another folder, or remove {folder}",
         )
     return None
-
-
-def write_identity(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Write down what a run is begun with."""
-    write_text(folder / FILE, json.dumps(identity, indent=1) + "\n")
 
 
 def _data_files(recipe: Recipe) -> Iterator[Path]:

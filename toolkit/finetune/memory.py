@@ -189,7 +189,7 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
         ways.append("train.sharding: stage2")
     less = f"; less: {', '.join(ways)}" if ways else ""
     what = "the GPU" if device == "gpu" else "this machine"
-    return f"training takes {training.text}; {what} has {amount(there)}, and may end the run without a word{less}"
+    return f"training takes {training.text}; {what} has {amount(there)}, and may kill the run without a message{less}"
 
 
 def memory_there(device: str) -> float | None:

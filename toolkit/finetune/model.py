@@ -47,7 +47,7 @@ def make_trainer(
     prepared: Prepared | None = None,
     begun_with: int | None = None,
 ) -> Finetuner:
-    """The trainer of a run that was begun with so many processes; without `prepared` it can measure only."""
+    """The trainer of a run that was begun with this many processes; without `prepared` it can measure only."""
     with collector.paused():
         from toolkit.training.trainer import Finetuner
 

@@ -135,12 +135,12 @@ def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[s
     targets = tuple(target for target in given.targets or () if any(f".{end}".endswith(f".{target}") for end in ends))
     wrong = [target for target in given.targets or () if target not in (*targets, *weights.ADAPTED)]
     if wrong or not targets:
-        known = f"no linear map of the model's layers is called so; they are {', '.join(ends)}"
+        known = f"the model's layers have no such linear map; they have {', '.join(ends)}"
         raise recipe.error("train.lora.targets", f"{', '.join(map(repr, wrong or given.targets or ()))}: {known}")
     lora = LoRA(given.rank, given.alpha, given.dropout, targets)
     most = min(min(one.shape) for name, one in found.items() if lora.adapts(name))
     if given.rank > most:
-        raise recipe.error("train.lora.rank", f"{given.rank} is no low rank beside maps of width {most}; set less")
+        raise recipe.error("train.lora.rank", f"{given.rank} is no low rank for maps of width {most}; set a smaller")
     body = next(iter(table)).split(".")[0]  # of the embedding, which comes first
     return replace(lora, whole=tuple(name for name in new_weights if not name.startswith(f"{body}.")))
 

@@ -51,7 +51,7 @@ def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterat
             raise WriteFailed(f"cannot write {path}: {os.strerror(number)}") from problem
         if size is not None:
             path.unlink(missing_ok=True)
-        again = "; with more room the same command goes on from what was saved before" if resumes else ""
+        again = "; after you make room, the same command resumes" if resumes else ""
         raise WriteFailed(f"cannot write {path}: {os.strerror(number)}: {_room(path.parent, size)}{again}") from problem
 
 
@@ -100,8 +100,19 @@ def missing_room(folder: Path, needed: int) -> str | None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder; 0 where there is none."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Return the bytes of all files below a folder; a link counts its own size, what is unreadable 0."""
+    total, left = 0, [folder]
+    while left:
+        try:
+            with os.scandir(left.pop()) as found:
+                for one in found:
+                    if one.is_dir(follow_symlinks=False):
+                        left.append(Path(one.path))
+                    else:
+                        total += one.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
 
 
 def megabytes(size: int) -> str:

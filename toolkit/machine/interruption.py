@@ -25,7 +25,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STATUSES = frozenset(128 + number for number in ENDING)
 #: Seconds to tidy up in, and to save where nobody has asked for more.
 GRACE = 4.0
-#: Signals within so many seconds are one: a launcher forwards what the system already sent to all processes.
+#: Signals within this many seconds are one: a launcher forwards what the system already sent to all processes.
 ONE_REQUEST = 0.5
 #: Seconds between two looks of the thread, once a signal has come.
 INTERVAL = 0.1

@@ -41,7 +41,7 @@ RECORDED_DISTRIBUTIONS = (
     "tbb",
 )
 
-#: The cache's disk is full below so many free bytes, which some texts' tokens and a verdict take.
+#: The cache's disk is full below this many free bytes, which some texts' tokens and a verdict take.
 CACHE_ROOM = 32 * 2**20
 
 
@@ -215,7 +215,7 @@ def explain_paddle_installation() -> None:
     Raises:
         UserError: with the command that mends it.
     """
-    installed = [name for name in ("paddlepaddle", "paddlepaddle-gpu") if _version(name)]
+    installed = [name for name in ("paddlepaddle", "paddlepaddle-gpu") if version_of(name)]
     if len(installed) == 2:
         raise UserError(
             "paddlepaddle and paddlepaddle-gpu are both installed, and overwrite each other's files; "
@@ -238,7 +238,7 @@ def seed_everything(seed: int) -> None:
 def versions() -> dict[str, str]:
     """Name -> version of Python, the platform and every installed distribution that decides what a run computes."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    found.update({name: version for name in RECORDED_DISTRIBUTIONS if (version := _version(name))})
+    found.update({name: version for name in RECORDED_DISTRIBUTIONS if (version := version_of(name))})
     return found
 
 
@@ -269,7 +269,8 @@ def flags() -> dict[str, str]:
     return {name: os.environ[name] for name in environment() if name in os.environ}
 
 
-def _version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution, else None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

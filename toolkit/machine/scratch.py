@@ -27,7 +27,7 @@ from typing import Any
 if __name__ != "__main__":  # the janitor has nothing of the toolkit's
     from toolkit.machine import interruption
 
-#: For so many seconds the janitor tries to remove a folder in which a process that it has killed may still be writing.
+#: Seconds for which the janitor tries to remove a folder: a process that it has killed may still be writing there.
 PATIENCE = 5.0
 
 

@@ -30,6 +30,16 @@ def document(title: str, style: str, body: Element) -> str:
     return html_text(element("html", head, body, lang="en"))
 
 
+def name(text: str) -> Element:
+    """A name, such as a label or a parameter, for the cell of a table."""
+    return element("span", text, class_="name")
+
+
+def scrolled(child: Element, heading: str, class_: str = "wide") -> Element:
+    """A box that scrolls, by keyboard too; ``heading`` is the id of the heading that names it."""
+    return element("div", child, class_=class_, tabindex=0, role="region", aria_labelledby=heading)
+
+
 def table(
     titles: Sequence[str],
     rows: Iterable[Sequence[Element | str]],

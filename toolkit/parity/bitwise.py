@@ -170,7 +170,7 @@ def print_bitwise(outcome: Bitwise, console: Console) -> None:
         print_verdict(console, "NOT EXACT", "bold red", outcome.place())
         say(console, outcome.summary())
     if outcome.extra:
-        say(console, f"{len(outcome.extra)} that the reference has not, the first of them {outcome.extra[0]}")
+        say(console, f"{len(outcome.extra)} that the reference lacks, the first of them {outcome.extra[0]}")
     equal = sum(not tensor.differing for tensor in outcome.gradients.values())
     say(console, f"gradients, which are not judged here: {equal} of {len(outcome.gradients)} to the last bit")
     calls = ", ".join(f"{name} {count}" for name, count in sorted(outcome.calls.items()))

@@ -14,7 +14,7 @@ from toolkit.parity.job.family import ported
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
-#: What is kept in 32 bits, and what NumPy takes for a seed.
+#: Counts are kept in 32 bits; NumPy takes no larger seed.
 COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
 MOST_LAYERS = 10_000
@@ -23,7 +23,7 @@ CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, fo
 
 
 class RecordedDtype(click.Choice):
-    """The dtypes of a recorded reference; of bfloat16, which others have, it says why there is none."""
+    """The dtypes of a recorded reference. For bfloat16, the error says why none is recorded."""
 
     def __init__(self) -> None:
         super().__init__(["float64", "float32", "both"])
@@ -46,43 +46,49 @@ DTYPE_OR_BFLOAT16 = click.option(
     type=click.Choice(["float64", "float32", "bfloat16", "both", "all"]),
     default="both",
     show_default=True,
-    help="both: float64 and float32. bfloat16, mixed precision, is judged with float64; all: the three.",
+    help="The dtypes to judge. both: float64 and float32; bfloat16: mixed precision, beside float64; all: the three.",
 )
-DEVICES = click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
+DEVICES = click.option(
+    "--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True, help="The device to run on."
+)
 OUTPUT = click.option(
-    "--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True, help="Of the reports."
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("runs/parity"),
+    show_default=True,
+    help="The folder for the reports.",
 )
 
 
 def _defaults(field: str) -> str:
-    """What each family's default is, in words."""
+    """Return the families' defaults as text."""
     return ", ".join(f"{getattr(ported(name).defaults, field)} of {name}" for name in FAMILIES)
 
 
-HEAD = click.option("--head", type=click.Choice(HEADS), help=f"Default: {_defaults('head')}.")
+HEAD = click.option("--head", type=click.Choice(HEADS), help=f"The model's head. Default: {_defaults('head')}.")
 LENGTH = click.option(
     "--length",
     type=COUNT,
-    help=f"Tokens a sequence, or the next length that fits; default: {_defaults('length')}.",
+    help=f"Tokens per text, rounded up to a length that fits. Default: {_defaults('length')}.",
 )
 SEED = click.option(
-    "--seed", type=SEEDS, default=0, show_default=True, help="Of the weights, the tokens and all draws."
+    "--seed", type=SEEDS, default=0, show_default=True, help="The seed of the weights, the tokens and all draws."
 )
 REFERENCE_PYTHON = click.option(
     "--reference-python",
     metavar="PATH",
     envvar=VARIABLE,
-    help=f"Run the reference with this Python, which needs torch, not Paddle; default: ${VARIABLE}, or this one.",
+    help=f"Run the reference with this Python. It needs torch, not Paddle. Default: ${VARIABLE}, or this one.",
 )
 REFERENCE_REVERSIBLE = click.option(
     "--reference-reversible",
     is_flag=True,
-    help="Also show how far the reference's own reversible backward lies from its plain one.",
+    help="Also show the distance between the reference's reversible backward and its plain one.",
 )
 
 
 def complete_second_word(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """What a shell may go on with after ``toolkit parity``: the second words of the commands of two."""
+    """Return the completions after ``toolkit parity``: the second words of its commands."""
     seconds = [command.name.partition(" ")[2] for command in COMMANDS if command.name] if not context.args else []
     return [word for word in seconds if word and word.startswith(begun)]
 
@@ -93,28 +99,41 @@ DESCRIPTION = (
     MODEL,
     OVERRIDES,
     HEAD,
-    click.option("--layers", type=click.IntRange(1, MOST_LAYERS), help=f"Default: {_defaults('layers')}."),
     click.option(
-        "--attention", type=click.Choice(list(ATTENTIONS)), help=f"Of {', '.join(WITH_ATTENTIONS)}; default: the first."
+        "--layers", type=click.IntRange(1, MOST_LAYERS), help=f"The number of layers. Default: {_defaults('layers')}."
+    ),
+    click.option(
+        "--attention",
+        type=click.Choice(list(ATTENTIONS)),
+        help=f"The kinds of attention of {', '.join(WITH_ATTENTIONS)}. Default: the first.",
     ),
     LENGTH,
-    click.option("--batch-size", type=COUNT, help=f"Default: {_defaults('batch_size')}; fewer, but 2, of long texts."),
+    click.option(
+        "--batch-size",
+        type=COUNT,
+        help=f"Texts per batch. Default: {_defaults('batch_size')}; fewer if they are long, but at least 2.",
+    ),
     click.option(
         "--weights",
         "weights_from",
         metavar="KIND|CHECKPOINT",
         default="heavy-tailed",
         show_default=True,
-        help=f"{', '.join(KINDS)}; or a Hugging Face folder or hub id, with its revision as ID@REVISION.",
+        help=f"The weights: {', '.join(KINDS)}, a Hugging Face folder, or a hub id (ID or ID@REVISION).",
     ),
     SEED,
     REFERENCE_PYTHON,
 )
-#: Of a trial of the gate on a small model.
+#: Options of the commands that try the gate on a small model.
 TRIAL = (
     MODEL,
     click.option(
-        "--weights", "kind", type=click.Choice(KINDS), default="heavy-tailed", show_default=True, help="Their kind."
+        "--weights",
+        "kind",
+        type=click.Choice(KINDS),
+        default="heavy-tailed",
+        show_default=True,
+        help="The kind of weights.",
     ),
     SEED,
     DEVICES,
@@ -127,24 +146,26 @@ MAP = click.option(
     "map_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Which parameter is which, as toolkit parity map prints it.",
+    help="The map of parameters that toolkit parity map prints.",
 )
 TIME_LIMIT = click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="What a --port and its --reference-model have for a step before they are ended; default: 1800.",
+    help="Time limit for each step of --port and --reference-model. Default: 1800.",
 )
 FORWARD_ONLY = click.option(
     "--forward-only",
     is_flag=True,
-    help="Compare what a --port computes in evaluation mode, and nothing that trains it.",
+    help="Compare only the forward of --port in evaluation mode, without gradients and updates.",
 )
-#: In place of MODEL where the port may also be the user's own.
+#: Options instead of MODEL, for a command that also takes the user's own port.
 PAIR = (
-    click.option("--model", type=click.Choice(FAMILIES), help="The port to judge: one of those here."),
-    click.option("--port", metavar="FILE|MODULE", help="Or yours: Python that builds a Paddle layer,"),
-    click.option("--reference-model", metavar="FILE|MODULE", help="and Python that builds the torch module it ports."),
+    click.option("--model", type=click.Choice(FAMILIES), help="The port to judge, one of the toolkit's own."),
+    click.option("--port", metavar="FILE|MODULE", help="Your port: Python code that builds a Paddle layer."),
+    click.option(
+        "--reference-model", metavar="FILE|MODULE", help="Its reference: Python code that builds the torch module."
+    ),
     TIME_LIMIT,
     MAP,
 )
@@ -164,21 +185,21 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 @click.command(
     "parity",
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
-    "limits, texts; each has a --help of its own.",
+    "limits, texts. Each has its own --help.",
 )
 @takes(*PAIR, FORWARD_ONLY, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
-@click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
+@click.option("--trace", is_flag=True, help="Judge each operation by itself, even if nothing differs.")
 @click.option(
     "--max-memory",
     metavar="GB",
     type=click.IntRange(1, 10**6),
-    help="Compare the first tokens alone, if all would take more than this; by default, than most of the machine has.",
+    help="Compare fewer tokens if the gate would take more memory. Default: most of the machine's.",
 )
 def parity(device: str, output: Path, trace: bool, max_memory: float | None, **description: Any) -> int:
     """Compare a port with the reference on one training step.
 
-    The port is --model's, or --port and --reference-model name two Python files of yours: each has build(config), one
-    has batch(config, rng), each may have loss(model, batch).
+    The port is --model's, or your own: --port and --reference-model name two Python files. Each file has build(config),
+    one of them has batch(config, rng), and each may have loss(model, batch).
 
     Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
     """
@@ -188,16 +209,22 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
 
     places = _cleared(output, device)
     request = replace(_asked(description, max_memory), trace=trace, max_memory=max_memory)
-    return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
+    return max(run_gate(replace(request, device=p), folder, console()).exit_status for p, folder in places)
 
 
-@click.command("parity map", epilog="KEY=VALUE pairs are the config that both files' build is given.")
+@click.command("parity map", epilog="KEY=VALUE pairs are the config that build gets in both files.")
 @takes(*PAIR[1:], OVERRIDES, SEED, REFERENCE_PYTHON)
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="A new file. Default: shown.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A new file to write. Default: the standard output.",
+)
 def show_map(output: Path | None, **described: Any) -> None:
-    """Print which parameter of a reference of yours is which of your port, as YAML.
+    """Print the map from your reference's parameters to your port's, as YAML.
 
-    Correct it where a guess is wrong, and give the file to `toolkit parity --map FILE`.
+    Correct wrong guesses, then use the file with `toolkit parity --map FILE`.
     """
     from toolkit.parity.job.build import scratch_job
     from toolkit.parity.pairs.describe import described as describe
@@ -208,7 +235,7 @@ def show_map(output: Path | None, **described: Any) -> None:
         new_file(output)
     request = _pair(described)
     with scratch_job() as job:
-        text = text_of(describe(request, job, _console()))
+        text = text_of(describe(request, job, console()))
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -218,13 +245,13 @@ def show_map(output: Path | None, **described: Any) -> None:
 
 
 def _asked(description: dict[str, Any], max_memory: float | None = None, recorded: bool = False) -> Any:
-    """What the options of `toolkit parity` describe: one of the families here, or a pair.
+    """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair.
 
     Args:
-        recorded: the reference is to be recorded, so that a pair needs no port.
+        recorded: only the reference runs, to be recorded; a pair then needs no port.
 
     Raises:
-        UserError: neither, or options that are for the other.
+        UserError: neither is described, or an option is for the other.
     """
     from toolkit.errors import UserError
     from toolkit.parity.options import check_bfloat16, make_request
@@ -247,7 +274,7 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 
 
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Take the options of a pair out of a command's; None where there are none, so that a family is meant."""
+    """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
     limit, forward_only = options.pop("time_limit"), options.pop("forward_only", False)
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
     if any(pair.values()):
@@ -260,7 +287,7 @@ def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _check_none_of_families(given: Sequence[str]) -> None:
-    """Refuse options that are for the families here, beside those of a pair."""
+    """Refuse a family's options next to a pair's."""
     from toolkit.errors import UserError
 
     if given:
@@ -268,7 +295,7 @@ def _check_none_of_families(given: Sequence[str]) -> None:
 
 
 def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
-    """What the options of a pair describe."""
+    """Return the request that a pair's options describe."""
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of
     from toolkit.parity.pairs.options import pair_request
@@ -283,15 +310,19 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
 @takes(*PAIR[:-1], FORWARD_ONLY, *DESCRIPTION[1:])
-@click.option("--dtype", type=RecordedDtype(), default="both", show_default=True)
+@click.option("--dtype", type=RecordedDtype(), default="both", show_default=True, help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")
-@click.option("-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option(
+    "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="Where the reference runs."
+)
+@click.option(
+    "-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder to write."
+)
 def record(device: str, output: Path, **description: Any) -> None:
-    """Run the reference alone and leave a bundle, for machines without torch.
+    """Run the reference alone and write a bundle for machines without torch.
 
-    `toolkit parity replay BUNDLE` judges the port by it. Of a --reference-model of yours, a --port is not run, and need
-    not be named; Paddle need not be there.
+    `toolkit parity replay BUNDLE` judges the port by it. With --reference-model, neither --port nor Paddle is needed:
+    the port does not run.
     """
     from dataclasses import replace
 
@@ -299,7 +330,7 @@ def record(device: str, output: Path, **description: Any) -> None:
     from toolkit.parity.pairs.recording import record_pair
 
     request = replace(_asked({**description, "map_file": None}, recorded=True), device=device)
-    (record_pair if request.pair else bundle.record)(request, output, _console())
+    (record_pair if request.pair else bundle.record)(request, output, console())
 
 
 @click.command("parity replay")
@@ -307,13 +338,13 @@ def record(device: str, output: Path, **description: Any) -> None:
 @click.option(
     "--dtype",
     type=RecordedDtype(),
-    help="Default: what BUNDLE was recorded for.",
+    help="The dtypes to judge. Default: all that BUNDLE has.",
 )
 @takes(PAIR[1], TIME_LIMIT, MAP, DEVICES, OUTPUT)
 def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: Any) -> int:
-    """Judge the port by a reference that `toolkit parity record` has left in BUNDLE.
+    """Judge the port by the reference that `toolkit parity record` wrote to BUNDLE.
 
-    The port's device may be another than the reference's. Of a recorded --reference-model, --port is what is judged.
+    The port may run on another device than the reference. If the bundle is of a --reference-model, set --port.
     """
     from dataclasses import replace
 
@@ -326,23 +357,23 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: A
     recording = open_recording(bundle)
     request = replayed(recording, **pair)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
-    return max(run_gate(replace(request, device=p), folder, _console(), recording).exit_status for p, folder in places)
+    return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)
 
 
 @click.command("parity bitwise", epilog=CONFIGURATION_HELP)
 @takes(*DESCRIPTION, OUTPUT)
-@click.option("--kernels", metavar="KIND[,KIND]...", help="Only these kinds of kernels; default: all of them.")
+@click.option("--kernels", metavar="KIND[,KIND]...", help="Use only these kinds of kernels. Default: all.")
 def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
-    """Give the port the reference's kernels: its float32 must then agree to the last bit.
+    """Run the port with the reference's kernels, and compare float32 bit by bit.
 
-    Exit status: 0 exact, 1 not.
+    Exit status: 0 equal to the last bit, 1 not.
     """
     from toolkit.parity.bitwise import run_bitwise
     from toolkit.parity.options import kernel_kinds, make_request
 
     [(_, folder)] = _cleared(output, "cpu")
     kinds = kernel_kinds(kernels)
-    return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, _console()).exit_status
+    return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, console()).exit_status
 
 
 @click.command("parity mutants")
@@ -352,13 +383,13 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     type=click.Choice(["float64", "float32", "bfloat16"]),
     default="float64",
     show_default=True,
-    help="float32: the faults of compiled loops; bfloat16: those of mixed precision. No other dtype shows either.",
+    help="The dtype, which decides the catalogue. float32: faults of compiled loops; bfloat16: of mixed precision.",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="One fault of the catalogue; several times for several.")
+@click.option("--only", multiple=True, metavar="NAME", help="Try only this fault. May be given several times.")
 def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> int:
-    """Try the gate on a catalogue of faults, in a small model: each must be caught and named.
+    """Put each fault of a catalogue into a small model. The gate must catch it and name its place.
 
-    Of a --port of yours, the faults are made from its own layers.
+    With --port, the faults are made from the layers of your port.
     """
     from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
@@ -369,17 +400,17 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
         requests = [one for plain in trial_requests(**trial) for one in (plain, *weighted_trials(plain))]
         known = [{mutant.name for mutant in faults_of(request)} for request in requests]
         if unknown := set(only) - set().union(*known):
-            raise UserError(f"--only {min(unknown)}: no fault of this model and dtype is called so")
+            raise UserError(f"--only {min(unknown)}: this model has no such fault in this dtype")
         requests = [one for one, names in zip(requests, known, strict=True) if not only or names & set(only)]
     else:
         given = trial["model"], trial["kind"], trial["device"], trial["dtype"], only
         if given != (None, "heavy-tailed", "cpu", "float64", ()):
-            raise UserError("--model, --weights, --device, --dtype, --only: are not for a pair, which has its own")
+            raise UserError("--model, --weights, --device, --dtype, --only: cannot be combined with --port")
         requests = [_pair_on_trial(pair, overrides, trial)]
     passed = True
     for request in requests:
-        trials = try_mutants(request, _console(), only or None)
-        print_trials(trials, _console())
+        trials = try_mutants(request, console(), only or None)
+        print_trials(trials, console())
         passed = passed and all(trial.passed for trial in trials)
     return int(not passed)
 
@@ -390,15 +421,15 @@ def _check_no_config(overrides: Sequence[str]) -> None:
 
 
 def _pair_on_trial(pair: dict[str, Any], overrides: Sequence[str], trial: dict[str, Any]) -> Any:
-    """The comparison of a pair whose port is given faults."""
+    """Return the request of a pair whose port gets faults."""
     others = {key: trial[key] for key in ("seed", "reference_python")}
     return _pair({**pair, **others, "overrides": overrides, "dtype": "float64"})
 
 
-@click.command("parity limits", epilog="KEY=VALUE pairs are the config of a --port of yours.")
+@click.command("parity limits", epilog="KEY=VALUE pairs are the config of --port.")
 @takes(*PAIR, OVERRIDES, *TRIAL[1:])
 def limits(overrides: tuple[str, ...], **trial: Any) -> int:
-    """Show how small a change of each parameter is caught, in a small model or in a --port of yours."""
+    """Measure the smallest change of each parameter that the gate catches, in a small model or in --port."""
     from dataclasses import replace
 
     from toolkit.parity.options import devices, trial_requests
@@ -413,33 +444,33 @@ def limits(overrides: tuple[str, ...], **trial: Any) -> int:
         requests = [replace(asked, device=place) for place in devices(trial["device"])]
     passed = True
     for request in requests:
-        found = find_limits(request, _console())
-        print_limits(found, _console())
+        found = find_limits(request, console())
+        print_limits(found, console())
         passed = passed and all(map(is_seen, found))
     return int(not passed)
 
 
 @click.command(
     "parity sweep",
-    epilog="KEY=VALUE, --head and --length are for a checkpoint's model; of a --port of yours KEY=VALUE pairs are the "
-    "config, and a KEY that is given several times has one of its values in each gate.",
+    epilog="KEY=VALUE, --head and --length are for a checkpoint's model. With --port, KEY=VALUE pairs are the config: "
+    "a KEY that occurs several times takes one of its values in each gate.",
 )
 @takes(*PAIR, OVERRIDES)
-@click.option("--gates", type=COUNT, metavar="N", required=True, help="How many right ports are gated.")
+@click.option("--gates", type=COUNT, metavar="N", required=True, help="The number of gates.")
 @click.option(
     "--weights",
     "weights_from",
     metavar="KIND|CHECKPOINT",
-    help=f"{', '.join(KINDS)}, on random shapes; or a Hugging Face folder or hub id, whose model is gated on N random "
+    help=f"{', '.join(KINDS)}: random shapes with such weights. A Hugging Face folder or hub id: its model on N random "
     "batches. Default: random shapes with all three kinds.",
 )
 @takes(HEAD, LENGTH, DTYPE_OR_BFLOAT16, SEED, DEVICES, REFERENCE_PYTHON)
 def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
-    """Gate right ports, none of which may be stopped, and trace each to the operation.
+    """Gate N correct ports, operation by operation, and count false alarms.
 
-    Of a --port of yours, on N batches, with all three kinds of weights and other settings of the optimizer.
+    With --port, each gate takes another batch, kind of weights and setting of the optimizer.
 
-    Exit status: 0 no false alarm, 1 some; of a port of yours, 0 no drift, 1 some.
+    Exit status: 0 no false alarm, 1 at least one. With --port: 0 no drift, 1 at least one.
     """
     from toolkit.parity.options import devices, sweep_maker
     from toolkit.parity.trials.sweep import sweep as run_sweep
@@ -448,18 +479,18 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     pair = _pair_options(description)
     for place in devices(device):
         if pair is None:
-            alarms += len(run_sweep(sweep_maker(place, **description), range(seed, seed + gates), _console()))
+            alarms += len(run_sweep(sweep_maker(place, **description), range(seed, seed + gates), console()))
         else:
             of_pair = _sweep_of_pair(pair, place, **description)
-            alarms += len(run_sweep(of_pair.make, range(seed, seed + gates), _console(), of_pair))
+            alarms += len(run_sweep(of_pair.make, range(seed, seed + gates), console(), of_pair))
     return int(bool(alarms))
 
 
 def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], **description: Any) -> Any:
-    """What a sweep of a pair does.
+    """Return a sweep over a pair.
 
     Raises:
-        UserError: options that are for a family.
+        UserError: an option is for a family.
     """
     from dataclasses import replace
 
@@ -483,21 +514,21 @@ def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], 
     metavar="N",
     default=2000,
     show_default=True,
-    help="How many texts are drawn.",
+    help="The number of texts.",
 )
 @click.option(
     "--tokenizer",
     "tokenizer_from",
     metavar="FOLDER|bytes",
-    help="A Hugging Face folder; or, where they are tokens, bytes. Default: a small one, learnt from Python's texts.",
+    help="A Hugging Face folder, or bytes if the model reads bytes. Default: a small one, trained on Python's texts.",
 )
-@click.option("--seed", type=SEEDS, default=0, show_default=True, help="Of the texts.")
+@click.option("--seed", type=SEEDS, default=0, show_default=True, help="The seed of the texts.")
 @takes(REFERENCE_PYTHON)
 def texts(texts: int, seed: int, **description: Any) -> int:
-    """Search for texts of which the two tokenizers make something else.
+    """Search for texts that the two tokenizers treat differently.
 
-    Texts are drawn of letters, control characters, white space, characters of every kind and special pieces. For each
-    thing that differs (ids, decoded text, padding, offsets) the shortest text is shown to which one can be cut down.
+    Texts are random sequences of letters, control characters, white space, other characters and special pieces. For
+    each kind of difference (ids, decoded text, padding, offsets), the shortest text found is shown.
 
     Exit status: 0 the tokenizers agree, 1 they differ.
     """
@@ -507,15 +538,15 @@ def texts(texts: int, seed: int, **description: Any) -> int:
 
     with scratch_folder("tokenizer-") as scratch:
         request, tokenizer = text_search(seed=seed, scratch=scratch, **description)
-        return int(bool(search(request, tokenizer, seed, texts, _console())))
+        return int(bool(search(request, tokenizer, seed, texts, console())))
 
 
 COMMANDS = (parity, show_map, record, replay, bitwise, mutants, sweep, limits, texts)
 
 
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
-    """Each device with the folder of its reports, from which those of an earlier gate are removed before anything
-    runs: whatever stops this one, none can be taken for its own."""
+    """Return each device with the folder of its reports. Reports of an earlier gate are removed first: if this gate
+    stops early, nobody can take them for its own."""
     from toolkit.errors import UserError
     from toolkit.machine.disk import check_writable
     from toolkit.parity.options import devices
@@ -530,7 +561,8 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     return places
 
 
-def _console() -> Any:
+def console() -> Any:
+    """Return a console that shows what it is given as it is. rich is imported on the first call."""
     from toolkit.terminal.console import LiteralConsole
 
     return LiteralConsole()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -46,8 +47,8 @@ from toolkit.parity.pairs import cached
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.pairs.recording import describe_port, of_counterparts
 from toolkit.parity.report.json import as_content
-from toolkit.parity.report.junit import write_junit
-from toolkit.parity.report.page import write_page
+from toolkit.parity.report.junit import junit
+from toolkit.parity.report.page import page
 from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
 from toolkit.parity.report.terminal import print_report
 
@@ -186,8 +187,8 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
         files.write_tensors(folder / CONSTANTS, constants)
     content = finite(as_content(report))
     files.write_report(folder / JSON, content)
-    write_junit(content, folder / JUNIT)
-    write_page(content, folder / PAGE)
+    files.write_text(folder / JUNIT, junit(content))
+    files.write_text(folder / PAGE, page(content))
 
 
 def _measure_whole(request: GateRequest, console: Console) -> Measured:
@@ -252,7 +253,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
         raise
     found = Measurement(*read_results(job), writer.randomized(), hashes.all())
     measured = Measured(found, _read_constants(job), key)
-    streaming.close_job(job)
+    shutil.rmtree(job, ignore_errors=True)  # tens of gigabytes
     return measured
 
 

@@ -59,7 +59,7 @@ def make_request(
     known = ported(model)
     length = length or known.defaults.length
     if attention and attention not in known.attentions:
-        raise UserError(f"--attention: the layers of {model} are alike")
+        raise UserError(f"--attention: {model} has one kind of attention only")
     if reference_reversible and not known.own_backward:
         raise UserError(f"--reference-reversible: {model} has no reversible backward")
     whole, fit = configuration(
@@ -98,7 +98,7 @@ def check_bfloat16(request: GateRequest) -> None:
     """
     if "bfloat16" in request.dtypes and is_streamed(request):
         raise UserError(
-            "--dtype: a model this large goes stage by stage, in float64 and float32; for bfloat16 take fewer "
+            "--dtype: a model this large is compared stage by stage, in float64 and float32; for bfloat16 take fewer "
             "--layers, or a smaller configuration"
         )
 

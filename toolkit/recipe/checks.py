@@ -126,7 +126,7 @@ def _check_streaming(recipe: Recipe) -> None:
     if recipe.hub_dataset is None:
         raise recipe.error("data.streaming", f"is for a hub data set, not for {data.dataset}; remove it")
     if data.limit.train is None:
-        message = "missing: data.streaming fetches so many rows of the training split; set it"
+        message = "missing: data.streaming needs the number of training rows to fetch; set it"
         raise recipe.error("data.limit.train", message)
     if data.split_column is not None:
         message = "cannot be combined with data.streaming: the rows of a split might be anywhere; remove it"

@@ -39,7 +39,7 @@ def shipped() -> list[RecipeFile]:
     """
     found = [_described(path) for path in sorted(FOLDER.glob("*.yaml"))]
     if not found:
-        raise UserError(f"{FOLDER}: holds no recipes; install the toolkit anew")
+        raise UserError(f"{FOLDER}: holds no recipes; reinstall the toolkit")
     return sorted(found, key=lambda recipe: recipe.needs != "nothing")
 
 
@@ -81,7 +81,7 @@ def new_file(path: Path) -> Path:
         raise UserError(f"{path}: there is no folder {path.parent}; make it first") from None
     except (OSError, ValueError) as problem:
         raise UserError(f"{path}: no file can be made there: {getattr(problem, 'strerror', problem)}") from None
-    raise UserError(f"{path}: is there already, and is not overwritten; name another file")
+    raise UserError(f"{path}: exists and is not overwritten; name another file")
 
 
 def _described(path: Path) -> RecipeFile:

@@ -165,7 +165,7 @@ def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str,
         for key in saved.keys():  # noqa: SIM118 - no mapping
             place, accumulator = key.split("|")
             if place not in names:
-                raise DamagedFolder(f"{folder}: the optimizer has a state for {place}, which the model has not")
+                raise DamagedFolder(f"{folder}: the optimizer has a state for {place}, which the model lacks")
             value = paddle.to_tensor(saved.get_tensor(key))
             if accumulator == "master":
                 state.setdefault("master_weights", {})[names[place]] = value

@@ -67,7 +67,7 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
                 if claimed and _names(folder) - {LEDGER, LOCK} == before:
                     (folder / LEDGER).unlink(missing_ok=True)
     except Timeout:
-        message = f"another process is at work in {folder}; wait until it has ended, or set another folder"
+        message = f"another process is using {folder}; wait until it has ended, or set another folder"
         raise recipe.error("train.output_dir", message) from None
     finally:
         for place in made:
@@ -138,7 +138,7 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
+            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start over, {others}",
         )
 
 

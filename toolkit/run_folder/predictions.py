@@ -15,7 +15,7 @@ from toolkit.files.whole import replacing
 from toolkit.run_folder.read import reading
 
 #: What to do about a damaged file.
-REMEDY = "remove it: toolkit report makes it anew"
+REMEDY = "remove it: toolkit report writes it again"
 #: The splits that a model is measured on, in the order in which a reader wants them.
 SPLITS = ("test", "validation")
 

@@ -33,7 +33,7 @@ from toolkit.terminal.escape import one_line
 IDENTITY = "wandb_id.txt"
 #: Seconds after which wandb writes what it was given; a killed process loses the rest.
 FLUSH_SECONDS = 1.0
-#: Rows of so many seconds before a kill may not have been written.
+#: Rows of this many seconds before a kill may not have been written.
 UNSAFE_SECONDS = 5.0
 #: Modes, the most private first. Of the recipe's mode and wandb's own setting, the more private counts.
 MODES = ("disabled", "offline", "online")

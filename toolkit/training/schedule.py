@@ -23,7 +23,7 @@ class Schedule:
 
     @classmethod
     def of(cls, recipe: Recipe, examples: int, processes: int = 1) -> Schedule:
-        """The schedule of a recipe over so many training examples, with so many processes; at least one step."""
+        """The schedule of a recipe over this many training examples, with this many processes; at least one step."""
         train = recipe.train
         per_epoch = math.ceil(examples / examples_of_step(recipe, processes))
         steps = train.max_steps or max(1, round((train.epochs or 0) * per_epoch))

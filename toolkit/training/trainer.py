@@ -6,9 +6,10 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
   incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
   splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
 - *Resume.* See :mod:`toolkit.run_folder.checkpoint` and :mod:`toolkit.training.sampler`.
-- *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
-  each evaluation, every minute, and when a signal asks it to stop (:mod:`toolkit.machine.interruption`). A validation
-  then stops between two batches; the checkpoint says so, and a run resumed from it begins with that validation.
+- *When.* :class:`ScheduleCallback` evaluates every `eval_steps` steps and always at the end, and saves a checkpoint
+  with each evaluation, every minute, and when a signal asks it to stop (:mod:`toolkit.machine.interruption`). A
+  validation then stops between two batches; the checkpoint says so, and a run resumed from it begins with that
+  validation.
 - *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is over the loss terms of all of them, and
   gradients are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.operations.precision`), which

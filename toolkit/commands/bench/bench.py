@@ -19,7 +19,7 @@ BENCHED: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if port
 
 
 def _defaults(field: str) -> str:
-    """What each family's default is, in words."""
+    """Return the families' defaults as text."""
     return ", ".join(f"{getattr(one.defaults, field)} of {name}" for name, one in BENCHED.items())
 
 
@@ -42,7 +42,13 @@ class Counts(click.ParamType):
 )
 @click.option("--model", type=click.Choice(list(BENCHED)), required=True, help="The port to measure.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--against", type=click.Choice(["transformers", "paddlenlp"]), default="transformers", show_default=True)
+@click.option(
+    "--against",
+    type=click.Choice(["transformers", "paddlenlp"]),
+    default="transformers",
+    show_default=True,
+    help="The other side.",
+)
 @click.option(
     "--work",
     "works",
@@ -50,27 +56,33 @@ class Counts(click.ParamType):
     multiple=True,
     default=["step"],
     show_default=True,
-    help="A training step with AdamW; tokens one after another; a process from its start to its first step; texts made "
-    "into tokens; a gate, anew and cached. May be given several times.",
+    help="What to measure. step: a training step with AdamW; generate: tokens one by one; start: a process up to the "
+    "end of its first step; tokenize: texts to tokens; gate: a gate, new and cached. May be given several times.",
 )
-@click.option("--all", "everything", is_flag=True, help="All of it, over lengths and depths as well.")
-@click.option("--layers", type=click.IntRange(1, 10_000), help=f"Default: {_defaults('layers')}.")
-@click.option("--length", type=COUNT, help=f"Tokens a sequence. Default: {_defaults('length')}.")
-@click.option("--batch-size", type=COUNT, help="Default: 4; of generation always 1.")
-@click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Of generation.")
+@click.option("--all", "everything", is_flag=True, help="Measure everything, also over lengths and depths.")
+@click.option("--layers", type=click.IntRange(1, 10_000), help=f"The number of layers. Default: {_defaults('layers')}.")
+@click.option("--length", type=COUNT, help=f"Tokens per text. Default: {_defaults('length')}.")
+@click.option("--batch-size", type=COUNT, help="Texts per batch. Default: 4; generation always takes 1.")
+@click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Tokens to generate.")
 @click.option(
     "--backward",
     type=click.Choice(["reversible", "autograd"]),
     default="reversible",
     show_default=True,
-    help="How the port makes gradients, where it has a choice.",
+    help="The port's backward, if it has several.",
 )
-@click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements of each side.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of each side. Default: the physical cores.")
-@click.option("--lengths", type=Counts(), help="Also measure at these lengths, and plot them.")
-@click.option("--depths", type=Counts(), help="Also measure with so many layers, and plot them.")
+@click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements per side.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads per side. Default: the physical cores.")
+@click.option("--lengths", type=Counts(), help="Also measure and plot these lengths.")
+@click.option("--depths", type=Counts(), help="Also measure and plot these numbers of layers.")
 @click.option("--reference-python", metavar="PATH", help="Run transformers with this Python.")
-@click.option("--output", type=click.Path(path_type=Path), default=Path("runs/bench"), show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("runs/bench"),
+    show_default=True,
+    help="The folder for the page.",
+)
 def bench(
     overrides: tuple[str, ...],
     against: str,
@@ -84,9 +96,9 @@ def bench(
     output: Path,
     **described: Any,
 ) -> int:
-    """Measure how fast the port is beside another implementation.
+    """Measure the port's speed against another implementation.
 
-    Each side is a process of its own; they are measured in turn, and ratios are said with their spread.
+    Each side runs in its own process, and the two are measured in turn. Ratios come with a confidence interval.
     """
     from rich.table import Table
 

@@ -137,8 +137,8 @@ def _page(results: Results) -> str:
         element("h1", title),
         element(
             "p",
-            "A ratio is the median of pairs that were measured in turn, with an interval that holds the true median "
-            "with 95%. Where the interval holds 1, no difference is said.",
+            "A ratio is the median of pairs that were measured in turn, with a 95% confidence interval of the "
+            "median. If the interval contains 1, no difference is shown.",
             class_="soft",
         ),
     ]

@@ -81,7 +81,7 @@ def _show(findings: list[Finding]) -> None:
         for finding in findings:
             print(f"{finding.state:<6} {finding.check}: {one_line(finding.what)}  {one_line(finding.mend)}".rstrip())
         return
-    table = Table("check", "", "what", "command that mends it, or more about it")
+    table = Table("check", "", "what", "how to fix it, or details")
     for finding in findings:
         state = Text(finding.state, style={"ok": "green", "warn": "yellow", "fault": "bold red"}[finding.state])
         table.add_row(finding.check, state, one_line(finding.what), finding.mend)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.errors import ToolkitError
 from toolkit.machine.install import install_command
+from toolkit.machine.runtime import version_of
 from toolkit.terminal.escape import one_line
 
 #: Characters shown of another program's message.
@@ -36,13 +36,6 @@ def told(problem: ToolkitError) -> tuple[str, str]:
     """Split the toolkit's own message: what is wrong, and what to do."""
     what, _, mend = one_line(str(problem)).partition("; ")
     return what, mend
-
-
-def version_of(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def reinstall() -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from models import families
 from toolkit.commands.doctor.child import ask
-from toolkit.commands.doctor.finding import Finding, reinstall, told, version_of
+from toolkit.commands.doctor.finding import Finding, reinstall, told
 from toolkit.commands.doctor.gpu import driver, gpu_finding, without_paddle
 from toolkit.errors import UserError
 from toolkit.machine.install import install_command
+from toolkit.machine.runtime import version_of
 
 PADDLE = """
 from toolkit.machine import runtime
@@ -81,8 +82,8 @@ def check_environment() -> Iterator[Finding]:
     wanted = {
         "OMP_NUM_THREADS": (str(cores), f"of {cores} physical cores"),
         "FLAGS_paddle_num_threads": (str(cores), f"of {cores} physical cores"),
-        "NVIDIA_TF32_OVERRIDE": ("0", "on a GPU float32 is then not float32"),
-        "FLAGS_cudnn_deterministic": ("1", "on a GPU a run does then not repeat"),
+        "NVIDIA_TF32_OVERRIDE": ("0", "float32 on a GPU is then not float32"),
+        "FLAGS_cudnn_deterministic": ("1", "runs on a GPU are then not reproducible"),
     }
     wrong = {name: reason for name, (value, reason) in wanted.items() if set_here[name] != value}
     if wrong:
@@ -92,7 +93,7 @@ def check_environment() -> Iterator[Finding]:
         path = set_here.get("MKL_DEBUG_CPU_TYPE")
         yield Finding("threads", "ok", f"{cores} on {cores} physical cores{f', MKL code path {path}' if path else ''}")
     if set_here[kernels.VARIABLE] == kernels.PADDLE:
-        what = f"{kernels.VARIABLE}={kernels.PADDLE} is set: on a CPU runs are slower, and lose digits"
+        what = f"{kernels.VARIABLE}={kernels.PADDLE} is set: runs on a CPU are slower and less accurate"
         yield Finding("kernels", "warn", what, f"unset {kernels.VARIABLE}")
     try:
         whose = allocator.chosen()
@@ -126,7 +127,7 @@ def check_reference(python: str | None) -> Iterator[Finding]:
     place = reference_interpreter(python) if python else sys.executable
     missing = [] if python else [name for name in ("torch", "transformers") if not version_of(name)]
     if missing:
-        what = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, and so no gate can run"
+        what = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, so no gate can run"
         mend = f"{install_command('reference')}, or --reference-python PATH of a Python that has them"
         yield Finding("reference", "fault", what, mend)
         return

@@ -24,17 +24,17 @@ def gpu_finding(gpus: list[str], fault: str, cuda: bool, seen: int) -> Finding:
         seen: number that Paddle sees.
     """
     if fault:
-        return Finding("gpu", "fault", fault, "mend the driver, until nvidia-smi lists the GPU; or runtime.device=cpu")
+        return Finding("gpu", "fault", fault, "repair the driver until nvidia-smi lists the GPU; or runtime.device=cpu")
     if gpus and not cuda:
         mend = "pip uninstall -y paddlepaddle; " + install_command("gpu")
-        return Finding("gpu", "warn", f"{', '.join(gpus)}; Paddle's wheel is for the CPU, and so are runs", mend)
+        return Finding("gpu", "warn", f"{', '.join(gpus)}; Paddle's wheel is for the CPU, so runs use the CPU", mend)
     if gpus and not seen:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         if hidden is not None and hidden.strip() in ("", "-1"):
             what = f"{', '.join(gpus)}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}; runs are on the CPU"
             return Finding("gpu", "warn", what, "unset CUDA_VISIBLE_DEVICES")
         mend = "update the driver, or install a paddlepaddle-gpu of the driver's CUDA version"
-        return Finding("gpu", "fault", f"{', '.join(gpus)}, of which Paddle sees none", mend)
+        return Finding("gpu", "fault", f"{', '.join(gpus)}; Paddle sees none of them", mend)
     if cuda and not gpus:
         mend = "pip uninstall -y paddlepaddle-gpu; " + install_command("cpu")
         return Finding("gpu", "warn", "no driver (nvidia-smi) here, and Paddle's wheel is for GPUs", mend)

@@ -77,8 +77,8 @@ def _disk(name: str, place: Path, elsewhere: str, needed: float) -> Finding:
 
 def check_caches() -> Iterator[Finding]:
     """Report each cache's place and size: the toolkit's, and the hub's of models and data sets."""
-    from toolkit.commands.cache import entries, size_of_tree
-    from toolkit.machine.disk import megabytes
+    from toolkit.commands.cache import entries
+    from toolkit.machine.disk import megabytes, size_of
     from toolkit.machine.runtime import cache_place
 
     if own := os.environ.get(OWN):
@@ -93,4 +93,4 @@ def check_caches() -> Iterator[Finding]:
     datasets = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets").expanduser()
     for name, place, command in (("models", hub, "hf cache delete"), ("data sets", datasets, "")):
         if place.is_dir():
-            yield Finding("caches", "ok", f"the hub's {name}, {place}: {megabytes(size_of_tree(place))}", command)
+            yield Finding("caches", "ok", f"the hub's {name}, {place}: {megabytes(size_of(place))}", command)

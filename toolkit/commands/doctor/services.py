@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 
 from toolkit.commands.doctor.child import ask
-from toolkit.commands.doctor.finding import LONGEST_WORDS, Finding, reinstall, version_of
+from toolkit.commands.doctor.finding import LONGEST_WORDS, Finding, reinstall
 from toolkit.machine.install import install_command
+from toolkit.machine.runtime import version_of
 from toolkit.terminal.escape import one_line
 
 #: Seconds for the hub's answer.
@@ -32,7 +33,7 @@ def check_hub(network: bool) -> Iterator[Finding]:
         what = f"HF_ENDPOINT={endpoint} is no address"
         yield Finding("hub", "fault", what, "export HF_ENDPOINT=https://..., or unset HF_ENDPOINT")
     elif answer.said["offline"]:
-        yield Finding("hub", "ok", "offline (HF_HUB_OFFLINE): what is in its cache, and nothing else")
+        yield Finding("hub", "ok", "offline (HF_HUB_OFFLINE): only its cache is used")
     elif not network:
         yield Finding("hub", "ok", f"{mirror}{endpoint}, {token}; not asked", "toolkit doctor --network")
     elif unreachable := _unreachable(endpoint):
@@ -72,7 +73,7 @@ def check_wandb() -> Iterator[Finding]:
         return
     answer = ask(WANDB)
     if answer.failed:
-        what = f"does not start, and tracking.wandb not with it: {answer.failed}"
+        what = f"does not start, so tracking.wandb cannot be used: {answer.failed}"
         yield Finding("wandb", "warn", what, install_command("tracking"))
     elif answer.said["mode"] == "online" and not answer.said["logged_in"]:
         what = f"{answer.said['version']}, nobody is logged in; only tracking.wandb needs it"

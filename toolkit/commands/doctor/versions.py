@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.commands.doctor.finding import Finding, reinstall, version_of
+from toolkit.commands.doctor.finding import Finding, reinstall
 from toolkit.machine.install import CHECKOUT
+from toolkit.machine.runtime import version_of
 
 #: Distributions whose exact version decides what a run computes.
 PINNED = (
@@ -36,7 +37,7 @@ def check_versions() -> Iterator[Finding]:
 
     wanted = str(own.get("requires_python", ""))
     if python not in SpecifierSet(wanted):
-        yield Finding(name, "fault", f"Python is {python}, and has to be {wanted}", "make install PYTHON=python3.11")
+        yield Finding(name, "fault", f"Python is {python}, but must be {wanted}", "make install PYTHON=python3.11")
     examined, faults = unfit_distributions("toolkit")
     for wrong in faults:
         yield Finding(name, "fault", wrong.what, wrong.mend)
@@ -47,7 +48,7 @@ def check_versions() -> Iterator[Finding]:
         if pinned in pins and (version := version_of(pinned)) and version.partition("+")[0] != pins[pinned]
     ]
     if differing:
-        what = f"others than those that were tested together: {', '.join(differing)}"
+        what = f"not the versions that were tested together: {', '.join(differing)}"
         yield Finding(name, "warn", what, reinstall())
     elif not faults:
         yield Finding(name, "ok", f"Python {python}, {examined} distributions fit together")

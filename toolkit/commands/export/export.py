@@ -16,7 +16,7 @@ from models.files.plain import read_object
 from toolkit.commands.predict import MEND, load_model, load_run, read_recipe
 from toolkit.errors import ParityDrift, UserError
 from toolkit.files.strict_json import dumps
-from toolkit.files.whole import write_text
+from toolkit.files.whole import files_in, write_text
 from toolkit.finetune.card import with_model
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable, writing
@@ -75,7 +75,7 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         if not difference.within:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
         found = {"compared_with_the_port": {"on": of, **difference.to_json()}}
-        files = {"files": sorted(_files_in(made))}
+        files = {"files": sorted(files_in(made))}
         write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
         _check_target(target, overwrite)  # the export took time
         _put(made, target, scratch)
@@ -111,7 +111,7 @@ def _export(
     if form == "hf":
         _copy(run.folder, made)
         if rotations:
-            about["lsh_rotations"] = "not stored: who loads the model draws them"
+            about["lsh_rotations"] = "not stored: whoever loads the model draws them"
         copied = port_logits(load_model(run.recipe, made), wide, rotations, inputs)
         return compare(port, [copied.float32]), {**about, "outputs": outputs}
     for path in stored.iterdir():
@@ -182,15 +182,15 @@ def _check_target(target: Path, overwrite: bool) -> None:
         return
     about = _said_in(target)
     if about is None:
-        raise UserError(f"--output {target}: is there and is no export; name another folder")
+        raise UserError(f"--output {target}: exists and is not an export; name another folder")
     if not overwrite:
-        raise UserError(f"--output {target}: is there already; add --overwrite, or name another folder")
+        raise UserError(f"--output {target}: exists; add --overwrite, or name another folder")
     if "files" not in about:
         raise UserError(
-            f"--output {target}: {ABOUT} does not list what is of the export; remove it, or name another folder"
+            f"--output {target}: {ABOUT} does not list the export's files; remove it, or name another folder"
         )
-    if extra := sorted(_files_in(target) - {ABOUT, *map(str, about["files"])}):
-        raise UserError(f"--output {target}: holds {extra[0]}, which is not of the export there; name another folder")
+    if extra := sorted(files_in(target) - {ABOUT, *map(str, about["files"])}):
+        raise UserError(f"--output {target}: holds {extra[0]}, which is not part of the export; name another folder")
 
 
 def _said_in(target: Path) -> dict[str, Any] | None:
@@ -202,11 +202,6 @@ def _said_in(target: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return about if about.get("format") in FORMATS and isinstance(about.get("files", []), list) else None
-
-
-def _files_in(folder: Path) -> set[str]:
-    """Return the paths of all but folders below a folder."""
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
 @contextmanager

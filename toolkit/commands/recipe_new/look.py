@@ -28,7 +28,7 @@ SPLIT_NAMES = {
 }
 #: A folder with more texts gets one control code, not one per file.
 MOST_CODES = 8
-#: Folders of at least so many texts each are taken for labels.
+#: Folders of at least this many texts each are taken for labels.
 FEWEST_TEXTS = 3
 #: Bytes of a JSON file that are searched for the keys of SQuAD's format.
 LOOKED_AT_BYTES = 2**20
@@ -109,7 +109,7 @@ def _folder(folder: Path) -> DataFiles:
         if len(chosen := train or named) == 1:
             return _file(plain_file(chosen[0]))
         names = ", ".join(path.name for path in tables[:6])
-        raise UserError(f"{folder}: holds several tables ({names}), and which one to train on does not show; name it")
+        raise UserError(f"{folder}: holds several tables ({names}), so it is unclear which one to train on; name it")
     if below:
         return _below(below)
     if texts:

@@ -108,8 +108,12 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     data: list[Line] = [
         *_files(found, write),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
-        ("stride", length // 4, "tokens that two windows of one text share, where it does not fit into one"),
-        ("misplaced_answers", "find", "where answer_start is wrong: find the answer in its text, drop it, or refuse"),
+        ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
+        (
+            "misplaced_answers",
+            "find",
+            "if answer_start is wrong: find the answer in its text, drop it, or refuse",
+        ),
         *_share(share),
     ]
     body = (
@@ -149,14 +153,14 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
         ("sources", sources, ""),
         *_encoding(found),
         ("max_length", 128, "tokens of a block, the control code included"),
-        ("validation_fraction", 0.1, "of each code's text: to choose the best checkpoint by"),
-        ("test_fraction", 0.1, "... for the final figure"),
+        ("validation_fraction", 0.1, "share of each code's text, to choose the best checkpoint by"),
+        ("test_fraction", 0.1, "... for the final score"),
     ]
     name = _drafted("causal_lm")
     vocab_size = choose.word_pieces(size, texts)
     pieces: list[Line] = [
         ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
-        ("vocab_size", vocab_size, "learn so many on this recipe's training text"),
+        ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
     ]
     body = (
         _head("language_modeling", "the next token, after a control code that says where the text is from")
@@ -179,9 +183,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
 
 
 def _head(task: str, comment: str) -> str:
-    seed = (
-        "seed: 42                        # of the new weights, what is held out, the order of the examples, dropout\n"
-    )
+    seed = "seed: 42                        # seeds new weights, held-out rows, the order of the examples, dropout\n"
     return f"{f'task: {task}'.ljust(31)} # {comment}\n{seed}\n"
 
 
@@ -203,7 +205,7 @@ def _model(name: str, head: str, length: int, rows: int) -> str:
         ("config", config, ""),
     ]
     keys_of = families.family(name).in_transformers
-    comment = f"    # keys of transformers.{keys_of}; what is not set follows from the length, or has its default\n"
+    comment = f"    # keys of transformers.{keys_of}; other keys follow from the length, or have their defaults\n"
     return section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
 
 
@@ -213,7 +215,7 @@ def _tokenizer(pieces: int | None) -> str:
     else:
         lines = [
             ("kind", "sentencepiece", "pieces of words; or bytes"),
-            ("vocab_size", pieces, "train so many pieces on this recipe's training text"),
+            ("vocab_size", pieces, "number of pieces to train on this recipe's text"),
         ]
     return section("tokenizer", lines) + "\n"
 

@@ -70,12 +70,12 @@ def training(steps: Steps, learning_rate: float, save_best: str, others: str, de
         ("max_steps", steps.max_steps, "optimizer steps"),
         ("batch_size", steps.batch_size, "examples per step"),
         ("eval_batch_size", 32, "examples per evaluation step"),
-        ("learning_rate", learning_rate, "the highest"),
-        ("lr_scheduler", "linear", "from there to 0; or cosine, constant"),
-        ("warmup_ratio", 0.1, "share of the steps that lead up to it"),
+        ("learning_rate", learning_rate, "peak"),
+        ("lr_scheduler", "linear", "from the peak to 0; or cosine, constant"),
+        ("warmup_ratio", 0.1, "share of the steps for warm-up"),
         ("weight_decay", decay, "decoupled (AdamW), not on biases and LayerNorm"),
-        ("eval_steps", steps.eval_steps, "evaluate this often; null: after each epoch"),
-        ("early_stopping_patience", None, "stop after so many evaluations without a better one; null: never"),
-        ("save_best", save_best, f"which checkpoint is kept: {others} on validation"),
+        ("eval_steps", steps.eval_steps, "steps between evaluations; null: after each epoch"),
+        ("early_stopping_patience", None, "stop after this many evaluations without improvement; null: never"),
+        ("save_best", save_best, f"selects the checkpoint to keep: {others} on validation"),
     ]
     return section("train", lines)

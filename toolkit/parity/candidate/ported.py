@@ -115,12 +115,10 @@ class PortedStep(Step):
         return {}
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
-        """Return draws by the port's names; the arguments are the last of :class:`.RecordedDraws`."""
         return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
-        """Inside the ``with`` block the model uses these draws and choices."""
         with (
             precision.lowered(self.lowered),
             randomness.use(draws),
@@ -130,7 +128,6 @@ class PortedStep(Step):
             yield
 
     def places(self) -> dict[str, Place]:
-        """Places of the port's modules, and by tensor name or kind, or by verdict, of what is in none."""
         from toolkit.parity.candidate import training  # with the Trainer, and pandas
 
         return {
@@ -141,24 +138,19 @@ class PortedStep(Step):
         }
 
     def facts(self) -> CandidateFacts:
-        """Other facts of the port for the verdict."""
         norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
-        """The batch of each evaluation, by its name."""
         return batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
-        """Whether an evaluation has a loss."""
         return is_scored(batch)
 
     def parameter_names(self) -> list[str]:
-        """The reference's names of all parameters."""
         return [name for name, _ in self.model.named_parameters()]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Name and gradient of every parameter that has one, in the reference's layout."""
         table = self.model.table
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
@@ -193,7 +185,6 @@ class PortedStep(Step):
                 yield f"gradient:{name}", parameter.grad.numpy()
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The port's value of each parameter that it was given, in the reference's layout."""
         return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
 
 

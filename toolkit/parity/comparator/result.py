@@ -4,7 +4,7 @@ mutants."""
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,18 @@ from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 @dataclass
 class Side:
-    """The port as it is, or with a fault in force; each part is made when the first of it comes."""
+    """The port as it is, or with a fault in force; each part is made when the first of it comes.
+
+    Attributes:
+        said: what the port's process has measured itself.
+    """
 
     given: Given
     is_mutant: bool = False
     dtypes: dict[str, DtypeLedger] = field(default_factory=dict)
     new_values: dict[str, Any] = field(default_factory=dict)
     new_place: str = ""
-    tokens: list[Tokens] | None = None
-    tokenizer_places: dict[str, Place] = field(default_factory=dict)
-    leaks: list[str] = field(default_factory=list)
-    judged: Judged | None = None
-    execution: Execution = field(default_factory=Execution)
-    loops: list[LoopError] = field(default_factory=list)
+    said: CandidateResult = field(default_factory=CandidateResult)
     raised: str | None = None
     has_loaded: bool = False
     _loop: tuple[LoopCall, list[np.ndarray]] | None = None
@@ -87,21 +86,21 @@ class Side:
     def _finish_loop(self) -> None:
         """Measure the last compiled loop: all its outputs have come."""
         if self._loop is not None:
-            self.loops.append(loop_accuracy.error(*self._loop))
+            self.said.loops.append(loop_accuracy.error(*self._loop))
             self._loop = None
 
     def _say(self, handed: Handed) -> None:
-        kinds: dict[str, tuple[str, Any]] = {
-            "new place": ("new_place", str),
-            "tokens": ("tokens", list[Tokens] | None),
-            "tokenizer places": ("tokenizer_places", dict[str, Place]),
-            "leaks": ("leaks", list[str]),
-            "judged": ("judged", Judged | None),
-            "execution": ("execution", Execution),
-            "raised": ("raised", str),
+        kinds: dict[str, Any] = {
+            "new place": str,
+            "tokens": list[Tokens] | None,
+            "tokenizer places": dict[str, Place],
+            "leaks": list[str],
+            "judged": Judged | None,
+            "execution": Execution,
+            "raised": str,
         }
-        attribute, kind = kinds[handed.kind]
-        setattr(self, attribute, from_json(kind, handed.content, handed.kind))
+        content = from_json(kinds[handed.kind], handed.content, handed.kind)
+        setattr(self if handed.kind in ("new place", "raised") else self.said, handed.kind.replace(" ", "_"), content)
 
     def generators(self) -> GeneratorStats:
         """Counts of the port's own draws. A user's port draws with Paddle; only where it draws is compared."""
@@ -110,7 +109,7 @@ class Side:
     def loops_by_themselves(self) -> list[LoopError]:
         """Errors of the compiled loops."""
         self._finish_loop()
-        return self.loops
+        return self.said.loops
 
     def new_weights(self) -> NewWeights:
         """Counts of both sides' new parameters; empty for a user's port."""
@@ -156,7 +155,7 @@ class Ledger:
             generators=side.generators() if side.dtypes else GeneratorStats(),
             loading_problems=side.loaded.problems() if side.has_loaded else {},
             new_weights=side.new_weights() if side.new_place else NewWeights(),
-            tokens=side.tokens,
+            tokens=side.said.tokens,
             loops=side.loops_by_themselves(),
             moved={
                 name: apart(ledger.values, name, value)
@@ -171,16 +170,12 @@ class Ledger:
         for name in list(self.mutants):
             self._finish(name)
         side = self.right
-        return CandidateResult(
+        return replace(
+            side.said,
             dtypes={dtype: side.dtype(dtype).result() for dtype in self.job.dtypes},
             generators=side.generators(),
             loading_problems=side.loaded.problems(),
             new_weights=side.new_weights(),
             mutants={name: self._measured[name] for name in self.job.mutants},
-            tokens=side.tokens,
-            tokenizer_places=side.tokenizer_places,
-            leaks=side.leaks,
             loops=side.loops_by_themselves(),
-            judged=side.judged,
-            execution=side.execution,
         )

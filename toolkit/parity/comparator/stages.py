@@ -7,7 +7,7 @@ it are released.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -182,16 +182,11 @@ class Ledger:
         """Join what all stages measured, also in an earlier process."""
         measured = [self.side.measured(stage, MeasuredStage) for stage in self.side.stages()]
         places = {name: place for one in measured for name, place in one.places.items()} | self._places
-        side = self._of_no_stage
-        return CandidateResult(
-            dtypes={
-                dtype: _joined([one.dtypes[dtype] for one in measured], places, self._constants)
-                for dtype in self.job.dtypes
-            },
-            tokens=side.tokens,
-            tokenizer_places=side.tokenizer_places,
-            execution=side.execution,
-        )
+        dtypes = {
+            dtype: _joined([one.dtypes[dtype] for one in measured], places, self._constants)
+            for dtype in self.job.dtypes
+        }
+        return replace(self._of_no_stage.said, dtypes=dtypes)
 
 
 def _joined(parts: Sequence[Measured], places: dict[str, Place], constant_errors: dict[str, float]) -> CandidateDtype:

@@ -184,9 +184,9 @@ def check_free(folder: Path) -> None:
         kept = {MANIFEST, *read_manifest(folder)["files"]}
         extra = sorted(set(_files_in(folder)) - kept)
     except UserError:
-        raise UserError(f"{folder}: exists and is not a bundle; it is left as it is, name another place") from None
+        raise UserError(f"{folder}: exists and is not a bundle; name another place") from None
     if extra:
-        raise UserError(f"{folder}: holds {extra[0]}, which is not of the bundle there; name another place")
+        raise UserError(f"{folder}: holds {extra[0]}, which is not part of the bundle there; name another place")
 
 
 @contextlib.contextmanager

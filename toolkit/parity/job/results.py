@@ -297,19 +297,26 @@ class NewWeights:
 
 
 @dataclass
-class MutantResult:
-    """Results with a fault in force: ``dtypes`` and ``generators``, only ``tokens``, only ``loading_problems`` or only
-    ``new_weights``, and ``loops``; or the error ``raised``. ``moved``: for a pair, the distance of the loss and each
-    gradient from those without the fault."""
+class PortResult:
+    """What is measured of the port; ``loading_problems``: parameters that its loader reads from the checkpoint
+    otherwise than the reference's, and how; ``loops``: how far off its compiled loops are by themselves."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
     loading_problems: dict[str, str] = field(default_factory=dict)
     new_weights: NewWeights = field(default_factory=NewWeights)
     tokens: list[Tokens] | None = None
+    loops: list[LoopError] = field(default_factory=list)
+
+
+@dataclass
+class MutantResult(PortResult):
+    """Results with a fault in force: ``dtypes`` and ``generators``, only ``tokens``, only ``loading_problems`` or only
+    ``new_weights``, and ``loops``; or the error ``raised``. ``moved``: for a pair, the distance of the loss and each
+    gradient from those without the fault."""
+
     raised: str | None = None
     moved: dict[str, TensorStats] = field(default_factory=dict)
-    loops: list[LoopError] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -334,21 +341,14 @@ class Judged:
 
 
 @dataclass
-class CandidateResult:
-    """What the port's worker measured; ``loading_problems``: parameters that its loader reads from the checkpoint
-    otherwise than the reference's, and how; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
-    source lines of a pair's port that would have left float64, and were kept from it; ``loops``: how far off its
-    compiled loops are by themselves; ``judged``: of a gate that a run follows, what that run is to train."""
+class CandidateResult(PortResult):
+    """What the port's worker measured; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
+    source lines of a pair's port that would have left float64, and were kept from it; ``judged``: of a gate that a
+    run follows, what that run is to train."""
 
-    dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
-    generators: GeneratorStats = field(default_factory=GeneratorStats)
-    loading_problems: dict[str, str] = field(default_factory=dict)
-    new_weights: NewWeights = field(default_factory=NewWeights)
     mutants: dict[str, MutantResult] = field(default_factory=dict)
-    tokens: list[Tokens] | None = None
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
-    loops: list[LoopError] = field(default_factory=list)
     judged: Judged | None = None
     execution: Execution = field(default_factory=Execution)
 

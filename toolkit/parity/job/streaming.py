@@ -48,7 +48,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
         return path
     if os.path.lexists(path):
         if not is_of_a_gate(path):
-            raise UserError(f"{path}: is there and is not of a gate; move it, or choose another folder")
+            raise UserError(f"{path}: exists and is not a folder of a gate; move it, or choose another folder")
         shutil.rmtree(path)
     check_space(folder, job)
     with scratch_folder(f".{STREAMED}-", beside=folder) as made:
@@ -160,8 +160,3 @@ class Bars:
         for side, task in self.tasks.items():
             self.progress.update(task, completed=len(list((self.job / side / "stages").glob("*.json"))))
         time.sleep(0.2)
-
-
-def close_job(path: Path) -> None:
-    """Give back tens of gigabytes after the measurement."""
-    shutil.rmtree(path, ignore_errors=True)

@@ -12,7 +12,7 @@ TEXTS: Mapping[str, str] = {
     # of the reference
     "reference-mask": (
         "the reference masks later tokens with the smallest number of the dtype; it was given the published model's "
-        "mask, which adds -1e4: they differ where the scores reach that, and at positions that see nothing but padding"
+        "mask, which adds -1e4. The two differ where scores reach -1e4, and at positions that see only padding"
     ),
     "reference-bias": (
         "the reference holds lm_head.bias and does not add it to its logits; it was made to, as the released model does"
@@ -44,17 +44,17 @@ TEXTS: Mapping[str, str] = {
         "{guessed} of the parameters by a guess (toolkit parity map shows them)"
     ),
     "zero-row": (
-        "row {row} of {name} is zero, as new weights have it for a padding_idx: whether the port reads that row, or "
-        "gives zeros for its index as Paddle's padding_idx does, shows with trained weights alone"
+        "row {row} of {name} is zero, as in new weights with a padding_idx. Only trained weights show whether the port "
+        "reads that row, or gives zeros for its index as Paddle's padding_idx does"
     ),
     "accepted": (
         "{count} differences are accepted by {pattern} ({why}): up to {worst:.1e} of a tensor, {within:.1e} at most"
     ),
-    "accepted-unused": "{pattern} is accepted ({why}), and nothing that it names differs any more",
-    "accepted-unknown": "{pattern} is accepted ({why}), and nothing that is compared is called so",
+    "accepted-unused": "{pattern} is accepted ({why}), but what it names no longer differs",
+    "accepted-unknown": "{pattern} is accepted ({why}), but nothing that is compared has such a name",
     "choices-alone": (
-        "the {side} chooses by size, sign or order in {places}, and what the other side does there is not given to it: "
-        "a choice that rounding turns looks like a fault"
+        "the {side} chooses by size, sign or order in {places}, and does not get the other side's choices there: a "
+        "choice that rounding flips looks like a fault"
     ),
     "forward-only": (
         "only the forward in evaluation mode was compared: no gradient, no update, no dropout; a port that passes may "
@@ -62,12 +62,12 @@ TEXTS: Mapping[str, str] = {
     ),
     "buffers-drawn": "drawn at random when a side is built, so that both begin with the reference's: {names}",
     "buffers-alone": (
-        "the {side} alone holds {names}, which is no state: no checkpoint holds it, and a step leaves it as it is or "
-        "computes it anew"
+        "only the {side} holds {names}, which is no state: no checkpoint holds it, and a step leaves it as it is or "
+        "computes it again"
     ),
     "constants-rounded": (
         "float64: {count} tensors differ by up to {worst:.1e} of themselves, which is what rounding the reference's "
-        "constants to float32 moves, as Paddle's kernels hold many: {constants}"
+        "constants to float32 moves; Paddle's kernels hold many in float32: {constants}"
     ),
     # of float32
     "uninformative": (
@@ -75,51 +75,54 @@ TEXTS: Mapping[str, str] = {
         "first of them {first}; there float64 alone decided"
     ),
     "cancelled": (
-        "{count} of the tensors that float32 says nothing of: zero by cancellation, the first of them {first}; in "
-        "float64, too, rounding is all there is"
+        "{count} of the tensors in which float32 carries no information are zero by cancellation, the first of them "
+        "{first}; in float64 too they are nothing but rounding"
     ),
     "uninformative-bfloat16": (
         "bfloat16 carries no information in {count} tensors of the free run (the reference's own error exceeds a tenth "
         "of them), the first of them {first}; there each operation on its own input decided"
     ),
     "operations-unseen": (
-        "in bfloat16 the operations were not judged one by one ({why}): one that is to stay in float32 and does not "
-        "may not show"
+        "in bfloat16 the operations were not judged one by one ({why}): an operation that wrongly leaves float32 may "
+        "not show"
     ),
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate
-    "not-run": "the run does otherwise than this gate: {what}",
+    "not-run": "the run differs from this gate: {what}",
     "length": "{what}",
     "widened": "compared on {given} examples of the run and {added} made-up ones",
     "narrow": (
-        "compared on {given} examples of the run and {added} made-up ones, too few for all that padding, the pad token "
-        "and repeated tokens may do: more would take too much memory, or the reference takes one text alone"
+        "compared on {given} examples of the run and {added} made-up ones. These are too few to show all effects of "
+        "padding, the pad token and repeated tokens: more would take too much memory, or the reference takes one text "
+        "at a time"
     ),
     "one-update": (
-        "the run makes one update, and so did the gate: Adam's first step has one size at any scale of the gradients: "
-        "one that is off by a factor, the decay rates of the moments, and gradients that are kept from one update "
-        "to the next are not seen"
+        "the run makes one update, and so did the gate. The size of Adam's first step does not depend on the scale of "
+        "the gradients, so the gate does not see a wrong factor, wrong decay rates of the moments, or gradients kept "
+        "from one update to the next"
     ),
     "one-micro-batch": (
-        "the run accumulates {steps} micro-batches of {size}, and the gate had labels of {examples} examples, which is "
-        "one: how micro-batches are weighed, and whether one is left out or given what is another's, is not seen"
+        "the run accumulates {steps} micro-batches of {size}, but the gate had labels of {examples} examples, which is "
+        "one micro-batch. It does not see how micro-batches are weighted, or whether one is left out or gets another's "
+        "inputs"
     ),
     "brief": (
-        "a model this large: what watching changes, and the port's own generator where layers are computed again, are "
-        "not compared, and the port's plain gradients are made of each layer's input; smaller models show the rest"
+        "a model this large: the gate does not compare the step without hooks, or the port's own generator where "
+        "layers are recomputed. It computes the port's plain gradients from each layer's input. Smaller models show "
+        "the rest"
     ),
     "streamed": (
-        "stage by stage; the optimizer's step, evaluation mode, what watching changes, computing layers again, the "
-        "port's own generator, its compiled loops by themselves, what the reference's own loader reads, and new "
-        "weights are not compared: whole models show them"
+        "stage by stage: the gate does not compare the optimizer's step, evaluation mode, the step without hooks, "
+        "recomputed layers, the port's own generator, its compiled loops by themselves, what the reference's own "
+        "loader reads, and new weights. Whole models show them"
     ),
     "remeasured": (
         "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at "
         "{margin:.2g} of its bound in {dtype}"
     ),
     "not-remeasured": (
-        "all that differs is within {factor:.0f} times its bound, which may be luck of the few runs by which the "
-        "reference's rounding was measured; a gate that can run the reference itself measures by more"
+        "every difference is within {factor:.0f} times its bound. That may be chance, since few runs measured the "
+        "reference's rounding; a gate that can run the reference makes more runs"
     ),
 }
 

@@ -181,6 +181,10 @@ def _places(draw: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return draw.integers(0, 32, tuple(shape))
 
 
+def _draw_normal(draw, *shapes):
+    return tuple(_normal(draw, shape) for shape in shapes)
+
+
 def _draw_softmax(draw, scores, masks, with_normaliser):
     return _scores(draw, scores), [(_kept(draw, shape), value) for shape, value in masks], with_normaliser
 
@@ -226,18 +230,8 @@ def _double(*arrays: np.ndarray) -> list[np.ndarray]:
     return [array.astype(np.float64) for array in arrays]
 
 
-def _keep(x, kept, scale):
-    exact = x.astype(np.float64) * kept * scale
-    return [(exact, np.abs(exact))]
-
-
-def _add_row(x, row):
-    exact = x.astype(np.float64) + row
-    return [(exact, np.abs(exact))]
-
-
-def _scale_columns(table, factors):
-    exact = table.astype(np.float64) * factors[:, None, :, None]
+def _itself(exact: np.ndarray) -> list[Truth]:
+    """One output whose unit is its own size: nothing is added up."""
     return [(exact, np.abs(exact))]
 
 
@@ -338,8 +332,7 @@ def _compare_places(place, seen, at_least):
 
 def _keys(x, epsilon, factor):
     x = x.astype(np.float64)
-    exact = x * (factor / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon))
-    return [(exact, np.abs(exact))]
+    return _itself(x * (factor / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon)))
 
 
 def _keys_backward(grad, x, epsilon, factor):
@@ -353,27 +346,23 @@ def _keys_backward(grad, x, epsilon, factor):
 #: By function of :mod:`models.operations.compiled`: all but the random masks, which verdict 7 judges.
 CHECKS = {
     "keep": LoopCheck(
-        "keep", (0, 1), lambda draw, x, kept, scale: (_normal(draw, x), draw.random(tuple(kept)) < 0.8, scale), _keep
-    ),
-    "add_row": LoopCheck("add_row", (0,), lambda draw, *shapes: tuple(_normal(draw, one) for one in shapes), _add_row),
-    "scale_columns": LoopCheck(
-        "scale_columns", (1,), lambda draw, *shapes: tuple(_normal(draw, one) for one in shapes), _scale_columns
-    ),
-    "scale_columns_backward": LoopCheck(
-        "scale_columns_backward",
+        "keep",
         (0, 1),
-        lambda draw, *shapes: tuple(_normal(draw, one) for one in shapes),
-        _scale_columns_backward,
+        lambda draw, x, kept, scale: (_normal(draw, x), draw.random(tuple(kept)) < 0.8, scale),
+        lambda x, kept, scale: _itself(x.astype(np.float64) * kept * scale),
     ),
+    "add_row": LoopCheck("add_row", (0,), _draw_normal, lambda x, row: _itself(x.astype(np.float64) + row)),
+    "scale_columns": LoopCheck(
+        "scale_columns",
+        (1,),
+        _draw_normal,
+        lambda table, factors: _itself(table.astype(np.float64) * factors[:, None, :, None]),
+    ),
+    "scale_columns_backward": LoopCheck("scale_columns_backward", (0, 1), _draw_normal, _scale_columns_backward),
     "layer_norm": LoopCheck(
         "norm_rows",
         (0,),
-        lambda draw, x, gain, bias, epsilon: (
-            _rows(draw, x, epsilon),
-            _normal(draw, gain),
-            _normal(draw, bias),
-            epsilon,
-        ),
+        lambda draw, x, gain, bias, epsilon: (_rows(draw, x, epsilon), *_draw_normal(draw, gain, bias), epsilon),
         _layer_norm,
     ),
     "layer_norm_backward": LoopCheck(

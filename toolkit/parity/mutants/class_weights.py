@@ -19,6 +19,10 @@ def _weights(port, change: Callable):
     return [(port.losses, "classification", classification)]
 
 
+def _reversed(weights):
+    return weights[::-1].copy()
+
+
 def _over_the_count(port):
     """Divide the weighted losses by their number."""
     plain = port.losses.weighted_cross_entropy
@@ -65,58 +69,40 @@ def _accumulated_by_count(port):
     return [(port.trainer.Finetuner, "num_loss_terms", lambda self, batch: self.task.num_loss_terms(batch))]
 
 
-_fault = partial(Mutant, operation="loss")
+_loss = partial(Mutant, expected="loss", operation="loss")
 
 #: Faults by the configuration's ``problem_type``.
 CLASS_WEIGHTS: dict[str, tuple[Mutant, ...]] = {
     "single_label_classification": (
-        _fault("class-weights-ignored", "class weights are ignored", "loss", lambda p: _weights(p, lambda given: None)),
-        _fault(
-            "class-weights-order",
-            "class weights are in the opposite order",
-            "loss",
-            lambda p: _weights(p, lambda given: given[::-1].copy()),
-        ),
-        _fault(
+        _loss("class-weights-ignored", "class weights are ignored", apply=lambda p: _weights(p, lambda given: None)),
+        _loss("class-weights-order", "class weights are in the opposite order", apply=lambda p: _weights(p, _reversed)),
+        _loss(
             "class-weights-over-count",
             "the weighted losses are averaged over their count, not over their weights",
-            "loss",
-            _over_the_count,
+            apply=_over_the_count,
         ),
-        _fault(
-            "class-weights-in-evaluation",
-            "the loss of evaluation is weighed, too",
-            "evaluation/loss",
-            _in_evaluation,
-            operation="",
+        Mutant(
+            "class-weights-in-evaluation", "the loss of evaluation is weighed, too", "evaluation/loss", _in_evaluation
         ),
-        _fault(
+        Mutant(
             "class-weights-accumulated-by-count",
             "micro-batches count by their examples, not by what these weigh",
             "updated:",
             _accumulated_by_count,
-            operation="",
         ),
     ),
     "multi_label_classification": (
-        _fault("label-weights-ignored", "weights of labels are ignored", "loss", lambda p: _weights(p, lambda w: None)),
-        _fault(
-            "label-weights-order",
-            "weights of labels are in the opposite order",
-            "loss",
-            lambda p: _weights(p, lambda given: given[::-1].copy()),
+        _loss(
+            "label-weights-ignored", "weights of labels are ignored", apply=lambda p: _weights(p, lambda given: None)
         ),
-        _fault(
+        _loss(
+            "label-weights-order", "weights of labels are in the opposite order", apply=lambda p: _weights(p, _reversed)
+        ),
+        _loss(
             "label-weights-of-all",
             "weights of labels are those of texts without them, too",
-            "loss",
-            _weighs_the_negatives,
+            apply=_weighs_the_negatives,
         ),
-        _fault(
-            "label-weights-divided",
-            "the loss is divided by the weights of its labels",
-            "loss",
-            _over_the_weights,
-        ),
+        _loss("label-weights-divided", "the loss is divided by the weights of its labels", apply=_over_the_weights),
     ),
 }

@@ -27,6 +27,11 @@ def widths_of(change: Widths) -> Callable[[Modules], Changes]:
     return apply
 
 
+def width_of(role: str, change: Callable[[dict[str, float]], float]) -> Callable[[Modules], Changes]:
+    """Draw a role with the width that ``change`` gives, given the widths of all."""
+    return widths_of(lambda config, widths: {**widths, role: change(widths)})
+
+
 def _values(role: str, change: Values) -> Callable[[Modules], Changes]:
     """Replace new parameters of a role by what ``change`` makes of them."""
 
@@ -79,24 +84,14 @@ def faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tu
     fault = partial(named, family)
 
     return (
-        fault(
-            "twice-as-wide",
-            "linear maps twice as wide",
-            linear,
-            widths_of(lambda config, widths: {**widths, "linear": 2 * widths["linear"]}),
-        ),
+        fault("twice-as-wide", "linear maps twice as wide", linear, width_of("linear", lambda own: 2 * own["linear"])),
         fault(
             "embedding-unit-width",
             "the frameworks' own width for embeddings",
             embedding,
-            widths_of(lambda config, widths: {**widths, "embedding": 1.0}),
+            width_of("embedding", lambda own: 1.0),
         ),
-        fault(
-            "biases-drawn",
-            "biases drawn as matrices are",
-            bias,
-            widths_of(lambda config, widths: {**widths, "bias": widths["linear"]}),
-        ),
+        fault("biases-drawn", "biases drawn as matrices are", bias, width_of("bias", lambda own: own["linear"])),
         fault("gains-zero", "norm gains of 0", norm, _values("norm_gain", np.zeros_like)),
         fault("uniform", "embeddings uniform, of the same spread", embedding, _values("embedding", _uniform)),
         fault("truncated", "embeddings truncated at two deviations", embedding, _values("embedding", _truncated)),

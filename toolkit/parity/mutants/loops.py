@@ -174,3 +174,9 @@ BELOW_THE_NOISE: dict[str, Mutant] = {
 def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
     """Return those of these loops."""
     return tuple(mutant for mutant in BELOW_THE_NOISE.values() if mutant.expected.partition(":")[2] in loops)
+
+
+#: Those of loops that every family runs.
+SHARED_LOOPS = below_the_noise(
+    "softmax_rows", "cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"
+)

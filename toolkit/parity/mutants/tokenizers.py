@@ -66,10 +66,26 @@ class Faults:
         """Return a fault that changes every text before it is encoded."""
         return self.of_class(name, what, "tokenizer:ids", lambda kind: reading(kind, change))
 
-    def special_not_before_blanks(self, name: str) -> Mutant:
-        """Read white space before a special piece as part of it, so that it no longer is one."""
-        return self.misread(
-            name,
-            "special pieces not recognised before white space",
-            lambda text: re.sub(r"<(unk|/s)>(?=\s)", r"<\1 >", text),
+    def shared(self, prefix: str) -> tuple[Mutant, ...]:
+        """Return the faults that every family's tokenizer may have; ``prefix`` is of their names."""
+        return (
+            self.misread(f"{prefix}lower-case", "texts in lower case", str.lower),
+            self.fault(
+                f"{prefix}pad-side", "padding always on the right", "tokenizer:left", lambda p: padding(p, right_alone)
+            ),
+            self.fault(
+                f"{prefix}padding-not-masked",
+                "padding is attended to",
+                "tokenizer:right",
+                lambda p: padding(p, masked_nowhere),
+            ),
+            self.of_class(
+                f"{prefix}cut-on-the-left", "long texts lose their beginning", "tokenizer:right", cut_on_the_left
+            ),
+            self.misread(
+                f"{prefix}special-before-blank-lost",
+                "special pieces not recognised before white space",  # white space in front is read as part of one
+                lambda text: re.sub(r"<(unk|/s)>(?=\s)", r"<\1 >", text),
+            ),
+            self.misread(f"{prefix}control-dropped", "a control character dropped", lambda t: t.replace("\x80", "")),
         )

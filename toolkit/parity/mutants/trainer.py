@@ -4,6 +4,7 @@ of the recipe. They are the same for every model."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant, around
@@ -84,50 +85,42 @@ def _third_update_doubled(port):
     return around(port.paddle.optimizer.AdamW, "step", step)
 
 
+_rate = partial(Mutant, expected="learning_rate")
+_updates = partial(Mutant, expected="updated:")
+
 TRAINER: tuple[Mutant, ...] = (
-    Mutant(
+    _updates(
         "trainer-no-clipping",
         "the Trainer makes its optimizer without clipping",
-        "updated:",
-        lambda p: _arguments(p, max_grad_norm=0.0),
+        apply=lambda p: _arguments(p, max_grad_norm=0.0),
     ),
-    Mutant(
+    _updates(
         "trainer-decay-lost",
         "the recipe's weight decay does not reach the Trainer",
-        "updated:",
-        lambda p: _arguments(p, weight_decay=0.0),
+        apply=lambda p: _arguments(p, weight_decay=0.0),
     ),
-    Mutant(
+    _updates(
         "trainer-beta2-default",
         "Adam's beta2 is the Trainer's own and not the recipe's",
-        "updated:",
-        lambda p: _arguments(p, adam_beta2=lambda given: 0.999 if given != 0.999 else 0.98),
+        apply=lambda p: _arguments(p, adam_beta2=lambda given: 0.999 if given != 0.999 else 0.98),
     ),
-    Mutant("trainer-warmup-late", "the warm-up begins a step late", "learning_rate", lambda p: _schedule(p, _late)),
-    Mutant("trainer-warmup-missing", "no warm-up", "learning_rate", lambda p: _arguments(p, warmup_steps=0)),
-    Mutant(
+    _rate("trainer-warmup-late", "the warm-up begins a step late", apply=lambda p: _schedule(p, _late)),
+    _rate("trainer-warmup-missing", "no warm-up", apply=lambda p: _arguments(p, warmup_steps=0)),
+    _rate(
         "trainer-warmup-floored",
         "the warm-up is rounded down to whole updates",
-        "learning_rate",
-        lambda p: _arguments(p, warmup_steps=lambda steps: steps - 1),
+        apply=lambda p: _arguments(p, warmup_steps=lambda steps: steps - 1),
     ),
-    Mutant(
-        "trainer-rate-floor",
-        "the rate does not fall to 0 at the end",
-        "learning_rate",
-        lambda p: _schedule(p, _floored),
-    ),
-    Mutant(
+    _rate("trainer-rate-floor", "the rate does not fall to 0 at the end", apply=lambda p: _schedule(p, _floored)),
+    _rate(
         "trainer-schedule-other",
         "the rate falls as a cosine, not in a line",
-        "learning_rate",
-        lambda p: _arguments(p, lr_scheduler_type="cosine"),
+        apply=lambda p: _arguments(p, lr_scheduler_type="cosine"),
     ),
-    Mutant(
+    _updates(
         "trainer-micro-batches-alike",
         "micro-batches count alike, however many labels they have",
-        "updated:",
-        lambda p: _weights(p, lambda terms: [1.0 / len(terms)] * len(terms)),
+        apply=lambda p: _weights(p, lambda terms: [1.0 / len(terms)] * len(terms)),
     ),
     Mutant(
         "trainer-last-micro-batch",

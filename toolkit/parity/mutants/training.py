@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolkit.parity.mutants.fault import Mutant, around
+from toolkit.parity.mutants.fault import Mutant, around, settings
 
 
 def _given(port, **changes):
@@ -14,10 +14,7 @@ def _given(port, **changes):
 
 
 def _rate_times(port, factor: float):
-    def change(optimizer):
-        optimizer._learning_rate.base_lr *= factor
-
-    return _made(port, change)
+    return _made(port, lambda made: settings(made._learning_rate, base_lr=factor * made._learning_rate.base_lr))
 
 
 def _decays(port, chosen: Callable):
@@ -57,16 +54,6 @@ def _coupled_decay(port):
     return [(port.optimizer, "adamw", adam)]
 
 
-def _without_first(port):
-    def adamw(model, rate, **given):
-        optimizer = plain(model, rate, **given)
-        optimizer._parameter_list = optimizer._parameter_list[1:]
-        return optimizer
-
-    plain = port.optimizer.adamw
-    return [(port.optimizer, "adamw", adamw)]
-
-
 def _clipped_one_by_one(port):
     def clip(plain, self, params_grads):
         return [plain(self, [pair])[0] for pair in params_grads]
@@ -95,7 +82,12 @@ TRAINING: tuple[Mutant, ...] = (
         "gradients-kept",
         "gradients not cleared after an update",
         "#2",
-        lambda p: _made(p, lambda optimizer: setattr(optimizer, "clear_grad", lambda: None)),
+        lambda p: _made(p, lambda optimizer: settings(optimizer, clear_grad=lambda: None)),
     ),
-    Mutant("parameter-forgotten", "the first parameter is not trained", "updated:", _without_first),
+    Mutant(
+        "parameter-forgotten",
+        "the first parameter is not trained",
+        "updated:",
+        lambda p: _made(p, lambda optimizer: settings(optimizer, _parameter_list=optimizer._parameter_list[1:])),
+    ),
 )

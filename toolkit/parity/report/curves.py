@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -28,10 +28,6 @@ SERIES = {
 }
 #: By dtype, the series of the port.
 PORT = {"float64": "p64", "float32": "p32", "bfloat16": "p16"}
-#: Kinds of tensors that a forward computes, in execution order.
-FORWARD = ("output", "stream", "logits", "start_logits", "end_logits", "loss")
-#: What the short training after the step gives.
-TRAINING = ("trained", "accumulated", "updated", "updated loss", "learning_rate")
 
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
@@ -65,27 +61,8 @@ class Point:
         return int(found[1]) if found else None
 
 
-def forward_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """The outputs in execution order. ``tensors`` are those of ``parity.json``."""
-    return _points([tensor for tensor in tensors if tensor["kind"] in FORWARD])
-
-
-def gradient_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """The gradients from the last layer to the first, as a backward goes."""
-    return _points([tensor for tensor in tensors if tensor["kind"] == "gradient"])[::-1]
-
-
-def evaluation_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """The outputs in evaluation mode, run after run."""
-    return _points([tensor for tensor in tensors if "/" in tensor["kind"]])
-
-
-def training_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """Parameters after each update, the learning rates, and the loss thereafter, in the order of the updates."""
-    return _points([tensor for tensor in tensors if tensor["kind"] in TRAINING])
-
-
-def _points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
+def points_of(tensors: Iterable[Mapping[str, Any]]) -> list[Point]:
+    """Return a point for each name among tensors of ``parity.json``, in their order."""
     by_name: dict[str, dict[str, Mapping[str, Any]]] = {}
     for tensor in tensors:
         by_name.setdefault(tensor["name"], {})[tensor["dtype"]] = tensor

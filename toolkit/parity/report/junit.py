@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, indent
 
 from toolkit.pages.markup import element, xml_text
-from toolkit.parity.job import files
 from toolkit.parity.report.json import with_infinities
 
 #: (verdict, dtype) -> test cases of a suite.
 Suites = dict[tuple[str, str], list[Element]]
-
-
-def write_junit(content: Mapping[str, Any], path: Path) -> None:
-    """Write the content of ``parity.json`` as JUnit XML."""
-    files.write_text(path, junit(content))
 
 
 def junit(content: Mapping[str, Any]) -> str:

@@ -7,18 +7,15 @@ measurement.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from toolkit.pages.document import document, table
+from toolkit.pages.document import document, name, scrolled, table
 from toolkit.pages.markup import element
 from toolkit.parity.followup.trace import describe
-from toolkit.parity.job import files
-from toolkit.parity.report import curves
 from toolkit.parity.report.assets import SCRIPT, STYLE
-from toolkit.parity.report.curves import SERIES, Point, chart
+from toolkit.parity.report.curves import SERIES, Point, chart, points_of
 from toolkit.parity.report.json import with_infinities
 
 #: Largest number of findings shown; an early drift makes nearly every tensor one.
@@ -28,6 +25,34 @@ CAPTION = (
     "and P64 below the dotted line: R32 times what float64 is finer, with a margin. Hollow marks: tensors that are "
     "noise in float32, such as gradients that are 0 by cancellation. Full red marks: beyond the bound. Point at a "
     "place to see the tensor's name."
+)
+#: Pictures of errors: heading, title, the kinds of tensors that are drawn, and what comes before the first layer and
+#: after the last one.
+CURVES: tuple[tuple[str, str, Callable[[str], bool], tuple[str, str]], ...] = (
+    (
+        "Forward: every module's output in execution order",
+        "Errors of the outputs over the layers",
+        ("output", "stream", "logits", "start_logits", "end_logits", "loss").__contains__,
+        ("embedding", "head"),
+    ),
+    (
+        "Backward: every gradient from the last layer to the first",
+        "Errors of the gradients over the layers",
+        "gradient".__eq__,
+        ("head", "embedding"),
+    ),
+    (
+        "Evaluation mode: every output on the batch, on shorter ones, without padding, and with a cache",
+        "Errors of the outputs in evaluation mode",
+        lambda kind: "/" in kind,
+        ("embedding", "head"),
+    ),
+    (
+        "Training: every parameter after each update, learning rates, and the loss that follows",
+        "Errors of the parameters after the updates",
+        ("trained", "accumulated", "updated", "updated loss", "learning_rate").__contains__,
+        ("embedding", "head"),
+    ),
 )
 #: The columns of the table of tensors: title, how it sorts.
 COLUMNS = (
@@ -42,11 +67,6 @@ COLUMNS = (
     ("margin", "number"),
     ("result", "text"),
 )
-
-
-def write_page(content: Mapping[str, Any], path: Path) -> None:
-    """Write the page of a ``parity.json``'s content."""
-    files.write_text(path, page(content))
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -96,23 +116,12 @@ def _header(content: Mapping[str, Any]) -> Element:
 
 
 def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
-    forward, backward = curves.forward_points(tensors), curves.gradient_points(tensors)
-    evaluation, training = curves.evaluation_points(tensors), curves.training_points(tensors)
-    if forward:
-        yield element("h2", "Forward: every module's output in execution order")
-        yield _figure(forward, "Errors of the outputs over the layers", ("embedding", "head"))
-    if backward:
-        yield element("h2", "Backward: every gradient from the last layer to the first")
-        yield _figure(backward, "Errors of the gradients over the layers", ("head", "embedding"))
-    if evaluation:
-        yield element(
-            "h2", "Evaluation mode: every output on the batch, on shorter ones, without padding, and with a cache"
-        )
-        yield _figure(evaluation, "Errors of the outputs in evaluation mode", ("embedding", "head"))
-    if training:
-        yield element("h2", "Training: every parameter after each update, learning rates, and the loss that follows")
-        yield _figure(training, "Errors of the parameters after the updates", ("embedding", "head"))
-    if forward or backward or evaluation or training:
+    found = [points_of(tensor for tensor in tensors if belongs(tensor["kind"])) for _, _, belongs, _ in CURVES]
+    for (heading, title, _, outer), points in zip(CURVES, found, strict=True):
+        if points:
+            yield element("h2", heading)
+            yield _figure(points if outer[0] == "embedding" else points[::-1], title, outer)
+    if any(found):
         yield element("p", CAPTION, class_="soft")
 
 
@@ -140,7 +149,7 @@ def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
     worst = f"; the worst of the others stands at {trace['worst']:.2g} of its bound"
     yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{worst}.")
     if faulty:
-        rows = [(_name(describe(op["name"])), op["dtype"], _name(op["where"]), op["message"]) for op in faulty]
+        rows = [(name(describe(op["name"])), op["dtype"], name(op["where"]), op["message"]) for op in faulty]
         yield table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
 
 
@@ -158,7 +167,7 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
         ) in compared
 
     found = sorted(content["findings"], key=late)
-    rows = [(_name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]
+    rows = [(name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]
     yield element("h2", f"Findings: {len(found)}")
     yield table(("where", "verdict", "dtype", "what"), rows)
     if len(found) > FINDINGS_SHOWN:
@@ -203,7 +212,7 @@ def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
         "p", "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
     )
     yield _controls(choices)
-    yield element("div", compared, class_="scroll", tabindex=0, role="region", aria_labelledby="compared")
+    yield scrolled(compared, "compared", "scroll")
 
 
 def _urgency(tensor: Mapping[str, Any]) -> tuple[bool, float]:
@@ -265,14 +274,10 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     )
     yield element("h2", "Configuration")
     yield element("pre", json.dumps(content["config"], indent=1))
-    hashes = [(name, _name(value)) for name, value in content["hashes"].items()]
+    hashes = [(file, name(value)) for file, value in content["hashes"].items()]
     yield element("h2", "SHA-256 of what both sides were given")
     yield table(("file", "hash"), hashes)
 
 
 def _gigabytes(size: float | None) -> str:
     return "" if size is None else f"{size / 1e9:.2f} GB"
-
-
-def _name(text: str) -> Element:
-    return element("span", text, class_="name")

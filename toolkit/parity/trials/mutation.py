@@ -6,7 +6,7 @@ import itertools
 import math
 import pydoc_data.topics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,7 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import (
-    CandidateResult,
-    ForcedInputResult,
-    ReferenceResult,
-    read_results,
-)
+from toolkit.parity.job.results import CandidateResult, ForcedInputResult, PortResult, ReferenceResult, read_results
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
@@ -252,15 +247,8 @@ def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: Candidate
     if measured.raised is not None:
         return None
     tokens = measured.tokens if mutant.tokenizer else candidate.tokens  # what is right is not judged again
-    found = CandidateResult(
-        dtypes=measured.dtypes,
-        generators=measured.generators,
-        loading_problems=measured.loading_problems,
-        new_weights=measured.new_weights,
-        loops=measured.loops,
-        tokens=tokens,
-    )
-    return judge(reference, found)
+    of_port = {known.name: getattr(measured, known.name) for known in fields(PortResult)}
+    return judge(reference, CandidateResult(**{**of_port, "tokens": tokens}))
 
 
 def _trial(

@@ -22,16 +22,11 @@ from toolkit.parity.job.synthetic import KINDS
 from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.pairs.describe import ask, settled, weights_of, write_pair
 from toolkit.parity.pairs.weights import made_up
+from toolkit.parity.trials.sweep import TRAINING as OF_RUN
 from toolkit.parity.trials.sweep import judge_jobs
 
 #: Optimizer settings that a pair's updates are made with.
-TRAINING: dict[str, tuple] = {
-    "max_steps": (2, 12, 700),
-    "lr_scheduler": ("linear", "cosine", "constant"),
-    "warmup_ratio": (0.0, 0.1, 0.3),
-    "weight_decay": (0.0, 0.01, 0.3),
-    "max_grad_norm": (None, 1.0, 0.01),
-}
+TRAINING = {key: values for key, values in OF_RUN.items() if key not in ("batch_size", "gradient_accumulation_steps")}
 
 
 class PairSweep:

@@ -78,7 +78,7 @@ def sweep(
             wrong = [*faulty, *wrong] if gates else [*wrong, *faulty]
             outcome = [("DRIFT" if gates else "ALARM", "red"), f" {wrong[0]}"] if wrong else ["right"]
             if verdict.inconclusive and not traced.faulty:
-                outcome, wrong = [f"not to be measured: {wrong[0]}"], []
+                outcome, wrong = [f"not measurable: {wrong[0]}"], []
                 unmeasured += 1
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
             by_itself = max([traced.worst, *(one.margin for one in traced.faulty)])
@@ -86,7 +86,7 @@ def sweep(
             console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {shown(request)}"), soft_wrap=True)
             if wrong:
                 alarms.append(seed)
-    beside = f" ({unmeasured} of which the reference's own float64 is noise, and none is to pass)" if unmeasured else ""
+    beside = f" ({unmeasured} not measurable: the reference's own float64 is noise)" if unmeasured else ""
     met = f"drift in {len(alarms)} of" if gates else f"{len(alarms)} false alarms in"
     console.print(f"{met} {len(seeds)} gates{beside}", highlight=False)
     return alarms

@@ -4,14 +4,14 @@ the most confident mistakes, and accuracy by text length."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from toolkit.pages.document import table
+from toolkit.pages.document import name, scrolled, table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
 from toolkit.pages.plot import named_bins, share
@@ -75,7 +75,9 @@ def sections(predictions: Path) -> Iterator[Element]:
     yield from _matrix(found.names, matrix)
     yield from _per_label(found.names, label, predicted)
     yield from _mistakes(found)
-    yield from _lengths(found.tokens, label == predicted)
+    yield from right_by_length(
+        found.tokens, label == predicted, "accuracy", "Texts by the number of tokens that the model read"
+    )
 
 
 def read_outcome(predictions: Path) -> LabelOutcome:
@@ -86,14 +88,14 @@ def read_outcome(predictions: Path) -> LabelOutcome:
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
             if outcome is None:
-                names = [name.removeprefix(PROBABILITY_OF) for name in row if name.startswith(PROBABILITY_OF)]
-                outcome, ids = LabelOutcome(names), {name: index for index, name in enumerate(names)}
+                names = labels_of(row)
+                outcome, ids = LabelOutcome(names), {label: index for index, label in enumerate(names)}
             outcome.label.append(ids[row["label"]])
             outcome.predicted.append(ids[row["predicted_label"]])
             outcome.tokens.append(int(row["tokens"]))
             probability = float(row["probability"])
             if row["label"] != row["predicted_label"]:
-                kept = {name: row[name] for name in ("text", "label", "predicted_label")}
+                kept = {column: row[column] for column in ("text", "label", "predicted_label")}
                 kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
                 heapq.heappush(surest, (probability, -int(row["row"]), kept))
                 if len(surest) > MISTAKES_SHOWN:
@@ -104,8 +106,13 @@ def read_outcome(predictions: Path) -> LabelOutcome:
     return outcome
 
 
+def labels_of(row: Iterable[str]) -> list[str]:
+    """Return the labels, by the columns of a row."""
+    return [column.removeprefix(PROBABILITY_OF) for column in row if column.startswith(PROBABILITY_OF)]
+
+
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
-    yield element("h2", "Which labels are taken for which", id="confusion")
+    yield element("h2", "Which labels are confused", id="confusion")
     off = matrix - np.diag(np.diag(matrix))
     if not off.any():
         yield element("p", "No text has been given a wrong label.")
@@ -115,8 +122,7 @@ def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
         chosen = np.sort(np.argsort(-faults, kind="stable")[:MATRIX_LABELS])
         caption = f"The {MATRIX_LABELS} labels of {len(names)} with the most mistakes"
     yield element("p", MEANING, class_="soft")
-    yield element("div", _grid(names, matrix, chosen, caption), class_="wide", tabindex=0, role="region",
-                  aria_labelledby="confusion")  # fmt: skip
+    yield scrolled(_grid(names, matrix, chosen, caption), "confusion")
     if len(names) > 2 and off.any():
         yield _pairs(names, off)
 
@@ -126,7 +132,7 @@ def _pairs(names: Sequence[str], off: np.ndarray) -> Element:
     order = np.argsort(-off, axis=None, kind="stable")[:PAIRS_SHOWN]
     pairs = [divmod(int(place), len(names)) for place in order if off.flat[place]]
     most = int(off.max())
-    rows = [(_name(names[i]), _name(names[j]), share(int(off[i, j]), f"{off[i, j]:,}", most)) for i, j in pairs]
+    rows = [(name(names[i]), name(names[j]), share(int(off[i, j]), f"{off[i, j]:,}", most)) for i, j in pairs]
     return table(("label", "taken for", "texts"), rows, "The pairs of labels that are confused most often")
 
 
@@ -160,13 +166,30 @@ def _cell(count: int, total: int, label: str, given: str, right: bool) -> Elemen
 
 
 def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -> Iterator[Element]:
-    precision, recall, f1, support, given = scores_of_classes(confusion(label, predicted, len(names)))
+    scores = scores_of_classes(confusion(label, predicted, len(names)))
+    _, _, f1, support, given = scores
     occurring = [index for index in range(len(names)) if support[index] or given[index]]
     many = len(names) > MATRIX_LABELS
     order = sorted(occurring, key=lambda index: f1[index]) if many else occurring
+    caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if many else "")
+    if absent := len(names) - len(occurring):
+        caption += f"; {absent} labels occur in this split neither as a label nor as a prediction"
+    yield from scores_of_labels(names, scores, order, caption)
+
+
+def scores_of_labels(
+    names: Sequence[str], scores: Sequence[np.ndarray], order: Iterable[int], caption: str
+) -> Iterator[Element]:
+    """Yield how good each label is.
+
+    Args:
+        scores: for each label precision, recall, F1, the number of texts that have it and of texts that are given it.
+        order: indices of the labels that are shown.
+    """
+    precision, recall, f1, support, given = scores
     rows = [
         (
-            _name(names[index]),
+            name(names[index]),
             f"{precision[index]:.3f}",
             f"{recall[index]:.3f}",
             share(f1[index], f"{f1[index]:.3f}"),
@@ -176,39 +199,32 @@ def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -
         for index in order
     ]
     yield element("h2", "How good each label is", id="labels")
-    caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if many else "")
-    if absent := len(names) - len(occurring):
-        caption += f"; {absent} labels occur in this split neither as a label nor as a prediction"
-    found = table(("label", "precision", "recall", "F1", "texts", "times given"), rows, caption, "numbers")
-    yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
+    titles = ("label", "precision", "recall", "F1", "texts", "times given")
+    yield scrolled(table(titles, rows, caption, "numbers"), "labels", "scroll")
 
 
 def _mistakes(found: LabelOutcome) -> Iterator[Element]:
     if not found.mistakes:
         return
     rows = [
-        (str(-row), f"{probability:.3f}", _name(kept["predicted_label"]), _name(kept["label"]),
+        (str(-row), f"{probability:.3f}", name(kept["predicted_label"]), name(kept["label"]),
          f"{float(kept['given']):.3f}", excerpt(kept["text"]))
         for probability, row, kept in found.mistakes
     ]  # fmt: skip
     yield element("h2", "The most confident mistakes", id="mistakes")
     titles = ("row", "probability", "given", "label of the data", "its probability", "text")
     caption = "Texts whose label in the data is not what the model is surest of; some are errors of the data"
-    yield element("div", table(titles, rows, caption, "texts"), class_="wide", tabindex=0, role="region",
-                  aria_labelledby="mistakes")  # fmt: skip
+    yield scrolled(table(titles, rows, caption, "texts"), "mistakes")
 
 
-def _lengths(tokens: Sequence[int], right: np.ndarray) -> Iterator[Element]:
+def right_by_length(tokens: Sequence[int], right: np.ndarray, title: str, caption: str) -> Iterator[Element]:
+    """Yield the share of right texts, (texts,) of bool, by their number of tokens."""
     rows = [
-        (name, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
-        for name, places in named_bins(tokens).items()
+        (length, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
+        for length, places in named_bins(tokens).items()
     ]
     yield element("h2", "Length and accuracy")
-    yield table(("tokens", "texts", "accuracy"), rows, "Texts by the number of tokens that the model read", "numbers")
-
-
-def _name(text: str) -> Element:
-    return element("span", text, class_="name")
+    yield table(("tokens", "texts", title), rows, caption, "numbers")
 
 
 def _short(text: str) -> str:

@@ -10,13 +10,13 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from toolkit.pages.document import table
+from toolkit.pages.document import scrolled, table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
-from toolkit.pages.plot import named_bins, share
+from toolkit.pages.plot import named_bins
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
-from toolkit.tasks.classification.label_names import PROBABILITY_OF
+from toolkit.tasks.classification.report import labels_of, right_by_length, scores_of_labels
 from toolkit.tasks.metrics import scores_of_several
 
 #: Number of listed errors.
@@ -33,38 +33,16 @@ def several_sections(predictions: Path) -> Iterator[Element]:
     true, given, tokens = [], [], []
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
-            names = names or [name.removeprefix(PROBABILITY_OF) for name in row if name.startswith(PROBABILITY_OF)]
+            names = names or labels_of(row)
             labels, predicted = set(json.loads(row["labels"])), set(json.loads(row["predicted_labels"]))
             true.append([name in labels for name in names])
             given.append([name in predicted for name in names])
             tokens.append(int(row["tokens"]))
     of_data, of_model = np.asarray(true, dtype=np.int64), np.asarray(given, dtype=np.int64)  # (texts, labels)
-    precision, recall, f1, support, times_given = scores_of_several(of_data, of_model)
-    rows = [
-        (
-            element("span", name, class_="name"),
-            f"{precision[index]:.3f}",
-            f"{recall[index]:.3f}",
-            share(f1[index], f"{f1[index]:.3f}"),
-            f"{support[index]:,}",
-            f"{times_given[index]:,}",
-        )
-        for index, name in enumerate(names)
-    ]
-    yield element("h2", "How good each label is", id="labels")
-    titles = ("label", "precision", "recall", "F1", "texts", "times given")
-    found = table(
-        titles, rows, "Counted as scikit-learn does; a text has the labels whose probability is above 0.5", "numbers"
-    )
-    yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
-    right = (of_data == of_model).all(axis=1)
-    lengths = [
-        (name, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
-        for name, places in named_bins(tokens).items()
-    ]
-    yield element("h2", "Length and accuracy")
+    caption = "Counted as scikit-learn does; a text has the labels whose probability is above 0.5"
+    yield from scores_of_labels(names, scores_of_several(of_data, of_model), range(len(names)), caption)
     caption = "Texts whose labels are all right, by the number of tokens that the model read"
-    yield table(("tokens", "texts", "all right"), lengths, caption, "numbers")
+    yield from right_by_length(tokens, (of_data == of_model).all(axis=1), "all right", caption)
 
 
 def numbers_sections(predictions: Path) -> Iterator[Element]:
@@ -89,7 +67,7 @@ def numbers_sections(predictions: Path) -> Iterator[Element]:
     ]
     yield element("h2", "The largest errors", id="errors")
     found = table(("row", "given", "value of the data", "text"), rows, "Some are errors of the data", "texts")
-    yield element("div", found, class_="wide", tabindex=0, role="region", aria_labelledby="errors")
+    yield scrolled(found, "errors")
     each = np.asarray(errors)
     lengths = [(name, f"{len(places):,}", f"{each[places].mean():.4g}") for name, places in named_bins(tokens).items()]
     yield element("h2", "Length and error")

@@ -51,7 +51,7 @@ OTHER = "Language"
 #: A line of text, underlined with a row of one of these.
 HEADING = re.compile(r"^(?=\S[^\n]*\n([*=\-~])\1{3,}\n)", re.MULTILINE)
 
-#: A longer section is cut at blank lines into documents of about so many characters.
+#: A longer section is cut at blank lines into documents of about this many characters.
 SECTION_LENGTH = 1500
 
 #: A paragraph with fewer characters than this may stand in several sections.

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from toolkit.pages.document import table
+from toolkit.pages.document import name, table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
 from toolkit.pages.plot import share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.language_modeling.samples import SAMPLES
+from toolkit.tasks.language_modeling.task import exponential
 
 #: Number of blocks listed at each end.
 BLOCKS_SHOWN = 5
@@ -49,12 +50,12 @@ def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Ite
     """
     found = read_outcome(predictions)
     yield element("h2", "Perplexity by control code")
-    perplexity = {name: _perplexity(code.loss / code.tokens) for name, code in found.codes.items()}
+    perplexity = {code: exponential(of.loss / of.tokens) for code, of in found.codes.items()}
     highest = max((value for value in perplexity.values() if math.isfinite(value)), default=0.0)
     rows = [
-        (_name(name), f"{code.blocks:,}", f"{code.tokens:,}", f"{code.loss / code.tokens:.4f}",
-         share(perplexity[name], f"{perplexity[name]:.2f}", highest))
-        for name, code in found.codes.items()
+        (name(code), f"{of.blocks:,}", f"{of.tokens:,}", f"{of.loss / of.tokens:.4f}",
+         share(perplexity[code], f"{perplexity[code]:.2f}", highest))
+        for code, of in found.codes.items()
     ]  # fmt: skip
     yield table(("control code", "blocks", "tokens", "loss", "perplexity"), rows, "Lower is better", "numbers")
     yield element("h2", "Blocks that it expected least")
@@ -81,7 +82,7 @@ def read_outcome(predictions: Path) -> TextOutcome:
 
 def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Element:
     lines = [
-        (row["block"], _name(row["control_code"]), row["tokens"], f"{float(row['loss']):.3f}",
+        (row["block"], name(row["control_code"]), row["tokens"], f"{float(row['loss']):.3f}",
          f"{float(row['perplexity']):.1f}", excerpt(row["text"]))
         for row in rows
     ]  # fmt: skip
@@ -94,20 +95,12 @@ def _samples(path: Path) -> Iterator[Element]:
     if not path.exists():
         return
     yield element("h2", "Samples")
-    yield element("p", "After the first words of a text that it was not trained on, as the decoding says.")
+    yield element("p", "Continuations of the first words of a text that is no training text, by the decoding named.")
     with reading(path, REMEDY):
         for sample in json.loads(path.read_text(encoding="utf-8")):
             texts = [
-                element("p", element("span", f"{name}: ", class_="soft"), text, class_="passage", dir="auto")
-                for name, text in sample["texts"].items()
+                element("p", element("span", f"{decoding}: ", class_="soft"), text, class_="passage", dir="auto")
+                for decoding, text in sample["texts"].items()
             ]
             prompt = element("p", element("strong", sample["prompt"], dir="auto"), class_="passage")
             yield element("article", element("h3", sample["control"]), prompt, *texts, class_="answer")
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
-
-
-def _name(text: str) -> Element:
-    return element("span", text, class_="name")

@@ -252,7 +252,7 @@ def _codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
     codes = list(dict.fromkeys(splits["train"]["control"][:]))
     for split, rows in splits.items():
         if strange := set(rows["control"][:]) - set(codes):
-            message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split has not"
+            message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split lacks"
             raise recipe.error("data.control", message)
     return codes
 
@@ -285,16 +285,17 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     group too."""
     sums, counts = outputs
     loss = float(sums.sum() / counts.sum())
-    found = {"loss": loss, "perplexity": _exponential(loss)}
+    found = {"loss": loss, "perplexity": exponential(loss)}
     for index, code in enumerate(dataset.codes):
         if code == NO_GROUP:
             continue
         chosen = dataset.code_of == index
-        found[f"{PERPLEXITY_OF}{code}"] = _exponential(float(sums[chosen].sum() / counts[chosen].sum()))
+        found[f"{PERPLEXITY_OF}{code}"] = exponential(float(sums[chosen].sum() / counts[chosen].sum()))
     return found
 
 
-def _exponential(loss: float) -> float:
+def exponential(loss: float) -> float:
+    """Return the perplexity of a mean loss."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -311,7 +312,7 @@ def predictions(
             "control_code": dataset.codes[dataset.code_of[index]],
             "tokens": int(count),
             "loss": loss,
-            "perplexity": _exponential(loss),
+            "perplexity": exponential(loss),
             "text": run.tokenizer.readable(tokens),
         }
 

@@ -8,7 +8,7 @@ from toolkit.parity.families.ctrl.faults.layers import LAYERS
 from toolkit.parity.families.ctrl.faults.tokenizer import TOKENIZER
 from toolkit.parity.mutants import draws, initialisation, loading
 from toolkit.parity.mutants.fault import Mutant
-from toolkit.parity.mutants.loops import below_the_noise
+from toolkit.parity.mutants.loops import SHARED_LOOPS
 from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
@@ -53,6 +53,4 @@ CATALOGUE = (
 PRECISION = SHARED
 
 #: Faults below float32's noise, named by the loop itself.
-LOOPS = below_the_noise(
-    "softmax_rows", "cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"
-)
+LOOPS = SHARED_LOOPS

@@ -9,34 +9,28 @@ from typing import Any
 from models.families import part
 from toolkit.parity.job.family import Benched, Defaults, PortedFamily, TokenizerKind
 
-#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
-#: more neighbouring chunks.
-LAYOUT = {
+#: Of both that follow.
+SHAPE = {
     "hidden_size": 256,
-    "num_attention_heads": 2,
     "attention_head_size": 64,
     "feed_forward_size": 512,
     "axial_pos_embds_dim": [64, 192],
     "hidden_dropout_prob": 0.05,
     "local_attention_probs_dropout_prob": 0.05,
     "lsh_attention_probs_dropout_prob": 0.05,
+}
+#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
+#: more neighbouring chunks.
+LAYOUT = {
+    **SHAPE,
+    "num_attention_heads": 2,
     "num_hashes": 2,
     "local_num_chunks_before": 2,
     "local_num_chunks_after": 1,
     "lsh_num_chunks_after": 1,
 }
 #: As they are trained on a CPU: local and LSH attention alternate.
-BENCHED = {
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "attention_head_size": 64,
-    "feed_forward_size": 512,
-    "axial_pos_embds_dim": [64, 192],
-    "hidden_dropout_prob": 0.05,
-    "local_attention_probs_dropout_prob": 0.05,
-    "lsh_attention_probs_dropout_prob": 0.05,
-    "vocab_size": 320,
-}
+BENCHED = {**SHAPE, "num_attention_heads": 4, "vocab_size": 320}
 #: Keys that a causal model overrides.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from toolkit.parity.families.reformer.faults.attention import ATTENTION
-from toolkit.parity.families.reformer.faults.batch import BATCH
+from toolkit.parity.families.reformer.faults.batch import BATCH, hash_in_bfloat16
 from toolkit.parity.families.reformer.faults.draws import DRAWS
 from toolkit.parity.families.reformer.faults.evaluation import EVALUATION
 from toolkit.parity.families.reformer.faults.layers import MAPS, STREAMS
 from toolkit.parity.families.reformer.faults.settings import SETTINGS
 from toolkit.parity.families.reformer.faults.tokenizer import TOKENIZER
 from toolkit.parity.mutants import initialisation, loading
-from toolkit.parity.mutants.fault import Mutant, around
-from toolkit.parity.mutants.loops import below_the_noise
+from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
 from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
@@ -29,7 +29,7 @@ INITIALISATION = (
         "positions-as-matrices",
         "axial positions as wide as matrices",
         "position_embeddings.weights.0",
-        initialisation.widths_of(lambda config, widths: {**widths, "axial": widths["linear"]}),
+        initialisation.width_of("axial", lambda own: own["linear"]),
     ),
 )
 LOADING = loading.faults("reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings")
@@ -51,13 +51,6 @@ CATALOGUE = (
 )
 
 
-def _hashing(port):
-    def hash_vectors(plain, self, vectors, *others):
-        return plain(self, vectors.astype("bfloat16").astype(vectors.dtype), *others)
-
-    return around(port.attention.LSHSelfAttention, "hash_vectors", hash_vectors)
-
-
 #: Faults in bfloat16.
 PRECISION = (
     *SHARED,
@@ -65,7 +58,7 @@ PRECISION = (
         "bfloat16-hashing",
         "LSH hashing in bfloat16",
         "buckets:",
-        _hashing,
+        hash_in_bfloat16,
         "reformer",
         operation="buckets:",
         dtype="bfloat16",
@@ -73,11 +66,4 @@ PRECISION = (
 )
 
 #: Faults below float32's noise, named by the loop itself.
-LOOPS = below_the_noise(
-    "softmax_rows",
-    "cross_entropy_rows",
-    "cross_entropy_rows_backward",
-    "norm_rows",
-    "norm_rows_backward",
-    "add_on_grid",
-)
+LOOPS = (*SHARED_LOOPS, *below_the_noise("add_on_grid"))

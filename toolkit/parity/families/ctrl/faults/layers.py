@@ -168,6 +168,10 @@ def _scaled_gradient(port):
 
 
 _fault = partial(Mutant, family="ctrl")
+_embedding = partial(_fault, expected="dropout", operation="output:transformer.dropout")
+_loss = partial(_fault, expected="loss", operation="loss")
+_mask = partial(_fault, expected="multi_head_attention", operation="masked_scores:")
+_positions = partial(_fault, expected="pos_encoding")
 
 LAYERS: tuple[Mutant, ...] = (
     # -- norms and activation
@@ -277,40 +281,14 @@ LAYERS: tuple[Mutant, ...] = (
         operation="probabilities:transformer.h.0.multi_head_attention ",
     ),
     # -- masks
-    _fault(
-        "ctrl-mask-off-by-one",
-        "a position sees the next one",
-        "multi_head_attention",
-        lambda p: _masked(p, ahead=1),
-        operation="masked_scores:",
-    ),
-    _fault(
-        "ctrl-not-causal",
-        "every position sees all",
-        "multi_head_attention",
-        lambda p: _masked(p, ahead=10**6),
-        operation="masked_scores:",
-    ),
-    _fault(
-        "ctrl-strictly-past",
-        "a position does not see itself",
-        "multi_head_attention",
-        lambda p: _masked(p, ahead=-1),
-        operation="masked_scores:",
-    ),
-    _fault(
-        "ctrl-padding-seen",
-        "padding is not masked",
-        "multi_head_attention",
-        lambda p: _masked(p, padding=0.0),
-        operation="masked_scores:",
-    ),
-    _fault(
+    _mask("ctrl-mask-off-by-one", "a position sees the next one", apply=lambda p: _masked(p, ahead=1)),
+    _mask("ctrl-not-causal", "every position sees all", apply=lambda p: _masked(p, ahead=10**6)),
+    _mask("ctrl-strictly-past", "a position does not see itself", apply=lambda p: _masked(p, ahead=-1)),
+    _mask("ctrl-padding-seen", "padding is not masked", apply=lambda p: _masked(p, padding=0.0)),
+    _mask(
         "ctrl-padding-1e4",
         "padding masked with -1e4: a query that sees nothing but padding is causal, not uniform",
-        "multi_head_attention",
-        lambda p: _masked(p, padding=-1e4),
-        operation="masked_scores:",
+        apply=lambda p: _masked(p, padding=-1e4),
     ),
     _fault(
         "ctrl-padding-float32",
@@ -320,39 +298,23 @@ LAYERS: tuple[Mutant, ...] = (
         harmless="a score vanishes beside -3.4e38 as beside -1.8e308, and where all are masked all are equal",
     ),
     # -- embeddings
-    _fault(
-        "ctrl-embedding-unscaled",
-        "tokens not scaled by sqrt(n_embd)",
-        "dropout",
-        lambda p: _embed(p, scale=1.0),
-        operation="output:transformer.dropout",
+    _embedding("ctrl-embedding-unscaled", "tokens not scaled by sqrt(n_embd)", apply=lambda p: _embed(p, scale=1.0)),
+    _embedding(
+        "ctrl-positions-scaled", "positions scaled like tokens", apply=lambda p: _embed(p, order="positions scaled too")
     ),
-    _fault(
-        "ctrl-positions-scaled",
-        "positions scaled like tokens",
-        "dropout",
-        lambda p: _embed(p, order="positions scaled too"),
-        operation="output:transformer.dropout",
-    ),
-    _fault(
+    _embedding(
         "ctrl-embedding-dropout",
         "dropout on the tokens, not on their sum with the positions",
-        "dropout",
-        lambda p: _embed(p, order="dropout on tokens alone"),
-        operation="output:transformer.dropout",
+        apply=lambda p: _embed(p, order="dropout on tokens alone"),
     ),
-    _fault("ctrl-table-interleaved", "sines and cosines in turn", "pos_encoding", lambda p: _table(p, _interleaved)),
-    _fault(
-        "ctrl-table-shifted",
-        "positions counted from 1",
-        "pos_encoding",
-        lambda p: _table(p, lambda t: np.roll(t, -1, 0)),
+    _positions("ctrl-table-interleaved", "sines and cosines in turn", apply=lambda p: _table(p, _interleaved)),
+    _positions(
+        "ctrl-table-shifted", "positions counted from 1", apply=lambda p: _table(p, lambda t: np.roll(t, -1, 0))
     ),
-    _fault(
+    _positions(
         "ctrl-table-half-precision",
         "the position table computed in half precision",
-        "pos_encoding",
-        lambda p: _table(p, lambda t: t.astype(np.float16).astype(np.float32)),
+        apply=lambda p: _table(p, lambda t: t.astype(np.float16).astype(np.float32)),
     ),
     # -- residual and dropout
     _fault(
@@ -405,20 +367,16 @@ LAYERS: tuple[Mutant, ...] = (
         operation="gradient:transformer.w.weight",
     ),
     _fault("ctrl-head-bias", "scores without their bias", "lm_head", _head_without_bias, operation="lm_head"),
-    _fault(
+    _loss(
         "ctrl-labels-unshifted",
         "each position is to predict itself",
-        "loss",
-        lambda p: [(p.losses, "next_tokens", lambda labels: labels)],
-        operation="loss",
+        apply=lambda p: [(p.losses, "next_tokens", lambda labels: labels)],
     ),
-    _fault(
+    _loss(
         "ctrl-labels-shifted-twice",
         "labels shifted by the data and again by the model",
-        "loss",
-        lambda p: result(p.losses, "next_tokens", p.losses.next_tokens),
-        operation="loss",
+        apply=lambda p: result(p.losses, "next_tokens", p.losses.next_tokens),
     ),
-    _fault("ctrl-loss-over-all", "ignored labels count in the mean", "loss", _mean_over_all, operation="loss"),
-    _fault("ctrl-loss-smoothed", "label smoothing of 1e-3", "loss", kernels.labels_smoothed, operation="loss"),
+    _loss("ctrl-loss-over-all", "ignored labels count in the mean", apply=_mean_over_all),
+    _loss("ctrl-loss-smoothed", "label smoothing of 1e-3", apply=kernels.labels_smoothed),
 )

@@ -7,15 +7,7 @@ import unicodedata
 from functools import partial
 
 from toolkit.parity.mutants.fault import Mutant, around
-from toolkit.parity.mutants.tokenizers import (
-    Faults,
-    cut_on_the_left,
-    masked_nowhere,
-    one_line,
-    padding,
-    reading,
-    right_alone,
-)
+from toolkit.parity.mutants.tokenizers import Faults, one_line
 
 _of = Faults("ctrl", lambda p: p.tokenizer.CTRLTokenizer)
 
@@ -41,8 +33,8 @@ def _with_first_rank_lost(plain, self, *args, **options) -> None:
 
 
 TOKENIZER: tuple[Mutant, ...] = (
-    _of.of_class("ctrl-lower-case", "texts in lower case", "tokenizer:ids", lambda kind: reading(kind, str.lower)),
-    _of.of_class("ctrl-one-line", "line breaks are no tokens", "tokenizer:ids", lambda kind: reading(kind, one_line)),
+    *_of.shared("ctrl-"),
+    _of.misread("ctrl-one-line", "line breaks are no tokens", one_line),
     _of.of_class(
         "ctrl-merges-reversed",
         "the last merge first",
@@ -64,16 +56,6 @@ TOKENIZER: tuple[Mutant, ...] = (
             kind, "_encode", lambda plain, self, text: [i for i in plain(self, text) if i != self._unknown]
         ),
     ),
-    _of.fault(
-        "ctrl-pad-side",
-        "padding always on the right",
-        "tokenizer:left",
-        lambda p: padding(p, right_alone),
-    ),
-    _of.fault(
-        "ctrl-padding-not-masked", "padding is attended to", "tokenizer:right", lambda p: padding(p, masked_nowhere)
-    ),
-    _of.of_class("ctrl-cut-on-the-left", "long texts lose their beginning", "tokenizer:right", cut_on_the_left),
     _of.of_class(
         "ctrl-joined",
         "decoded text keeps the marks of pieces that go on",
@@ -86,14 +68,12 @@ TOKENIZER: tuple[Mutant, ...] = (
         lambda text: text.removesuffix("\n"),
     ),
     _of.misread("ctrl-vertical-tab-kept", "vertical tab taken for a letter", lambda t: t.replace("\v", "x")),
-    _of.special_not_before_blanks("ctrl-special-before-blank-lost"),
     _of.misread(
         "ctrl-separators-part-words",
         "words parted at U+001C to U+001F",
         lambda text: re.sub("[\x1c-\x1f]", " ", text),
     ),
     _of.misread("ctrl-composed", "texts composed (NFC)", partial(unicodedata.normalize, "NFC")),
-    _of.misread("ctrl-control-dropped", "a control character dropped", lambda text: text.replace("\x80", "")),
     _of.misread("ctrl-crlf", "CR LF read as LF", lambda text: text.replace("\r\n", "\n")),
     _of.misread("ctrl-no-break-space-kept", "no-break space taken for a letter", lambda t: t.replace("\xa0", "x")),
     _of.misread(

@@ -64,39 +64,33 @@ def _swapped_query_and_key(port):
 
 
 _fault = partial(Mutant, family="reformer")
+_buckets = partial(_fault, expected="buckets")
+_scores = partial(_fault, expected="self_attention")
+_adjacent, _mask = partial(_scores, operation="adjacent:"), partial(_scores, operation="masked_scores:")
 
 ATTENTION: tuple[Mutant, ...] = (
     # -- attention scores
-    _fault(
-        "no-1/sqrt(d)", "scores not divided by the root of the head size", "self_attention", _no_scale, operation="key:"
+    _scores("no-1/sqrt(d)", "scores not divided by the root of the head size", apply=_no_scale, operation="key:"),
+    _scores(
+        "swapped-query-key", "query and key projections exchanged", apply=_swapped_query_and_key, operation="heads:"
     ),
-    _fault(
-        "swapped-query-key",
-        "query and key projections exchanged",
-        "self_attention",
-        _swapped_query_and_key,
-        operation="heads:",
-    ),
-    _fault(
+    _scores(
         "key-epsilon",
         "epsilon of the key normalisation ten times too small",
-        "self_attention",
-        lambda p: [(p.attention, "KEY_NORM_EPSILON", 1e-7)],
+        apply=lambda p: [(p.attention, "KEY_NORM_EPSILON", 1e-7)],
         operation="key:",
     ),
-    _fault(
+    _adjacent(
         "key-unnormalised",
         "LSH keys not normalised",
-        "self_attention",
-        lambda p: _key_from(p, lambda original, self, qk: qk / math.sqrt(self.attention_head_size)),
-        operation="adjacent:",
+        apply=lambda p: _key_from(p, lambda original, self, qk: qk / math.sqrt(self.attention_head_size)),
     ),
-    _fault(
+    _adjacent(
         "key-unit-length",
         "LSH keys of unit length, not unit mean square",
-        "self_attention",
-        lambda p: _key_from(p, lambda original, self, qk: original(self, qk) / math.sqrt(self.attention_head_size)),
-        operation="adjacent:",
+        apply=lambda p: _key_from(
+            p, lambda original, self, qk: original(self, qk) / math.sqrt(self.attention_head_size)
+        ),
     ),
     _fault(
         "key-detached",
@@ -113,117 +107,81 @@ ATTENTION: tuple[Mutant, ...] = (
         lambda p: [(p.attention, "MASKED", -1e8)],
         harmless="exp(-1e8) and exp(-1e9) are both 0, and a row that is masked everywhere is uniform under either",
     ),
-    _fault(
+    _mask(
         "mask-value-1e4",
         "padding masked with -1e4, above the self mask of LSH attention",
-        "self_attention",
-        lambda p: [(p.attention, "MASKED", -1e4)],
-        operation="masked_scores:",
+        apply=lambda p: [(p.attention, "MASKED", -1e4)],
     ),
-    _fault(
-        "mask-value-30",
-        "padding masked with -30",
-        "self_attention",
-        lambda p: [(p.attention, "MASKED", -30.0)],
-        operation="masked_scores:",
-    ),
-    _fault(
+    _mask("mask-value-30", "padding masked with -30", apply=lambda p: [(p.attention, "MASKED", -30.0)]),
+    _mask(
         "self-mask-value",
         "a position masked from itself with -20",
-        "self_attention",
-        lambda p: [(p.attention, "SELF_MASKED", -20.0)],
-        operation="masked_scores:",
+        apply=lambda p: [(p.attention, "SELF_MASKED", -20.0)],
     ),
-    _fault(
-        "no-self-mask",
-        "a position attends to itself in LSH attention",
-        "self_attention",
-        _no_self_mask,
-        operation="masked_scores:",
-    ),
-    _fault(
+    _mask("no-self-mask", "a position attends to itself in LSH attention", apply=_no_self_mask),
+    _scores(
         "padding-seen",
         "local attention ignores the padding mask",
-        "self_attention",
-        lambda p: _mask_by(p, lambda kept: None),
+        apply=lambda p: _mask_by(p, lambda kept: None),
         operation="probabilities:",
     ),
-    _fault(
+    _mask(
         "padding-off-by-one",
         "the padding mask moved by one position",
-        "self_attention",
-        lambda p: _mask_by(p, lambda kept: None if kept is None else p.paddle.roll(kept, 1, -1)),
-        operation="masked_scores:",
+        apply=lambda p: _mask_by(p, lambda kept: None if kept is None else p.paddle.roll(kept, 1, -1)),
     ),
-    _fault(
+    _scores(
         "softmax-float32",
         "softmax in float32 under float64",
-        "self_attention",
-        kernels.softmax_in_float32,
+        apply=kernels.softmax_in_float32,
         operation="probabilities:reformer.encoder.layers.0.attention.self_attention ",
     ),
     # -- chunks
-    _fault(
+    _adjacent(
         "local-looks-ahead",
         "local attention looks at the next chunk, not the last",
-        "self_attention",
-        lambda p: _look(p, p.attention.LocalSelfAttention, num_chunks_before=0, num_chunks_after=1),
-        operation="adjacent:",
+        apply=lambda p: _look(p, p.attention.LocalSelfAttention, num_chunks_before=0, num_chunks_after=1),
     ),
-    _fault(
+    _adjacent(
         "lsh-looks-ahead",
         "LSH attention looks at the next chunk, not the last",
-        "self_attention",
-        lambda p: _look(p, p.attention.LSHSelfAttention, num_chunks_before=0, num_chunks_after=1),
-        operation="adjacent:",
+        apply=lambda p: _look(p, p.attention.LSHSelfAttention, num_chunks_before=0, num_chunks_after=1),
     ),
-    _fault(
+    _scores(
         "no-look-back",
         "chunks do not see their neighbours",
-        "self_attention",
-        lambda p: _look(p, p.attention.ChunkedSelfAttention, num_chunks_before=0, num_chunks_after=0),
+        apply=lambda p: _look(p, p.attention.ChunkedSelfAttention, num_chunks_before=0, num_chunks_after=0),
         operation="scores:",
     ),
-    _fault(
+    _adjacent(
         "chunk-length",
         "local chunks half as long",
-        "self_attention",
-        lambda p: built(
+        apply=lambda p: built(
             p.attention.LocalSelfAttention, lambda layer: settings(layer, chunk_length=layer.chunk_length // 2)
         ),
-        operation="adjacent:",
     ),
     # -- hashing
-    _fault(
+    _buckets(
         "bucket-axes",
         "buckets numbered from the negative axes",
-        "buckets",
-        lambda p: around(
+        apply=lambda p: around(
             p.attention.LSHSelfAttention, "hash_vectors", lambda original, self, v, r, b, m: original(self, -v, r, b, m)
         ),
     ),
-    _fault(
+    _buckets(
         "padding-bucket",
         "padding hashed like text, without a bucket of its own",
-        "buckets",
-        lambda p: around(
+        apply=lambda p: around(
             p.attention.LSHSelfAttention,
             "hash_vectors",
             lambda original, self, v, r, b, m: original(self, v, r, b, None),
         ),
     ),
-    _fault(
-        "unstable-sort",
-        "equal buckets sorted by descending position",
-        "self_attention",
-        _unstable_sort,
-        operation="sorted:",
-    ),
-    _fault(
+    _scores("unstable-sort", "equal buckets sorted by descending position", apply=_unstable_sort, operation="sorted:"),
+    _scores(
         "rounds-averaged",
         "hash rounds averaged, not weighed by their normalisers",
-        "self_attention",
-        _hash_round_average,
+        apply=_hash_round_average,
         operation="round_weights:",
     ),
 )

@@ -8,7 +8,7 @@ from toolkit.parity.mutants import batch
 from toolkit.parity.mutants.fault import Mutant, around, built, settings
 
 
-def _hash_in_bfloat16(port):
+def hash_in_bfloat16(port):
     def hash_vectors(original, self, vectors, *rest):
         return original(self, vectors.astype("bfloat16").astype(vectors.dtype), *rest)
 
@@ -42,7 +42,7 @@ BATCH: tuple[Mutant, ...] = (
         tokens="gradient:reformer.embeddings.word_embeddings.weight",
         attention="layers.0.attention.self_attention",
     ),
-    _fault("hash-in-bfloat16", "vectors rounded to bfloat16 before they are hashed", "buckets", _hash_in_bfloat16),
+    _fault("hash-in-bfloat16", "vectors rounded to bfloat16 before they are hashed", "buckets", hash_in_bfloat16),
     _fault(
         "head-at-last-of-padded",
         "the classification head reads the last position of a text that has padding",

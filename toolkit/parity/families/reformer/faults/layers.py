@@ -126,33 +126,18 @@ def _lost_residual_gradient(port):
 
 
 _fault = partial(Mutant, family="reformer")
+_activated = partial(_fault, expected="act_fn", operation="act_fn")
+_feed_forward = partial(_fault, expected="feed_forward", operation="feed_forward.layer_norm")
+_head = partial(_fault, expected="classifier", operation="classifier.dropout")
+_norms = partial(_fault, expected="layer_norm", operation="output:reformer.encoder.layers.0.attention.layer_norm")
+_way_back = partial(_fault, expected="recomputed:gradient:")
 
 #: Faults of what comes before attention.
 MAPS: tuple[Mutant, ...] = (
-    _fault(
-        "norm-epsilon-x10",
-        "LayerNorm epsilon ten times too large",
-        "layer_norm",
-        lambda p: _epsilon(p, 10),
-        operation="output:reformer.encoder.layers.0.attention.layer_norm",
-    ),
-    _fault(
-        "norm-epsilon-paddle",
-        "LayerNorm with Paddle's default epsilon of 1e-5",
-        "layer_norm",
-        lambda p: _epsilon(p, 1e7),
-        operation="output:reformer.encoder.layers.0.attention.layer_norm",
-    ),
-    _fault(
-        "tanh-gelu",
-        "GELU by its tanh approximation",
-        "act_fn",
-        lambda p: _activation(p, p.paddle.nn.GELU(True)),
-        operation="act_fn",
-    ),
-    _fault(
-        "relu-for-gelu", "ReLU for GELU", "act_fn", lambda p: _activation(p, p.paddle.nn.ReLU()), operation="act_fn"
-    ),
+    _norms("norm-epsilon-x10", "LayerNorm epsilon ten times too large", apply=lambda p: _epsilon(p, 10)),
+    _norms("norm-epsilon-paddle", "LayerNorm with Paddle's default epsilon of 1e-5", apply=lambda p: _epsilon(p, 1e7)),
+    _activated("tanh-gelu", "GELU by its tanh approximation", apply=lambda p: _activation(p, p.paddle.nn.GELU(True))),
+    _activated("relu-for-gelu", "ReLU for GELU", apply=lambda p: _activation(p, p.paddle.nn.ReLU())),
     _fault(
         "norm-backward",
         "the backward of LayerNorm without the gradient's mean",
@@ -217,54 +202,30 @@ STREAMS: tuple[Mutant, ...] = (
         _swapped_streams,
         operation="output:reformer.encoder.layer_norm",
     ),
-    _fault(
+    _feed_forward(
         "feed-forward-from-hidden",
         "feed-forward reads the stream it updates",
-        "feed_forward",
-        lambda p: _feed_forward_from(p, "hidden"),
-        operation="feed_forward.layer_norm",
+        apply=lambda p: _feed_forward_from(p, "hidden"),
     ),
-    _fault(
+    _feed_forward(
         "feed-forward-from-stale",
         "feed-forward reads the stream before attention",
-        "feed_forward",
-        lambda p: _feed_forward_from(p, "stale"),
-        operation="feed_forward.layer_norm",
+        apply=lambda p: _feed_forward_from(p, "stale"),
     ),
-    _fault(
+    _feed_forward(
         "feed-forward-from-update",
         "feed-forward reads attention's output without the residual",
-        "feed_forward",
-        lambda p: _feed_forward_from(p, "update"),
-        operation="feed_forward.layer_norm",
+        apply=lambda p: _feed_forward_from(p, "update"),
     ),
-    _fault(
-        "residual-gradient",
-        "a thousandth of the identity path's gradient lost",
-        "recomputed:gradient:",
-        _lost_residual_gradient,
-    ),
-    _fault(
-        "gradient-accumulated", "the backward of each block runs twice", "recomputed:gradient:", _accumulated_gradient
-    ),
-    _fault(
-        "block-gradient",
-        "a block's gradient 5% too large",
-        "recomputed:gradient:",
-        lambda p: _scaled_block_gradient(p, 1.05),
-    ),
-    _fault(
+    _way_back("residual-gradient", "a thousandth of the identity path's gradient lost", apply=_lost_residual_gradient),
+    _way_back("gradient-accumulated", "the backward of each block runs twice", apply=_accumulated_gradient),
+    _way_back("block-gradient", "a block's gradient 5% too large", apply=lambda p: _scaled_block_gradient(p, 1.05)),
+    _way_back(
         "block-gradient-slightly",
         "a block's gradient 3e-6 too large",
-        "recomputed:gradient:",
-        lambda p: _scaled_block_gradient(p, 1 + 3e-6),
+        apply=lambda p: _scaled_block_gradient(p, 1 + 3e-6),
     ),
-    _fault(
-        "streams-back-in-float32",
-        "the way back through the layers in float32",
-        "recomputed:gradient:",
-        _rounded_on_the_way_back,
-    ),
+    _way_back("streams-back-in-float32", "the way back through the layers in float32", apply=_rounded_on_the_way_back),
     _fault(
         "gather-backward",
         "the gradient of sorting taken in the forward order",
@@ -273,20 +234,8 @@ STREAMS: tuple[Mutant, ...] = (
         operation="gradient:",
     ),
     # -- head and loss
-    _fault(
-        "head-at-position-1",
-        "the classification head reads the second position",
-        "classifier",
-        lambda p: _head_of(p, 1),
-        operation="classifier.dropout",
-    ),
-    _fault(
-        "head-at-last",
-        "the classification head reads the last position",
-        "classifier",
-        lambda p: _head_of(p, -1),
-        operation="classifier.dropout",
-    ),
+    _head("head-at-position-1", "the classification head reads the second position", apply=lambda p: _head_of(p, 1)),
+    _head("head-at-last", "the classification head reads the last position", apply=lambda p: _head_of(p, -1)),
     _fault("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean, operation="loss"),
     _fault("loss-smoothed", "label smoothing of 1e-3", "loss", kernels.labels_smoothed, operation="loss"),
 )

@@ -5,15 +5,7 @@ from __future__ import annotations
 import re
 
 from toolkit.parity.mutants.fault import Mutant, around, result
-from toolkit.parity.mutants.tokenizers import (
-    Faults,
-    cut_on_the_left,
-    masked_nowhere,
-    one_line,
-    padding,
-    reading,
-    right_alone,
-)
+from toolkit.parity.mutants.tokenizers import Faults, one_line, padding, reading
 
 _of = Faults("reformer", lambda p: p.tokenizer.ReformerTokenizer)
 
@@ -36,7 +28,7 @@ def _without_special(plain, self, *args, **options) -> None:
 
 
 TOKENIZER: tuple[Mutant, ...] = (
-    _of.of_class("lower-case", "texts in lower case", "tokenizer:ids", lambda kind: reading(kind, str.lower)),
+    *_of.shared(""),
     _of.of_class(
         "line-breaks-as-blanks",
         "line breaks read as blanks",
@@ -60,16 +52,8 @@ TOKENIZER: tuple[Mutant, ...] = (
         lambda kind: around(kind, "__init__", _without_special),
     ),
     _of.fault(
-        "pad-side",
-        "padding always on the right",
-        "tokenizer:left",
-        lambda p: padding(p, right_alone),
-    ),
-    _of.fault(
         "pad-id", "padding with id 1", "tokenizer:right", lambda p: padding(p, lambda pad, r, n, i, s: pad(r, n, 1, s))
     ),
-    _of.fault("padding-not-masked", "padding is attended to", "tokenizer:right", lambda p: padding(p, masked_nowhere)),
-    _of.of_class("cut-on-the-left", "long texts lose their beginning", "tokenizer:right", cut_on_the_left),
     _of.of_class(
         "decoded-with-marks",
         "SentencePiece's marks left in decoded text",
@@ -103,9 +87,7 @@ TOKENIZER: tuple[Mutant, ...] = (
         "a control character in front of a word belongs to it",
         "tokenizer:offsets",
         lambda kind: around(
-            kind,
-            "_blank",
-            lambda plain, self, one: one.isspace() if one.isascii() else plain(self, one),
+            kind, "_blank", lambda plain, self, one: one.isspace() if one.isascii() else plain(self, one)
         ),
     ),
     _of.of_class(
@@ -116,14 +98,12 @@ TOKENIZER: tuple[Mutant, ...] = (
         harmless="SentencePiece's normalisation strips blanks at the end itself, and makes one of a line break",
     ),
     _of.misread("vertical-tab-as-blank", "vertical tab taken for a space", lambda t: t.replace("\v", " ")),
-    _of.special_not_before_blanks("special-before-blank-lost"),
     _of.misread(
         "separators-as-blanks",
         "words parted at U+001C to U+001F",
         lambda text: re.sub("[\x1c-\x1f]", " ", text),
     ),
     _of.misread("next-line-kept", "U+0085 taken for a letter", lambda text: text.replace("\x85", "x")),
-    _of.misread("control-dropped", "a control character dropped", lambda text: text.replace("\x80", "")),
     _of.misread(
         "special-doubled-merged",
         "of two equal special pieces in a row one is lost",
