@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ INSIDE = {
     "gather": "paddle.take_along_axis(",
 }
 FAST = ("avg_pool", "kl")
+OPERATIONS = PAIR.parent / "operations"
 
 
 def gated(command_line, folder: Path, *pairs: str) -> tuple[int, str]:
@@ -44,3 +47,11 @@ def test_a_wrong_one_is_named_by_its_line(name, command_line, tmp_path):
         if (INSIDE[name] in text if name in INSIDE else text.startswith(own) and number > first)
     ]
     assert status == 1 and f"tests/pairs/functions/port.py:{line})" in out.splitlines()[0], out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrong", "said"), [("false", "agrees: loss "), ("true", "differs: loss ")])
+def test_a_check_that_knows_nothing_of_the_gate_says_the_same(wrong, said):
+    sides = (OPERATIONS / "port.py", OPERATIONS / "reference.py")
+    asked = [sys.executable, PAIR.parent / "independent.py", *sides, "op=group", f"wrong={wrong}"]
+    assert subprocess.run(asked, capture_output=True, text=True).stdout.startswith(said)
