@@ -181,6 +181,7 @@ PRINTED = {
     "DRIFT the backward into mean square": "test_readme.py, of its places",
     "PARITY 114 tensors of the port agree": "above",
     "DRIFT norm (LayerNorm, port.py:9)": "test_pair_trials.py, of the files in the README",
+    "DRIFT max (port.py:15)": "as above",
 }
 COMMAND = re.compile(r"(\$ )?(toolkit|make|pip|python|source|export|eval|_TOOLKIT_COMPLETE=)")
 
