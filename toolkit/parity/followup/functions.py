@@ -116,9 +116,11 @@ def _found(
 def _moved(calls: Sequence[FunctionCall], found: dict[int, Found], numbers: Sequence[int]) -> FunctionCall | None:
     """Return the first call that puts right numbers in an order that the reference has nowhere; None if there is
     none."""
-    for number in numbers:
-        if found[number] in (Found.IN_ANOTHER_ORDER, Found.MISPLACED, Found.SAYS_NOTHING):
-            earlier = _moved(calls, found, calls[number].inputs)
-            if earlier is not None or found[number] is not Found.SAYS_NOTHING:
-                return earlier or calls[number]
-    return None
+    left, moved, seen = list(numbers), [], set()
+    while left:
+        number = left.pop()
+        if number not in seen and found[number] in (Found.IN_ANOTHER_ORDER, Found.MISPLACED, Found.SAYS_NOTHING):
+            seen.add(number)
+            left += calls[number].inputs
+            moved += [number] if found[number] is not Found.SAYS_NOTHING else []
+    return calls[min(moved)] if moved else None
