@@ -338,7 +338,7 @@ def test_a_loader_that_exchanges_query_and_key_is_stopped_though_the_step_agrees
     done = toolkit_in(source, "parity", *arguments, "--output", "out")
     assert done.returncode == 1, done.stderr
     assert "DRIFT reformer.encoder.layers.0.attention.self_attention.query (Linear, " in done.stdout
-    assert "structure: from the checkpoint (models/reformer/weights.py): 1024 of 1024 values are not" in done.stdout
+    assert "query.weight: from the checkpoint (models/reformer/weights.py): 1024 of 1024 values are not" in done.stdout
 
 
 def test_the_body_of_a_checkpoint_passes_under_a_head_that_both_sides_make_anew(checkpoint, tmp_path):

@@ -140,6 +140,10 @@ def seal(partial: Path, randomized: int) -> None:
     pair = (
         None if job.pair is None else replace(NO_CODE, has_loss=job.pair.has_loss, forward_only=job.pair.forward_only)
     )
+    if job.pair is not None:
+        result = files.read_json(files.result_path(partial, "reference"))
+        result["execution"]["imported"] = []
+        files.write_json(files.result_path(partial, "reference"), result)
     files.write_json(
         partial / "job.json", replace(job, reference_python="", checkpoint=None, checkpoint_config=None, pair=pair)
     )
