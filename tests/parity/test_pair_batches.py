@@ -52,9 +52,17 @@ def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_li
     words = ("--forward-only", "labels=false", f"wrong={wrong}")
     status, names, out = gated(command_line, tmp_path, *words, without_loss=True)
     assert status == bool(wrong), out
-    assert names == {f"output:{module}{call}" for module in ("first", "norm", "last") for call in ("", "#1")}
+    outputs_of = {f"output:{module}{call}" for module in ("first", "norm", "last") for call in ("", "#1")}
+    assert names == outputs_of | {"logits:batch 1", "logits:batch 2"}
     assert "note: only the forward in evaluation mode was compared: no gradient, no update, no dropout" in out
     assert not wrong or out.startswith(f"DRIFT leaky_relu ({tmp_path / 'port.py'}:18)")
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_what_an_inferring_port_computes_after_its_last_layer_is_compared(batches, command_line, tmp_path):
+    words = ("--forward-only", "labels=false", f"batches={batches}", "wrong=after")
+    status, _, out = gated(command_line, tmp_path, *words, without_loss=True)
+    assert status == 1 and out.startswith(f"DRIFT softmax ({tmp_path / 'port.py'}:19), on the way to logits"), out
 
 
 def test_of_one_batch_without_a_loss_the_scores_are_compared(command_line, tmp_path):
@@ -98,8 +106,12 @@ def test_several_scalars_are_losses_and_one_is_the_loss():
     assert outputs.loss_and_logits(two, is_tensor) == (two | {}, None)
     assert outputs.loss_and_logits((Scalar(1), Scalar(2)), is_tensor)[0] == {"1": 1, "2": 2}
     assert outputs.loss_and_logits({"loss": Scalar(3), **two}, is_tensor) == (3, None)
-    assert outputs.of_one_batch(two, None, is_tensor).loss == 3
-    assert outputs.of_one_batch(Scalar(5), None, is_tensor) == outputs.Computed(5)
+
+    def computed(given):
+        return outputs.computed(None, lambda **_: given, {"x": 1}, True, is_tensor, None)
+
+    assert computed(two) == outputs.Computed(3, None, two)
+    assert computed(Scalar(5)) == outputs.Computed(5)
 
 
 def test_what_is_recorded_of_the_forward_alone_is_replayed_so(command_line, tmp_path):

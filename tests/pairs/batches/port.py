@@ -16,7 +16,7 @@ class Net(nn.Layer):
         if self.wrong == "doubled" and not x.stop_gradient:
             x.register_hook(lambda gradient: 2 * gradient)
         x = F.leaky_relu(x, 0.01) if self.wrong == "forward" or (self.wrong == "second" and len(x) == 5) else F.relu(x)
-        return self.last(self.drop(x))
+        return F.softmax(self.last(self.drop(x)), -1) if self.wrong == "after" else self.last(self.drop(x))
 
 
 def build(config):

@@ -18,4 +18,5 @@ def scores_of(output: Any) -> dict[str, np.ndarray]:
 def score_tensors(output: Any) -> dict[str, Any]:
     """The scores, and the losses that a loss is the sum of, by their names."""
     scores = {name: getattr(output, name) for name in LOGITS if getattr(output, name, None) is not None}
-    return {**scores, **{f"losses:{name}": loss for name, loss in getattr(output, "losses", {}).items()}}
+    scores |= {f"logits:{name}": value for name, value in getattr(output, "scores", {}).items()}
+    return scores | {f"losses:{name}": loss for name, loss in getattr(output, "losses", {}).items()}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from toolkit.parity.job import user_code
+from toolkit.parity.job.pair import batches_in
 
 
 @dataclass
@@ -17,28 +20,68 @@ class Computed:
             model gives none.
         logits: None if the loss is a file's own, or if there are several batches.
         losses: several, by their names.
+        scores: the logits of several batches that have no loss, by the batch.
     """
 
     loss: Any
     logits: Any = None
     losses: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
 
 
-def of_one_batch(loss: Any, logits: Any, is_tensor: Callable[[Any], bool]) -> Computed:
-    """Return what is computed on one batch, of which the loss may be several."""
-    losses = {} if is_tensor(loss) else several_losses(loss, is_tensor)
-    return Computed(sum(losses.values()) if losses else loss, logits, losses)
+def computed(
+    source: Any,
+    model: Any,
+    inputs: Mapping[str, Any],
+    needs_loss: bool,
+    is_tensor: Callable[[Any], bool],
+    cross_entropy: Callable[[Any, Any], Any],
+) -> Computed:
+    """Return what a side's model computes on a step's batches (:func:`.pair.batches_in`).
 
+    The loss is that of the file's own function; else the model's (:func:`loss_and_logits`); else the cross entropy of
+    its logits against ``labels``. That of several batches is the sum of theirs, and each is kept by itself.
 
-def of_batches(found: Sequence[Computed]) -> Computed:
-    """Return what is computed on a step's batches: on several, the sum of their losses, and each by itself."""
+    Args:
+        needs_loss: False where only a forward is compared.
+        cross_entropy: the framework's, of scores (N, C) and labels (N).
+
+    Raises:
+        UserCodeError: there is nothing that a loss could be made of.
+    """
+    found = [_of_one_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)]
     if len(found) == 1:
         return found[0]
     losses = {f"batch {number}": one.loss for number, one in enumerate(found, 1) if one.loss is not None}
     named = {
         f"{name} of batch {number}": loss for number, one in enumerate(found, 1) for name, loss in one.losses.items()
     }
-    return Computed(sum(losses.values()) if losses else None, None, {**named, **losses})
+    # Without a loss, nothing else shows what is computed after the last module.
+    scores = {f"batch {number}": one.logits for number, one in enumerate(found, 1) if one.loss is None}
+    return Computed(sum(losses.values()) if losses else None, None, {**named, **losses}, scores)
+
+
+def _of_one_batch(
+    source: Any,
+    model: Any,
+    inputs: Mapping[str, Any],
+    needs_loss: bool,
+    is_tensor: Callable[[Any], bool],
+    cross_entropy: Callable[[Any, Any], Any],
+) -> Computed:
+    if hasattr(source, "loss"):
+        loss, logits = source.loss(model, inputs), None
+    else:
+        loss, logits = loss_and_logits(model(**inputs), is_tensor)
+        if loss is None and logits is not None and "labels" in inputs:
+            loss = cross_entropy(logits.reshape((-1, logits.shape[-1])), inputs["labels"].flatten())
+    if loss is None and needs_loss:
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
+            "define loss(model, batch), or compare the forward alone (--forward-only)"
+        )
+    losses = {} if is_tensor(loss) else several_losses(loss, is_tensor)
+    return Computed(sum(losses.values()) if losses else loss, logits, losses)
 
 
 def parts_of(output: Any) -> Iterable[Any]:

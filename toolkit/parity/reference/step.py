@@ -391,6 +391,7 @@ class Step:
 def scores_of(output: Any) -> dict[str, np.ndarray]:
     """The scores in a model's output, and the losses that its loss is the sum of, by their names."""
     scores = {name: getattr(output, name) for name in LOGITS if getattr(output, name, None) is not None}
+    scores |= {f"logits:{name}": value for name, value in getattr(output, "scores", {}).items()}
     losses = {f"losses:{name}": loss for name, loss in getattr(output, "losses", {}).items()}
     return {name: to_numpy(value) for name, value in {**scores, **losses}.items()}
 

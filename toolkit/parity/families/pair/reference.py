@@ -15,10 +15,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
-from toolkit.parity.job import files, user_code
+from toolkit.parity.job import files, outputs, user_code
 from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.outputs import Computed, loss_and_logits, of_batches, of_one_batch
 from toolkit.parity.job.pair import (
     Description,
     DrawFacts,
@@ -26,7 +25,6 @@ from toolkit.parity.job.pair import (
     PairMap,
     ParameterFacts,
     batch_of,
-    batches_in,
 )
 from toolkit.parity.job.results import ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
@@ -265,29 +263,15 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
     return given
 
 
-def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True) -> Computed:
-    """Return what a model computes on a step's batches (:func:`.pair.batches_in`). The loss is that of the file's own
-    function; else the model's (:func:`.outputs.loss_and_logits`); else the cross entropy of its logits against
-    ``labels``."""
-    return of_batches([_computed(source, model, batch, needs_loss) for batch in batches_in(inputs)])
+def computed(
+    source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True
+) -> outputs.Computed:
+    """As :func:`.outputs.computed`."""
 
-
-def _computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool) -> Computed:
     def is_tensor(one: Any) -> bool:
         return isinstance(one, torch.Tensor)
 
-    if hasattr(source, "loss"):
-        return of_one_batch(source.loss(model, inputs), None, is_tensor)
-    loss, logits = loss_and_logits(model(**inputs), is_tensor)
-    if loss is not None or (not needs_loss and "labels" not in inputs):
-        return of_one_batch(loss, logits, is_tensor)
-    if logits is None or "labels" not in inputs:
-        raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
-            "define loss(model, batch), or compare the forward alone (--forward-only)"
-        )
-    scores = logits.reshape(-1, logits.shape[-1])
-    return Computed(nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits)
+    return outputs.computed(source, model, inputs, needs_loss, is_tensor, nn.functional.cross_entropy)
 
 
 # -- before the two are compared ------------------------------------------------------------------------------------
