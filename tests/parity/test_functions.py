@@ -13,8 +13,11 @@ DRAWN = np.random.default_rng(0).standard_normal((6, 8, 10))
 MOVED = DRAWN.transpose(1, 0, 2)
 
 
-def call(function: str, value: np.ndarray, inputs: tuple[int, ...] = (), layer: str = "") -> FunctionCall:
-    return FunctionCall(function, f"port.py:{function}", list(inputs), layer, fingerprint(value))
+def call(
+    function: str, value: np.ndarray, inputs: tuple[int, ...] = (), layer: str = "", taken: int | None = None
+) -> FunctionCall:
+    taken = max(1, len(inputs)) if taken is None else taken
+    return FunctionCall(function, f"port.py:{function}", list(inputs), layer, taken, fingerprint(value))
 
 
 def at_fault(
@@ -112,6 +115,25 @@ def test_an_order_that_the_reference_has_elsewhere_is_wrong_as_a_modules_input()
     calls = [call("reshape", MOVED.reshape(6, 8, 10)), call("linear", MOVED + 1, (0,), "out")]
     assert at_fault(calls, MOVED, DRAWN) == "reshape"
     assert at_fault(calls, MOVED, DRAWN, given=MOVED) is None
+
+
+def test_a_constant_is_named_where_it_is_complete_for_the_reference_may_keep_it():
+    counted = np.arange(1.0, 9.0)
+    begun = [call("full", np.array(8.0), taken=0), call("arange", counted, (0,))]
+    made = [call("power", 3**counted, (1,)), call("column", 3 ** counted[:, None], (2,))]
+    product = call("multiply", 3 ** counted[:, None] * DRAWN[0], (3,), taken=2)
+    used = [product, call("linear", DRAWN + 1, (4,), "out")]
+    assert at_fault([*begun, *made, *used], DRAWN, 2**counted) == "power"
+    given = [begun[0], call("scale", counted, taken=1)]
+    assert at_fault([*given, *made, *used], DRAWN, 2**counted) == "scale"
+
+
+def test_a_repetition_is_not_wrong_for_the_reference_may_broadcast():
+    column = DRAWN[:, :1]
+    calls = [call("scale", column), call("tile", column.repeat(8, 1), (0,)), call("exp", DRAWN + 1, (1,))]
+    assert at_fault([*calls, call("linear", DRAWN + 2, (2,), "out")], column) == "exp"
+    wrong = [calls[0], call("tile", DRAWN.reshape(8, 6, 10), (0,)), calls[2], call("linear", DRAWN + 2, (2,), "out")]
+    assert at_fault(wrong, column, MOVED) == "tile"
 
 
 def test_a_small_error_is_found_where_the_function_is_off_by_little():

@@ -127,6 +127,10 @@ def test_an_interpreter_that_cannot_run_the_reference_is_inconclusive(tmp_path):
     old = script(tmp_path / "old", """echo '{"version_info": [3, 8], "versions": {"python": "3.8.1"}}'""")
     with pytest.raises(Inconclusive, match=r"is Python 3\.8\.1; the reference needs 3\.10"):
         interpreter.versions_of(old)
+    with pytest.raises(Inconclusive, match=r"lacks paddlepaddle, which the port needs"):
+        interpreter.versions_of(answering(tmp_path / "torch", **COMPLETE), "port")
+    on_gpus = answering(tmp_path / "gpu", **{**COMPLETE, "paddlepaddle-gpu": "3.3.1"})
+    assert interpreter.versions_of(on_gpus, "port")["paddlepaddle-gpu"] == "3.3.1"
 
 
 @pytest.mark.parametrize(("program", "status"), [("exit 0", 2), ("bare", 3), (None, 2)])
@@ -141,6 +145,55 @@ def test_the_command_says_it_in_one_line(tmp_path, capsys, program, status):
     error = capsys.readouterr().err
     assert left.value.code == status
     assert error.startswith(f"error: --reference-python: {path}: ") and error.count("\n") == 1
+
+
+PAIR = (
+    "--port",
+    str(ROOT / "tests/pairs/mlp/port.py"),
+    "--reference-model",
+    str(ROOT / "tests/pairs/mlp/reference.py"),
+)
+
+
+def test_the_interpreter_that_is_named_runs_the_port(tmp_path, capsys):
+    calls = tmp_path / "calls"
+    python = script(tmp_path / "python", f'echo "$@" >> {calls}\nexec {sys.executable} "$@"')
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", *PAIR, "--port-python", python, "--output", str(tmp_path / "out")])
+    assert left.value.code == 0, capsys.readouterr()
+    said = calls.read_text()
+    assert " toolkit.parity.candidate result " in said and "parity.reference " not in said and "comparator" not in said
+
+
+def test_a_port_python_without_paddle_is_refused_in_one_line(tmp_path, capsys):
+    for program, status, said in ((answering(tmp_path / "bare"), 3, "lacks paddlepaddle"), ("none", 2, "no such")):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["parity", *PAIR, "--port-python", program])
+        error = capsys.readouterr().err
+        assert left.value.code == status and error.startswith("error: --port-python: ") and error.count("\n") == 1
+        assert said in error
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "--model", "ctrl", "--port-python", sys.executable])
+    assert left.value.code == 2 and "--port-python: is for a --port" in capsys.readouterr().err
+
+
+def test_a_pairs_port_needs_no_package_but_paddle_and_its_own():
+    """Its environment may have no command line, no Numba and nothing of the reference."""
+    code = """
+import sys
+absent = ("torch", "transformers", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "numba", "tbb",
+          "sentencepiece", "wandb", "matplotlib", "sklearn")
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+for part in ("candidate.__main__", "candidate.result", "candidate.forced_input", "families.pair.candidate",
+             "families.pair.candidate_description"):
+    __import__("toolkit.parity." + part)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_environment_names_the_interpreter_where_no_option_does(tmp_path, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -386,6 +387,35 @@ def test_paddlenlps_own_that_are_right(name, monkeypatch, command_line, tmp_path
     monkeypatch.chdir(PAIRS / pair)
     status, out, _ = command_line(*ASKED, f"family={family}", *ALSO_RIGHT[name].split(), "--output", str(tmp_path))
     assert status == 0 and out.startswith("PARITY "), out
+
+
+#: An interpreter that has paddleformers, which does not fit with paddlenlp in one environment.
+PADDLEFORMERS = os.environ.get("TOOLKIT_PADDLEFORMERS_PYTHON", "")
+ERNIE = f"family=Ernie4_5 {DECODER} head_dim=8"
+#: What each of its models is compared as, and how the verdict begins.
+OF_PADDLEFORMERS = {
+    f"family=Llama {DECODER}": "PARITY 328 tensors",
+    f"family=Qwen2 {DECODER}": "PARITY 388 tensors",
+    f"family=Qwen3 {DECODER} head_dim=8": "PARITY 384 tensors",
+    f"family=Glm4Moe {DECODER} head_dim=8 moe_intermediate_size=16 n_routed_experts=4 num_experts_per_tok=2 "
+    "first_k_dense_replace=1": "PARITY 512 tensors",
+    f"{ERNIE} rms_norm_eps=1e-5 rope_theta=10000.0 masked=true": "PARITY 316 tensors",
+    f"{ERNIE} rms_norm_eps=1e-5 rope_theta=10000.0": "DRIFT softmax (paddleformers/nn/attention/eager_attention.py:57)",
+    f"{ERNIE} rms_norm_eps=1e-5": "DRIFT truediv (paddleformers/transformers/ernie4_5/modeling.py:126)",
+    f"{ERNIE}": "DRIFT add (paddleformers/nn/norm.py:88)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PADDLEFORMERS, reason="TOOLKIT_PADDLEFORMERS_PYTHON names no interpreter with paddleformers")
+@pytest.mark.parametrize("config", OF_PADDLEFORMERS)
+def test_paddleformers_own_in_an_environment_of_its_own(config, monkeypatch, command_line, tmp_path):
+    """Without a mask its ERNIE 4.5 sees what comes later; two of its defaults are not transformers'."""
+    monkeypatch.chdir(PAIRS / "decoders")
+    asked = ["parity", "--port", "port_paddleformers.py", "--reference-model", "reference.py"]
+    others = ["--port-python", PADDLEFORMERS, "--output", str(tmp_path)]
+    _, out, error = command_line(*asked, *others, *config.split())
+    assert out.startswith(OF_PADDLEFORMERS[config]), out + error
 
 
 @pytest.mark.slow

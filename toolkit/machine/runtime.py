@@ -31,6 +31,7 @@ RECORDED_DISTRIBUTIONS = (
     "paddlepaddle",
     "paddlepaddle-gpu",
     "paddlenlp",
+    "paddleformers",
     "torch",
     "transformers",
     "datasets",

@@ -154,6 +154,11 @@ TIME_LIMIT = click.option(
     metavar="SECONDS",
     help="Time limit for each step of --port and --reference-model. Default: 1800.",
 )
+PORT_PYTHON = click.option(
+    "--port-python",
+    metavar="PATH",
+    help="Run --port with this Python. It needs Paddle, not torch. Default: this one.",
+)
 FORWARD_ONLY = click.option(
     "--forward-only",
     is_flag=True,
@@ -167,6 +172,7 @@ PAIR = (
         "--reference-model", metavar="FILE|MODULE", help="Its reference: Python code that builds the torch module."
     ),
     TIME_LIMIT,
+    PORT_PYTHON,
     MAP,
 )
 
@@ -275,14 +281,14 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
-    limit, forward_only = options.pop("time_limit"), options.pop("forward_only", False)
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
+    others = {key: options.pop(key, None) for key in ("port_python", "time_limit", "forward_only")}
     if any(pair.values()):
-        return {**pair, "time_limit": limit, "forward_only": forward_only}
+        return {**pair, **others, "forward_only": bool(others["forward_only"])}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
-    if option := "--time-limit" if limit else "--forward-only" if forward_only else "":
-        raise click.UsageError(f"{option}: is for a --port and a --reference-model of yours")
+    for option in (key for key, value in others.items() if value):
+        raise click.UsageError(f"--{option.replace('_', '-')}: is for a --port and a --reference-model of yours")
     return None
 
 
@@ -309,7 +315,7 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*PAIR[:-1], FORWARD_ONLY, *DESCRIPTION[1:])
+@takes(*PAIR[:-2], FORWARD_ONLY, *DESCRIPTION[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", show_default=True, help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
 @click.option(
@@ -340,7 +346,7 @@ def record(device: str, output: Path, **description: Any) -> None:
     type=RecordedDtype(),
     help="The dtypes to judge. Default: all that BUNDLE has.",
 )
-@takes(PAIR[1], TIME_LIMIT, MAP, DEVICES, OUTPUT)
+@takes(PAIR[1], TIME_LIMIT, PORT_PYTHON, MAP, DEVICES, OUTPUT)
 def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: Any) -> int:
     """Judge the port by the reference that `toolkit parity record` wrote to BUNDLE.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -265,7 +264,7 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         files.write_json(job / "job.json", job_of(request))
         sides = describe_port(recording, request, job, console) if request.pair else None
         with hashing(job) as hashes:
-            run_workers([job], console, {"candidate": sys.executable})
+            run_workers([job], console, {"candidate": workers_of(request)["candidate"]})
         randomized = recording.manifest["describes"]["randomized_parameters"]
         found = Measurement(*read_results(job), randomized, hashes.all())
         if sides is not None and request.pair is not None:

@@ -14,13 +14,13 @@ from models.files.hub import commit_of, resolve_folder, split_revision, stored_t
 from models.port.lengths import LENGTH, Fit, LengthError
 from models.port.schema import ConfigError
 from models.port.weights import new_values
-from toolkit.errors import ToolkitError, UserError
+from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import ENDING, hf_folder
 from toolkit.machine import runtime
 from toolkit.machine.memory import COMPARED_BYTES, too_large
 from toolkit.parity.job.build import LONG, is_streamed
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.interpreter import reference_interpreter
+from toolkit.parity.job.interpreter import interpreter_of
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.pickles import safetensors_folder
@@ -54,7 +54,7 @@ def make_request(
         UserError: an invalid configuration, weights that do not fit.
         Inconclusive: the reference's interpreter cannot run it.
     """
-    python = _interpreter(reference_python)
+    python = interpreter_of(reference_python, "reference")
     head = _head(model, head)
     known = ported(model)
     length = length or known.defaults.length
@@ -135,7 +135,7 @@ def trial_requests(
     *, model: str, kind: str, seed: int, device: str, reference_python: str | None, dtype: str = "float64"
 ) -> Iterator[GateRequest]:
     """On each device, the small model that mutants and limits change."""
-    python = _interpreter(reference_python)
+    python = interpreter_of(reference_python, "reference")
     for place in devices(device):
         yield trial_request(model, kind, seed, place, python, dtype)
 
@@ -160,7 +160,7 @@ def sweep_maker(
         if head or length or overrides:
             unused = "--head" if head else "--length" if length else " ".join(overrides)
             raise UserError(f"{unused}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
-        python = _interpreter(reference_python)
+        python = interpreter_of(reference_python, "reference")
         given: dict[str, Any] = {"device": device, "reference_python": python, "dtypes": dtypes_of(dtype)}
         return lambda seed: replace(random_request(model, seed, weights_from), **given)
     made = make_request(
@@ -194,7 +194,7 @@ def text_search(
     Raises:
         UserError: there is no tokenizer of the family.
     """
-    request = trial_request(model, "random", seed, reference_python=_interpreter(reference_python))
+    request = trial_request(model, "random", seed, reference_python=interpreter_of(reference_python, "reference"))
     if tokenizer_from is None:
         return request, trial_tokenizer(model, scratch)
     for kind in ported(model).tokenizers:
@@ -215,14 +215,6 @@ def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> Tok
     except ValueError as problem:
         raise UserError(f"{option} {folder}: {problem}") from None
     return found
-
-
-def _interpreter(path: str | None) -> str | None:
-    """What ``--reference-python`` names; None for this one."""
-    try:
-        return None if path is None else reference_interpreter(path)
-    except ToolkitError as problem:
-        raise type(problem)(f"--reference-python: {problem}") from None
 
 
 def _head(model: str, head: str | None) -> str:

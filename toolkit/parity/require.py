@@ -27,6 +27,7 @@ def require_parity(
     seed: int = 0,
     map_file: Path | None = None,
     reference_python: str | None = None,
+    port_python: str | None = None,
     forward_only: bool = False,
     reuse: bool = True,
     folder: Path = Path("runs/parity/cpu"),
@@ -38,6 +39,7 @@ def require_parity(
         port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
             ``batch(config, rng)``, and each may have ``loss(model, batch)``.
         config: given to both.
+        reference_python, port_python: the interpreters that run the two sides; None for this one.
         forward_only: compare what both compute in evaluation mode, and nothing that trains them.
         reuse: judge from what was measured before, if the files, what they import, the map and all versions are
             unchanged. Data that they read is not seen.
@@ -60,6 +62,7 @@ def require_parity(
         dtypes=dtypes_of(dtype),
         map_file=map_file,
         reference_python=reference_python,
+        port_python=port_python,
         forward_only=forward_only,
     )
     silent = LiteralConsole(file=io.StringIO())

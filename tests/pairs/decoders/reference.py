@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 
 def build(config):
-    family = config.pop("family")
+    family, _ = config.pop("family"), config.pop("masked", None)
     made = getattr(transformers, f"{family}Config")(**config)
     return getattr(transformers, f"{family}ForCausalLM")(made)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import resource
 import sys
 import time
 from pathlib import Path
 from types import ModuleType
 
+from models.operations import kernels
 from toolkit.machine import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.job import files, handover, user_code, worker
@@ -37,10 +39,12 @@ def main(task: str, folder: Path) -> None:
     started = time.monotonic()
     silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
-    with _kernels_of(job, task, folder) as kernels:
+    if job.pair is not None:  # it uses no kernels of this project, and its Python may lack what they need
+        os.environ.pop(kernels.VARIABLE, None)
+    with _kernels_of(job, task, folder) as others:
         runtime.configure(job.device, job.threads, keep_memory=not job.brief)
         family_part(job.model, "candidate")  # loaded while the reference still computes
-        record = _module_of(job, task).run(job, folder, OVER, kernels)
+        record = _module_of(job, task).run(job, folder, OVER, others)
     if record is not None:
         files.write_json(files.result_path(folder, "candidate", task), record)
         return

@@ -40,8 +40,9 @@ class Points:
         elif handed.kind == "awaited":
             self._add_missing(set(handed.content))
         elif handed.kind == "call":
-            where, inputs, layer = handed.content
-            self.measured.calls.append(FunctionCall(handed.name, where, inputs, layer, fingerprint(handed.value())))
+            where, inputs, layer, taken = handed.content
+            call = FunctionCall(handed.name, where, inputs, layer, taken, fingerprint(handed.value()))
+            self.measured.calls.append(call)
         elif handed.kind == "computed_by":
             self.measured.computed_by = from_json(dict[str, int], handed.content, "computed_by")
 

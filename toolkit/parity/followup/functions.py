@@ -19,6 +19,8 @@ from toolkit.parity.measure.naming import TensorName
 #: A result is found if it is closer than this part of the wrong tensor's own error, within the bounds.
 PART = 1e-3
 LEAST, MOST = 1e-12, 1e-5
+#: Repetitions of right numbers: the reference may broadcast in their place, and then has no such result.
+REPEATING = {"tile", "expand", "expand_as", "broadcast_to", "repeat_interleave"}
 
 
 class Found(Enum):
@@ -59,7 +61,7 @@ def function_at_fault(
     module = TensorName.parse(name).module
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
         misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)
-        return next(misplaced, ours.calls[wrong])
+        return next(misplaced, ours.calls[_completed(ours.calls, not_right, wrong)])
     moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)
     moved = moved if moved is not None and moved.layer != module else None
     given, entered = _given(ours.calls, origins, module), theirs.inputs.get(module)
@@ -69,6 +71,29 @@ def function_at_fault(
     if in_order <= within:
         return None  # the module is wrong itself
     return moved or (given if apart <= within else None)
+
+
+def _completed(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
+    """Return the call that completes a constant which a call begins; the call itself if it begins none.
+
+    The reference may keep the constant, as it does the inverse frequencies of rotary positions. Then it has none of the
+    values on the way, and only the last can be wrong.
+    """
+
+    def takes_only(user: int, made: int | None) -> bool:
+        others = [calls[one] for one in calls[user].inputs if one != made]
+        numbers = (one.taken == 0 and (one.result is None or one.result.size == 1) for one in others)
+        return calls[user].taken == len(calls[user].inputs) and all(numbers)
+
+    made = completed = number
+    users = [number] if takes_only(number, None) else []
+    while len(users) == 1:
+        before, made = made, users[0]
+        one, other = calls[before].result, calls[made].result
+        if one is None or other is None or one.size != other.size or distance(one, other)[1] > MOST:
+            completed = made  # another shape alone completes nothing
+        users = [one for one in not_right if made in calls[one].inputs and takes_only(one, made)]
+    return completed
 
 
 def _given(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
@@ -95,7 +120,8 @@ def _found(
     for one in theirs:
         by_size[one.size].append(one)
 
-    def looked_up(result: Fingerprint | None) -> Found:
+    def looked_up(call: FunctionCall) -> Found:
+        result = call.result
         if result is None:
             return Found.SAYS_NOTHING
         alike = {
@@ -105,12 +131,12 @@ def _found(
             if apart <= within
         }
         if not alike:
-            return Found.NOT
+            return Found.SAYS_NOTHING if call.function in REPEATING else Found.NOT
         if (True, False) in alike and (True, True) not in alike:
             return Found.MISPLACED
         return Found.AS_IT_IS if any(in_order for _, in_order in alike) else Found.IN_ANOTHER_ORDER
 
-    return {number: looked_up(calls[number].result) for number in numbers}
+    return {number: looked_up(calls[number]) for number in numbers}
 
 
 def _moved(calls: Sequence[FunctionCall], found: dict[int, Found], numbers: Sequence[int]) -> FunctionCall | None:

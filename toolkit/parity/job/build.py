@@ -183,7 +183,8 @@ def make_sides(folder: Path) -> None:
 
 def workers_of(request: GateRequest) -> dict[str, str]:
     """Both sides, and the interpreter that runs each."""
-    return {"reference": request.reference_python or sys.executable, "candidate": sys.executable}
+    asked = {"reference": request.reference_python, "candidate": request.port_python}
+    return {side: python or sys.executable for side, python in asked.items()}
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:

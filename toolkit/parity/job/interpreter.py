@@ -1,7 +1,8 @@
-"""The Python that runs the reference, if it is another than the gate's (``--reference-python``).
+"""The Pythons that run the reference and a user's port, if they are others than the gate's (``--reference-python``,
+``--port-python``).
 
-Two environments then need not fit together: the reference's has torch, transformers, numpy and safetensors, and no
-Paddle. All that is known of it is what it says of itself.
+The environments then need not fit together: the reference's has torch and transformers and no Paddle, the port's Paddle
+and no torch. All that is known of one is what it says of itself.
 """
 
 from __future__ import annotations
@@ -11,36 +12,39 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 from models.files.another_python import code_command
-from toolkit.errors import Inconclusive, UserError
+from toolkit.errors import Inconclusive, ToolkitError, UserError
 from toolkit.machine.home import in_own_home
 from toolkit.parity.job import launch
 
-#: What the reference imports. SentencePiece is only for runs whose tokenizer is to be compared.
-NEEDED = ("torch", "transformers", "numpy", "safetensors")
+#: What each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
+NEEDED = {
+    "reference": ("torch", "transformers", "numpy", "safetensors"),
+    "port": ("paddlepaddle", "numpy", "safetensors"),
+}
+#: What also counts as one of them.
+INSTEAD = {"paddlepaddle": "paddlepaddle-gpu"}
 #: The oldest Python that reads this source.
 OLDEST = (3, 10)
 #: Seconds after which a silent interpreter counts as none.
 PATIENCE = 60.0
-#: The question. It looks at metadata and imports nothing heavy, so the answer takes some tens of milliseconds.
+#: The question. It looks at metadata and imports nothing heavy, so the answer takes a fifth of a second.
 QUESTION = """
 import importlib.metadata, json, platform, sys
-found = {"python": platform.python_version(), "platform": platform.platform()}
-for name in sys.argv[1:]:
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
+found = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
+found.update(python=platform.python_version(), platform=platform.platform())
 print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
 """
 
 
-def locate(path: str) -> str:
+def locate(path: str, having: Sequence[str] = NEEDED["reference"][:2]) -> str:
     """The interpreter as an absolute path. Links are not followed: a virtual environment is known by its own.
 
     Args:
         path: of a file, or a command's name.
+        having: packages that a message asks for.
 
     Raises:
         UserError: there is nothing that could be run.
@@ -49,7 +53,7 @@ def locate(path: str) -> str:
     found = shutil.which(os.path.abspath(written) if os.path.exists(written) else written)
     if found is None:
         reason = "is not an executable file" if os.path.exists(written) else "no such interpreter"
-        raise UserError(f"{path}: {reason}; name the Python that has torch and transformers, such as venv/bin/python")
+        raise UserError(f"{path}: {reason}; name the Python that has {' and '.join(having)}, such as venv/bin/python")
     return os.path.abspath(found)
 
 
@@ -60,29 +64,49 @@ def reference_interpreter(path: str) -> str:
         UserError: it is not an interpreter.
         Inconclusive: it is one that lacks torch or transformers.
     """
-    found = locate(path)
-    versions_of(found)
+    return _able(path, "reference")
+
+
+def interpreter_of(path: str | None, side: str) -> str | None:
+    """What ``--reference-python`` or ``--port-python`` names, once it has said that it can run that side.
+
+    Args:
+        path: None for the interpreter that runs the gate.
+        side: ``reference`` or ``port``.
+
+    Raises:
+        UserError, Inconclusive: as :func:`reference_interpreter`, with the option.
+    """
+    try:
+        return None if path is None else _able(path, side)
+    except ToolkitError as problem:
+        raise type(problem)(f"--{side}-python: {problem}") from None
+
+
+def _able(path: str, side: str) -> str:
+    found = locate(path, NEEDED[side][:2])
+    versions_of(found, side)
     return found
 
 
 @functools.cache
-def versions_of(interpreter: str) -> dict[str, str]:
-    """Name -> version of Python and of what the reference needs, as the interpreter itself says.
+def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
+    """Name -> version of Python and of all that is installed for it, as the interpreter itself says.
 
     Raises:
         UserError: it is not a Python.
-        Inconclusive: it is one that cannot run the reference.
+        Inconclusive: it is one that cannot run the side, ``reference`` or ``port``.
     """
     answer = _ask(interpreter)
     if tuple(answer["version_info"]) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise Inconclusive(
-            f"{interpreter}: is Python {answer['versions']['python']}; the reference needs {needed} or newer"
+            f"{interpreter}: is Python {answer['versions']['python']}; the {side} needs {needed} or newer"
         )
-    missing = [name for name in NEEDED if name not in answer["versions"]]
+    missing = [name for name in NEEDED[side] if not {name, INSTEAD.get(name, name)} & answer["versions"].keys()]
     if missing:
         raise Inconclusive(
-            f"{interpreter}: lacks {', '.join(missing)}, which the reference needs; "
+            f"{interpreter}: lacks {', '.join(missing)}, which the {side} needs; "
             f"{interpreter} -m pip install {' '.join(missing)}"
         )
     return answer["versions"]
@@ -91,7 +115,7 @@ def versions_of(interpreter: str) -> dict[str, str]:
 def _ask(interpreter: str) -> dict:
     try:
         done = subprocess.run(
-            code_command(interpreter, QUESTION, *NEEDED, "sentencepiece", "tokenizers"),
+            code_command(interpreter, QUESTION),
             env=launch.worker_environment(),
             capture_output=True,
             text=True,

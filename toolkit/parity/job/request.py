@@ -28,6 +28,7 @@ class GateRequest(Compared):
         length: tokens of each text that are compared, from the first on; None for as many as fit the memory.
         max_memory: what both workers may take together, in GB; None for most of what the machine has.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
+        port_python: likewise, that runs a pair's port.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
             (:func:`toolkit.parity.job.build.batch_of`).
@@ -47,6 +48,7 @@ class GateRequest(Compared):
     length: int | None = None
     max_memory: float | None = None
     reference_python: str | None = None
+    port_python: str | None = None
     trace: bool = False
     widened: bool = False
     reuse: bool = False

@@ -363,6 +363,7 @@ class FunctionCall:
         inputs: the calls that its tensors come from, by their number. A tensor of another origin is none: the batch, a
             parameter, R64's own in place of the port's.
         layer: the layer of Paddle's own that is running, by the reference's name; else empty.
+        taken: number of all tensors that it is given. A call that takes none makes a constant.
         result: what it returned.
     """
 
@@ -370,6 +371,7 @@ class FunctionCall:
     where: str
     inputs: list[int]
     layer: str
+    taken: int
     result: Fingerprint | None
 
 

@@ -39,8 +39,9 @@ def key_of(request: GateRequest) -> str:
         "trace": request.trace,
         "toolkit": cache.source_of(cache.ROOT),
     }
-    if request.reference_python is not None:
-        content["reference"] = [request.reference_python, interpreter.versions_of(request.reference_python)]
+    for side, python in (("reference", request.reference_python), ("port", request.port_python)):
+        if python is not None:
+            content[side] = [python, interpreter.versions_of(python, side)]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=as_json).encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.errors import UserError
 from toolkit.parity.job import user_code
 from toolkit.parity.job.bundle import Recording
-from toolkit.parity.job.interpreter import reference_interpreter
+from toolkit.parity.job.interpreter import interpreter_of
 from toolkit.parity.job.pair import PAIR, TIME_LIMIT, Pair
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.pairs.map_file import read_map
@@ -27,6 +27,7 @@ def pair_request(
     device: str = "cpu",
     map_file: Path | None = None,
     reference_python: str | None = None,
+    port_python: str | None = None,
     trace: bool = False,
     time_limit: float | None = None,
     forward_only: bool = False,
@@ -63,7 +64,8 @@ def pair_request(
         dtypes=dtypes,
         device=device,
         seed=seed,
-        reference_python=None if reference_python is None else reference_interpreter(reference_python),
+        reference_python=interpreter_of(reference_python, "reference"),
+        port_python=interpreter_of(port_python, "port"),
         trace=trace,
         pair=Pair(
             port or "",
@@ -80,19 +82,24 @@ def pair_request(
 
 
 def replayed(
-    recording: Recording, port: str | None, map_file: Path | None, time_limit: float | None = None
+    recording: Recording,
+    port: str | None,
+    map_file: Path | None,
+    time_limit: float | None = None,
+    port_python: str | None = None,
 ) -> GateRequest:
     """Return the comparison with a recording: of the port that was recorded for, or of one of the user's.
 
     Args:
-        port, map_file, time_limit: as :func:`pair_request`; None for a family here.
+        port, map_file, time_limit, port_python: as :func:`pair_request`; None for a family here.
 
     Raises:
         UserError: a port is missing, superfluous, or no side of a pair.
     """
     asked = recording.asked
     if asked.pair is None:
-        if option := "--port" if port else "--map" if map_file else "--time-limit" if time_limit else "":
+        given = {"--port": port, "--map": map_file, "--time-limit": time_limit, "--port-python": port_python}
+        for option in (name for name, value in given.items() if value):
             raise UserError(f"{option}: {recording.folder} is a recording of {asked.model}, whose port is the one here")
         return asked
     if not port:
@@ -103,7 +110,8 @@ def replayed(
     has_loss = asked.pair.has_loss or "loss" in functions
     told, limit = read_map(map_file), time_limit or TIME_LIMIT
     pair = replace(asked.pair, port=port, time_limit=limit, has_loss=has_loss, accept=told.accept)
-    return replace(asked, pair=pair, pair_names=told.parameters, pair_layouts=told.layouts)
+    python = interpreter_of(port_python, "port")
+    return replace(asked, pair=pair, pair_names=told.parameters, pair_layouts=told.layouts, port_python=python)
 
 
 def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:

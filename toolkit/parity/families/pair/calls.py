@@ -27,6 +27,8 @@ METHODS = (
     "__getitem__", "__setitem__", "clone", "detach",
 )  # fmt: skip
 
+#: Of a number and a tensor.
+REVERSED = {name: f"__{name[3:]}" for name in METHODS if name.startswith("__r")}
 #: What a report calls some of them.
 SHOWN = {"__getitem__": "indexing", "__setitem__": "assignment"}
 
@@ -62,12 +64,14 @@ class Calls:
         """Call a function of Paddle's, and hand over what it returns."""
         if self._is_inside:
             return original(*args, **options)
-        inputs = [number for one in _tensors((*args, *options.values())) if (number := self._number(one)) is not None]
+        taken = list(_tensors((*args, *options.values())))
+        inputs = [number for one in taken if (number := self._number(one)) is not None]
         with self.paused():
             result = original(*args, **options)
-            where, layer = calling_line(), self.layer()
+            shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
+            told = [calling_line(), inputs, self.layer(), len(taken)]
             for value in _tensors([args[0] if name == "__setitem__" else result]):
-                self.over.hand("call", SHOWN.get(name, name.strip("_")), _numbers(value), [where, inputs, layer])
+                self.over.hand("call", shown, _numbers(value), told)
                 value._call = (self, self._count)
                 self._count += 1
         return result
