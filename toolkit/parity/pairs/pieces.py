@@ -67,12 +67,12 @@ def fused(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -
 
 def reshaped(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> list[ParameterMatch]:
     """Match parameters of one shape but for axes of length 1, or of which one is the transpose of the other in a layer
-    that is none of the framework's; those with the nearest names first."""
+    that is none of the framework's; those with the nearest names first. Such a layer may give its weight any name."""
     possible = [
         (distance(one.name, other.name), place, one, other)
         for place, one in enumerate(reference)
         for other in port
-        if leaf(one.name) == leaf(other.name) and (_squeezed(one) == _squeezed(other) or _is_turned(one, other))
+        if _play_one_part(one, other) and (_squeezed(one) == _squeezed(other) or _is_turned(one, other))
     ]
     found: list[ParameterMatch] = []
     for _, _, one, other in sorted(possible, key=lambda item: item[:2]):
@@ -81,6 +81,11 @@ def reshaped(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]
             certain = alone or one.name == other.name
             found.append(ParameterMatch(one.name, other.name, _is_transposed(one, other), certain))
     return found
+
+
+def _play_one_part(one: ParameterFacts, other: ParameterFacts) -> bool:
+    leaves = {leaf(one.name), leaf(other.name)}
+    return len(leaves) == 1 or ("other" in (one.role, other.role) and "weight" in leaves and "bias" not in leaves)
 
 
 def _squeezed(one: ParameterFacts) -> list[int]:
@@ -105,9 +110,10 @@ def _split(
     alike = {(leaf(one.name), *one.shape) for one in pieces}
     groups: dict[tuple, list[ParameterFacts]] = defaultdict(list)
     for one in pieces:
-        groups[_beside(one)].append(one)
+        if one.shape:  # a number has no rows
+            groups[_beside(one)].append(one)
     for one in whole:
-        if (leaf(one.name), *one.shape) in alike:
+        if (leaf(one.name), *one.shape) in alike or not one.shape:
             continue
         fitting = {key: parts for key, group in groups.items() if (parts := _adding_up(one, key, group))}
         if not fitting:

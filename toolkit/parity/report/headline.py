@@ -71,6 +71,7 @@ def headline(
         place = place_of(culprit.name if culprit.name in places else str(name.in_its_run), places)
     else:
         what = f"{culprit.name}: " if is_of_a_part(culprit) and name.kind in ("parameter", "gradient") else ""
+        what = f"{culprit.name}: " if name.kind == "buffer" else what
         return Headline(place_of(culprit.name, places), f"{what}{culprit.message}")
     return Headline(place, f"in evaluation mode ({culprit.name}): {culprit.message}")
 

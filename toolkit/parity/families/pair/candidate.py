@@ -72,6 +72,7 @@ class PairStep(Step):
         self.layout = Layout(self.map.parameters, shapes)
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
         held = folder / "reference" / "buffers.safetensors"
+        self.truth = TensorFile(folder / "reference" / "float64.safetensors")
         self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
         own = buffers.values_of(self.model)
         self.constants = {
@@ -136,8 +137,14 @@ class PairStep(Step):
         return {WHOLE: dict(self.batch)}
 
     def evaluate(self, measure: Measure) -> None:
-        if not self.forward_only:  # else the step is that
-            super().evaluate(measure)
+        """As :meth:`.step.Step.evaluate`, from what the reference's step leaves in its buffers: a difference of the
+        port's is a finding of its own, and would show in every output behind it."""
+        if self.forward_only:  # the step is that
+            return
+        left = {match.reference: self.truth.get(f"buffer:{match.reference}") for match in self.map.buffers}
+        given = {name: value for name, value in left.items() if value is not None}
+        buffers.give(self.model, [match for match in self.map.buffers if match.reference in given], given)
+        super().evaluate(measure)
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         return True
