@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
-from toolkit.finetune.baselines import compared
+from toolkit.finetune.baselines import compared, overfitted
 from toolkit.tasks.classification import baselines
 from toolkit.tasks.classification.baselines import TFIDF, measured
+from toolkit.tasks.classification.report import expected_calibration_error
 from toolkit.tasks.classification.task import LOWER_IS_BETTER
 from toolkit.tasks.language_modeling.ngrams import KneserNey, perplexity
 
@@ -128,3 +129,25 @@ def test_without_a_test_split_or_a_baseline():
     without = results({"accuracy": 0.82}, {"accuracy": 0.88}, "accuracy", "validation")
     assert compared(without, LOWER_IS_BETTER).startswith("validation accuracy 0.82")
     assert compared({**without, "baselines": {}}, LOWER_IS_BETTER) == ""
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "said"),
+    [
+        ([0.6, 0.5, 0.9], {"step": 3, "metric": "accuracy"}, "the validation loss was 0.5 at step 2, and is 0.9"),
+        ([0.6, 0.5, 0.54], {"step": 3, "metric": "accuracy"}, ""),
+        ([0.6, 0.5, 0.9], {"step": 2, "metric": "accuracy"}, ""),
+        ([0.6, 0.5, 0.9], {"step": 3, "metric": "loss"}, ""),
+        ([], {"step": 3, "metric": "accuracy"}, ""),
+    ],
+)  # fmt: skip
+def test_a_loss_that_rises_while_accuracy_is_taken_is_told(losses, best, said):
+    rows = [{"split": "validation", "step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    rows.append({"split": "train", "step": 1, "loss": 0.001})
+    assert overfitted(rows, best)[: len(said) or None] == said
+
+
+def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
+    probability, right = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.65]), np.array([1, 1, 0, 0, 1, 0], bool)
+    assert expected_calibration_error(probability, right) == pytest.approx((4 * 0.45 + 0.45 + 0.65) / 6)
+    assert expected_calibration_error(np.ones(4), np.ones(4, bool)) == 0

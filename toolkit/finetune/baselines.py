@@ -1,11 +1,34 @@
-"""A run's results beside those of simple methods, and whether the model was worth its training."""
+"""A run's results beside those of simple methods and of its other weights: was the model worth its training?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolkit.terminal.progress import format_number
+
+#: A loss that rises by more than this part is told.
+RISE = 0.1
+
+
+def overfitted(evaluations: Iterable[Mapping[str, Any]], best: Mapping[str, Any]) -> str:
+    """Say that the weights kept have a higher validation loss than earlier ones, so that their probabilities are too
+    sure; "" if they have not.
+
+    Args:
+        evaluations: rows of ``metrics.jsonl``.
+        best: that of ``metrics.json``.
+    """
+    losses = {row["step"]: row["loss"] for row in evaluations if row.get("split") == "validation" and row.get("loss")}
+    kept = losses.get(best["step"])
+    lowest = min(losses, key=lambda step: losses[step], default=None)
+    if kept is None or lowest is None or best["metric"] == "loss" or kept <= losses[lowest] * (1 + RISE):
+        return ""
+    return (
+        f"the validation loss was {format_number(losses[lowest])} at step {lowest}, and is {format_number(kept)} where "
+        f"{best['metric']} is best: the model is too sure of itself; train.save_best: loss keeps the others, and "
+        "fewer epochs may be better"
+    )
 
 
 def compared(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> str:

@@ -15,12 +15,13 @@ from toolkit.files import strict_json, whole
 from toolkit.files.whole import write_text
 from toolkit.finetune.adapter_file import ADAPTER, write_adapter
 from toolkit.finetune.assembly import Assembled
-from toolkit.finetune.baselines import compared
+from toolkit.finetune.baselines import compared, overfitted
 from toolkit.finetune.card import write_card
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
+from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
 
@@ -167,6 +168,8 @@ def show_results(results: dict[str, Any], folder: Path, console: Console, lower_
     console.print(metrics_table({split: results[split] for split in splits}))
     if line := compared(results, lower_is_better):
         console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
+    if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
+        console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
     console.print(
         f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
