@@ -217,7 +217,7 @@ BAD = {
     ),
     "unique.csv": (
         b"text,name\n" + b"".join(b"some words %d,name%d\n" % (n, n) for n in range(30)),
-        "unique.csv: has no column of labels beside the texts in text: every value of name is another, or missing",
+        "unique.csv: has no column of labels beside the texts in text: every value of name is another; name one",
     ),
     "broken.json": (b'{"text": "a", ', "broken.json"),
     "bytes.csv": (bytes(range(256)) * 40, "bytes.csv"),
@@ -249,7 +249,7 @@ def test_what_cannot_be_learned_is_one_line_and_nothing_is_written(run, tmp_path
         (["a.csv", "--task", "language_modeling"], "a.csv: is a table; for a language model, give text files"),
         (["a.csv", "--task", "question_answering"], "that wants the columns question, context, answers"),
         (["a.txt", "--task", "classification"], "a.txt: is plain text without labels or questions"),
-        (["a.txt", "--label", "x"], "--text and --label are for classification"),
+        (["a.txt", "--label", "x"], "--missing-labels are for classification, not for language_modeling"),
     ],
 )
 def test_wrong_arguments_are_one_line(run, tmp_path, arguments, expected):

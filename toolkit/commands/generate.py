@@ -95,7 +95,7 @@ def generate_text(
     """
     run = load_run(folder)
     if run.model.head != "causal_lm":
-        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder)
+        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder, run.recipe)
         raise UserError(f"{folder}: is a run of {kind}, not of a language model: {command}")
     sample = not (temperature is None and top_k is None and top_p is None)
     if sample and beams > 1:

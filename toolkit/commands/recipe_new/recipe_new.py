@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
-from toolkit.commands.recipe_new.tasks import QUESTION_COLUMNS, Draft
+from toolkit.commands.recipe_new.tasks import QUESTION_COLUMNS, Draft, Wanted
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import check_model
@@ -36,14 +37,20 @@ class NewRecipe:
 
 
 def new_recipe(
-    data: Path, output: Path | None = None, task: str | None = None, text: str | None = None, label: str | None = None
+    data: Path,
+    output: Path | None = None,
+    task: str | None = None,
+    text: Sequence[str] = (),
+    label: Sequence[str] = (),
+    problem_type: str | None = None,
+    missing_labels: str | None = None,
 ) -> NewRecipe:
     """Write a recipe for a file or folder of data.
 
     Args:
         output: a new file; None for one in the current folder, named after the data.
         task: by default, what the data looks like.
-        text, label: the columns of a table, for classification.
+        text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.Wanted`.
 
     Raises:
         UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
@@ -53,13 +60,14 @@ def new_recipe(
     path = new_file(output or Path(f"{_name(data)}.yaml"))
     found = look(data)
     task = task or _task(found)
-    _check_choice(data, found, task, text or label)
+    wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)
+    _check_choice(data, found, task, wanted)
 
     def write(file: Path) -> str:
         return _written(file, path)
 
     if task == "classification":
-        draft = tasks.classification(found, str(data), write, text, label)
+        draft = tasks.classification(found, str(data), write, wanted)
     elif task == "question_answering":
         draft = tasks.question_answering(found, str(data), write)
     else:
@@ -81,15 +89,16 @@ def _asks(found: DataFiles) -> bool:
     return found.rows is not None and {*QUESTION_COLUMNS, "answers"} <= set(found.rows.column_names)
 
 
-def _check_choice(data: Path, found: DataFiles, task: str, column: str | None) -> None:
+def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> None:
     """Check that the data is of the kind that the task needs.
 
     Raises:
         UserError: it is not.
     """
     likely = _task(found)
-    if column is not None and task != "classification":
-        raise UserError(f"{data}: --text and --label are for classification, not for {task}; remove them")
+    if wanted != Wanted() and task != "classification":
+        options = "--text, --label, --problem-type and --missing-labels"
+        raise UserError(f"{data}: {options} are for classification, not for {task}; remove them")
     if task == likely:
         return
     if found.classes and task == "language_modeling":
@@ -100,9 +109,9 @@ def _check_choice(data: Path, found: DataFiles, task: str, column: str | None) -
     if task == "language_modeling":
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
     if task == "question_answering" or found.rows is None:
-        wanted = ", ".join([*QUESTION_COLUMNS, "answers"])
+        needed = ", ".join([*QUESTION_COLUMNS, "answers"])
         raise UserError(f"{data}: is not made for {task}: that wants " + (
-            f"the columns {wanted}, or SQuAD's nested json" if task == "question_answering" else "texts and labels"
+            f"the columns {needed}, or SQuAD's nested json" if task == "question_answering" else "texts and labels"
         ))  # fmt: skip
 
 

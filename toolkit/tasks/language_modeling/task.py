@@ -338,7 +338,7 @@ def predict(run: Run, console: Console) -> None:
     Raises:
         UserError: always; it names the command to use.
     """
-    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder)}")
+    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder, run.recipe)}")
 
 
 def prediction_columns(run: Run) -> dict[str, type]:

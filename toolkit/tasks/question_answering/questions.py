@@ -70,6 +70,7 @@ def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Exa
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mapping[str, str]) -> datasets.Dataset:
     """The rows in SQuAD's columns, each row checked."""
     from toolkit.data.load import check_columns
+    from toolkit.data.rows import quietly
 
     document = recipe.data.document
     columns = {**_columns(recipe), **({"document": document} if document else {})}
@@ -84,7 +85,7 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mappin
     renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
     for key in squad.OTHER_KEYS:
         if key in rows.column_names and key not in renamed.column_names:
-            renamed = renamed.add_column(key, rows[key])
+            renamed = quietly(renamed.add_column, key, rows[key])
     try:
         examples = _placed(recipe, squad.check_rows(renamed, f"the {split} split"), f"the {split} split")
     except UserError as problem:

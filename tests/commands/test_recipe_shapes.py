@@ -1,0 +1,189 @@
+"""`toolkit recipe new` of the shapes in which tables are published: the recipe is for the task that the data is, or the
+refusal says why, and which option tells."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from test_recipe_new import labels, run, table, texts  # noqa: F401
+
+from toolkit.data.rows import quietly
+from toolkit.recipe.load import load_recipe
+
+KINDS = ["sport", "food", "travel"]
+
+
+def sets(count: int) -> list[list[str]]:
+    draw = random.Random(3)
+    return [sorted(draw.sample(KINDS, draw.choice([1, 1, 2]))) for _ in range(count)]
+
+
+def several(folder: Path, name: str) -> Path:
+    """A table with several labels per text."""
+    said, some = texts(90), sets(90)
+    if name == "ids.csv":
+        return table(folder / name, {"text": said, "labels": [",".join(str(KINDS.index(k)) for k in s) for s in some]})
+    if name == "blanks.csv":
+        return table(folder / name, {"text": said, "label": [" ".join(str(KINDS.index(k)) for k in s) for s in some]})
+    if name == "names.tsv":
+        return table(folder / name, {"text": said, "tags": [" | ".join(s) for s in some[:-1]] + [""]}, "\t")
+    if name == "written.csv":
+        return table(folder / name, {"id": list(range(90)), "text": said, "labels": [str(s) for s in some]})
+    if name == "columns.csv":
+        return table(folder / name, {"text": said, **{kind: [int(kind in s) for s in some] for kind in KINDS}})
+    if name == "truth.jsonl":
+        rows = [{"comment": t, **{kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
+    else:
+        rows = [{"text": t, "labels": s} for t, s in zip(said, some, strict=True)]
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "separator"),
+    [
+        ("ids.csv", "labels", ","),
+        ("blanks.csv", "label", " "),
+        ("names.tsv", "tags", "|"),
+        ("written.csv", "labels", None),
+        ("lists.jsonl", "labels", None),
+        ("columns.csv", KINDS, None),
+        ("truth.jsonl", KINDS, None),
+    ],
+)
+def test_several_labels_per_text(run, tmp_path, name, label, separator):  # noqa: F811
+    status, out, err = run("recipe", "new", several(tmp_path, name).name, "-o", "x.yaml")
+    assert (status, err) == (0, "")
+    assert "3 labels, of which a text may have several: " in out
+    assert ("1 texts have none of them" in out) == (name == "names.tsv")
+    data = load_recipe("x.yaml").data
+    assert (data.problem_type, data.label, data.label_separator) == ("multi_label", label, separator)
+    assert load_recipe("x.yaml").train.save_best == "micro_f1"
+    assert run("recipe", "check", "x.yaml")[::2] == (0, "")
+
+
+def test_columns_of_0_and_1_are_one_label_if_another_column_is_the_label_or_one_is_named(run, tmp_path):  # noqa: F811
+    flags = {"seen": [0, 1] * 30, "late": [0, 0, 1] * 20}
+    table(tmp_path / "a.csv", {"text": texts(60), **flags, "label": labels(60, 3)})
+    assert run("recipe", "new", "a.csv")[0] == 0
+    assert (load_recipe("a.yaml").data.label, load_recipe("a.yaml").data.problem_type) == ("label", "single_label")
+    assert run("recipe", "new", "a.csv", "--label", "late", "-o", "b.yaml")[0] == 0
+    assert load_recipe("b.yaml").data.label == "late"
+    assert run("recipe", "new", "a.csv", "--label", "late", "--label", "seen", "-o", "c.yaml")[0] == 0
+    assert set(load_recipe("c.yaml").data.label) == {"late", "seen"}
+    err = run("recipe", "new", "a.csv", "--label", "late", "--label", "label", "-o", "d.yaml")[2]
+    assert "several columns of labels hold 0 and 1 each, and label does not" in err
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("label", ["Politics, Economy", "Food, Drink", "Sport"]),
+        ("class", ["New York", "credit card", "10 11"]),
+        ("rating", [1, 2, 5]),
+        ("stars", ["0.0", "1.0", "2.0"]),
+    ],
+)
+def test_one_label_with_a_comma_a_blank_or_a_figure_in_it_stays_one(run, tmp_path, column, values):  # noqa: F811
+    table(tmp_path / "a.csv", {"text": texts(60), column: values * 20})
+    assert run("recipe", "new", "a.csv")[::2] == (0, "")
+    assert (load_recipe("a.yaml").data.label, load_recipe("a.yaml").data.problem_type) == (column, "single_label")
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("score", [f"{number % 7 / 3:.6f}" for number in range(60)]),
+        ("price", [f"{number + 0.37:.2f}" for number in range(60)]),
+        ("price", [number * 37 % 1000 for number in range(60)]),
+        ("half stars", [number % 10 / 2 for number in range(60)]),
+    ],
+)
+def test_numbers_are_predicted_as_numbers(run, tmp_path, column, values):  # noqa: F811
+    table(tmp_path / "a.csv", {"id": list(range(60)), "text": texts(60), column: values})
+    status, out, err = run("recipe", "new", "a.csv")
+    assert (status, err) == (0, "") and f"numbers in {column}; not used: id" in out and "numbers from " in out
+    recipe = load_recipe("a.yaml")
+    assert (recipe.data.label, recipe.data.problem_type, recipe.train.save_best) == (column, "regression", "mse")
+    assert ("new weights learn small numbers: divide them by 100, say" in out) == (max(map(float, values)) > 100)
+    assert run("recipe", "check", "a.yaml")[::2] == (0, "")
+
+
+def test_the_problem_can_be_told(run, tmp_path):  # noqa: F811
+    table(tmp_path / "a.csv", {"text": texts(60), "stars": [1, 2, 4] * 20, "tags": ["a, b", "c, d"] * 30})
+    assert run("recipe", "new", "a.csv", "--label", "stars", "--problem-type", "regression")[::2] == (0, "")
+    assert load_recipe("a.yaml").data.problem_type == "regression"
+    err = run("recipe", "new", "a.csv", "--label", "tags", "--problem-type", "regression", "-o", "b.yaml")[2]
+    assert "the column tags does not hold numbers; name another with --label" in err
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text_a", "text_b")],
+)
+def test_two_texts_are_read_together(run, tmp_path, first, second):  # noqa: F811
+    two = {first: texts(60), "id": list(range(60)), second: texts(60, 12)}
+    table(tmp_path / "a.csv", {**two, "genre": labels(60, 2), "score": [n % 9 / 2 for n in range(60)]})
+    status, out, err = run("recipe", "new", "a.csv")
+    assert (status, err) == (0, "")
+    assert f"texts in the columns {first} and {second} (" in out and "numbers in score; not used: id, genre" in out
+    data = load_recipe("a.yaml").data
+    assert (data.text, data.label, data.problem_type) == ([first, second], "score", "regression")
+    assert data.max_length >= 96
+    table(tmp_path / "b.csv", {**two, "label": labels(60, 2)})
+    assert run("recipe", "new", "b.csv")[::2] == (0, "")
+    assert (load_recipe("b.yaml").data.text, load_recipe("b.yaml").data.label) == ([first, second], "label")
+    assert run("recipe", "new", "b.csv", "--text", second, "-o", "c.yaml")[0] == 0
+    assert load_recipe("c.yaml").data.text == second
+    assert run("recipe", "new", "b.csv", "--text", second, "--text", first, "-o", "d.yaml")[0] == 0
+    assert load_recipe("d.yaml").data.text == [second, first]
+
+
+def test_missing_labels_are_counted_and_left_out_when_asked(run, tmp_path):  # noqa: F811
+    blank = ["", " ", *labels(58, 2)]
+    table(tmp_path / "a.csv", {"text": texts(60), "label": blank[2:] + blank[:2]})
+    err = run("recipe", "new", "a.csv")[2]
+    assert "a.csv: 2 of 60 rows have no label, the first is row 59; --missing-labels drop leaves them out" in err
+    assert not Path("a.yaml").exists()
+    status, out, err = run("recipe", "new", "a.csv", "--missing-labels", "drop")
+    assert (status, err) == (0, "") and "2 labels: kind 0 50%, kind 1 50%" in out
+    assert "2 of 60 train rows have no label and are left out, the first is row 59" in out
+    assert load_recipe("a.yaml").data.missing_labels == "drop"
+    assert "2 of 60 train rows have no label and are left out" in run("recipe", "check", "a.yaml")[1]
+
+
+@pytest.mark.parametrize("kind", ["words", "numbers"])
+def test_nan_is_asked_about(run, tmp_path, kind):  # noqa: F811
+    known = labels(57, 3) if kind == "words" else [number / 4 for number in range(57)]
+    table(tmp_path / "a.csv", {"text": texts(60), "label": [*known, "nan", "nan", ""]})
+    err = run("recipe", "new", "a.csv")[2]
+    assert "1 of 60 rows have no label, the first is row 60" in err
+    table(tmp_path / "a.csv", {"text": texts(60), "label": ["nan", *known, "nan", "nan"]})
+    err = run("recipe", "new", "a.csv")[2]
+    assert (
+        "3 of 60 rows have nan as their label, the first is row 1: --missing-labels drop leaves them out, keep" in err
+    )
+    status, out, err = run("recipe", "new", "a.csv", "--missing-labels", "drop")
+    assert (status, err) == (0, "") and "3 of 60 train rows have no label and are left out, the first is row 1" in out
+    assert load_recipe("a.yaml").data.missing_labels == ["nan"]
+    status, out, err = run("recipe", "new", "a.csv", "--missing-labels", "keep", "-o", "b.yaml")
+    assert ("4 labels" in out) if kind == "words" else ("nan is no number; --missing-labels drop" in err)
+
+
+def test_floats_that_are_whole_are_labels(run, tmp_path):  # noqa: F811
+    rows = {"text": texts(60), "label": [0.0, 1.0, None] * 20}
+    quietly(Dataset.from_dict(rows).to_parquet, str(tmp_path / "a.parquet"))
+    assert "20 of 60 rows have no label, the first is row 3" in run("recipe", "new", "a.parquet")[2]
+    status, out, err = run("recipe", "new", "a.parquet", "--missing-labels", "drop")
+    assert (status, err) == (0, "") and "2 labels: 0 50%, 1 50%" in out
+    assert load_recipe("a.yaml").data.problem_type == "single_label"
+
+
+def test_why_no_column_is_a_label(run, tmp_path):  # noqa: F811
+    names = [f"name {number}" for number in range(60)]
+    table(tmp_path / "a.csv", {"text": texts(60), "id": list(range(60)), "name": names[:40] + names[:20]})
+    assert "every value of id is another; name has 40 values; name one with --label" in run("recipe", "new", "a.csv")[2]
