@@ -247,7 +247,10 @@ def test_what_cannot_be_learned_is_one_line_and_nothing_is_written(run, tmp_path
         (["a.csv", "--label", "text", "--text", "text"], "text cannot be both the text and the label"),
         (["a.csv", "--label", "id"], "each of the 40 rows has another id, so it is no label"),
         (["a.csv", "--task", "language_modeling"], "a.csv: is a table; for a language model, give text files"),
-        (["a.csv", "--task", "question_answering"], "that wants the columns question, context, answers"),
+        (
+            ["a.csv", "--task", "question_answering"],
+            "that wants the columns question, context and answer (or of like names)",
+        ),
         (["a.txt", "--task", "classification"], "a.txt: is plain text without labels or questions"),
         (["a.txt", "--label", "x"], "--missing-labels are for classification, not for language_modeling"),
     ],

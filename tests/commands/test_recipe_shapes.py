@@ -187,3 +187,52 @@ def test_why_no_column_is_a_label(run, tmp_path):  # noqa: F811
     names = [f"name {number}" for number in range(60)]
     table(tmp_path / "a.csv", {"text": texts(60), "id": list(range(60)), "name": names[:40] + names[:20]})
     assert "every value of id is another; name has 40 values; name one with --label" in run("recipe", "new", "a.csv")[2]
+
+
+def questions(count: int = 40) -> dict[str, list]:
+    places, answers = [n * 7 % 50 + 1910 for n in range(count)], []
+    contexts = [f"House {n} was built by the sea in {place}; in {place}, not later." for n, place in enumerate(places)]
+    answers = [str(place) for place in places]
+    asked = [f"When was house {n} built?" for n in range(count)]
+    starts = [context.index(answer) for context, answer in zip(contexts, answers, strict=True)]
+    return {"question": asked, "context": contexts, "answer": answers, "answer_start": starts}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        ({}, None),
+        ({"answer_start": None}, "40 of 40 questions have no answer_start: 40 found, all as the first of several"),
+        ({"question": "Questions", "context": "passage", "answer": "answer_text"}, None),
+    ],
+)
+def test_questions_in_a_table_with_or_without_the_places_of_answers(run, tmp_path, kind, names, note):  # noqa: F811
+    columns = {new: values for name, values in questions().items() if (new := names.get(name, name))}
+    if kind == "csv":
+        table(tmp_path / "a.csv", columns)
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, out, err = run("recipe", "new", f"a.{kind}")
+    assert (status, err) == (0, "") and "40 questions about 40 texts" in out
+    assert note is None or note in out
+    recipe = load_recipe("a.yaml")
+    asked = [recipe.data.question, recipe.data.context, recipe.data.answers]
+    assert (recipe.task, asked) == ("question_answering", list(columns)[:3])
+    assert run("recipe", "check", "a.yaml")[::2] == (0, "")
+
+
+def test_a_question_whose_answer_is_no_part_of_its_passage_is_a_pair_with_a_label(run, tmp_path):  # noqa: F811
+    asked = questions()
+    table(tmp_path / "a.csv", {**{name: asked[name] for name in ("question", "context")}, "answer": ["yes", "no"] * 20})
+    assert run("recipe", "new", "a.csv")[::2] == (0, "")
+    data = load_recipe("a.yaml").data
+    assert (data.text, data.label) == (["question", "context"], "answer")
+
+
+def test_a_blank_answer_is_a_question_without_one_and_counted(run, tmp_path):  # noqa: F811
+    asked = questions()
+    asked["answer"][3] = asked["answer_start"][3] = ""
+    table(tmp_path / "a.csv", asked)
+    assert "1 questions have no answer" in run("recipe", "new", "a.csv")[1]

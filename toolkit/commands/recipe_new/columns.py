@@ -11,6 +11,7 @@ import numpy as np
 
 from toolkit.commands.recipe_new.target import NUMBER_NAMES, Target, indicators, no_indicator, target_of
 from toolkit.errors import UserError
+from toolkit.files.written_values import value_of
 from toolkit.recipe.yaml_source import suggest
 
 #: Common names of label columns; those that say it outright come first.
@@ -27,7 +28,7 @@ TEXT_NAMES = re.compile(
 #: Common names of two columns whose texts are compared: two words, or one with 1 and 2, or a and b.
 PAIRS = (
     ("premise", "hypothesis"), ("query", "passage"), ("query", "document"), ("question", "sentence"),
-    ("question", "passage"), ("text", "text_pair"), ("claim", "evidence"),
+    ("question", "passage"), ("question", "context"), ("text", "text_pair"), ("claim", "evidence"),
 )  # fmt: skip
 NUMBERED = re.compile(
     r"(text|sentence|sent|s|question|q|query|title|phrase|string|doc|document|tweet|passage|paragraph|statement)"
@@ -35,6 +36,12 @@ NUMBERED = re.compile(
     re.IGNORECASE,
 )
 OTHER = {"1": "2", "a": "b"}
+#: Common names of the columns of questions, by SQuAD's; the first that fits is taken.
+QUESTION_NAMES = {
+    "question": ("question", "questions", "query", "frage", "问题"),
+    "context": ("context", "contexts", "passage", "paragraph", "article", "document", "story", "text", "上下文"),
+    "answers": ("answers", "answer", "answer_text", "answers_text", "gold_answer", "antwort", "答案"),
+}
 #: Values of a column that identifies rows and tells nothing of them.
 IDENTIFIER = re.compile(r"https?://\S+|[0-9a-f]{8}-[0-9a-f-]{20,}|[0-9a-fA-F]{16,}|[\d\W]*")
 #: A column with more distinct values holds labels only if its name or the user says so.
@@ -77,7 +84,7 @@ def choose_columns(
         raise UserError(f"{where}: {both} cannot be both the text and the label; name two columns")
     if len(texts) > 2:
         raise UserError(f"{where}: --text names {len(texts)} columns; name one, or two that are read together")
-    sample = rows.select(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int).tolist())
+    sample = rows.select(spread(len(rows)))
     chosen = list(texts) or _texts(where, sample, labels)
     if labels:
         target = _named(where, rows, labels, problem)
@@ -86,6 +93,29 @@ def choose_columns(
     _check(where, len(rows), target)
     used = (*chosen, *target.columns)
     return Columns(chosen, target, [name for name in names if name not in used])
+
+
+def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
+    """Find the columns of questions, contexts and answers; None unless most answers are in their contexts."""
+    plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
+    found = {key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()}
+    if rows is None or not all(found.values()):
+        return None
+    sample = rows.select(spread(len(rows)))
+    questions, contexts, answers = (sample.select_columns([name])[:][name] for name in found.values())
+    if not all(isinstance(value, str) for value in (*questions, *contexts)):
+        return None
+    texts = [value_of(answer) if isinstance(answer, str) else answer for answer in answers]
+    if not all(isinstance(text, str | list | dict | None) for text in texts):
+        return None
+    within = [text.lower() in context.lower() for text, context in zip(texts, contexts, strict=True)
+              if isinstance(text, str) and text.strip()]  # fmt: skip
+    return found if not within or np.mean(within) > 0.5 else None
+
+
+def spread(count: int) -> list[int]:
+    """At most :data:`SAMPLE` row numbers, evenly spaced."""
+    return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 
 def _texts(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> list[str]:

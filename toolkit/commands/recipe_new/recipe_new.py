@@ -11,8 +11,9 @@ from pathlib import Path
 
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
+from toolkit.commands.recipe_new.columns import question_columns
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
-from toolkit.commands.recipe_new.tasks import QUESTION_COLUMNS, Draft, Wanted
+from toolkit.commands.recipe_new.tasks import Draft, Wanted
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import check_model
@@ -23,6 +24,13 @@ from toolkit.terminal.escape import one_line
 
 #: File names that say nothing of the content: the folder's name is taken.
 SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)
+
+
+#: What a table of questions has.
+QUESTIONS_WANTED = (
+    "the columns question, context and answer (or of like names), with most answers in their contexts; "
+    "or SQuAD's nested json"
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def _task(found: DataFiles) -> str:
 
 
 def _asks(found: DataFiles) -> bool:
-    return found.rows is not None and {*QUESTION_COLUMNS, "answers"} <= set(found.rows.column_names)
+    return found.rows is not None and question_columns(found.rows) is not None
 
 
 def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> None:
@@ -109,10 +117,8 @@ def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> No
     if task == "language_modeling":
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
     if task == "question_answering" or found.rows is None:
-        needed = ", ".join([*QUESTION_COLUMNS, "answers"])
-        raise UserError(f"{data}: is not made for {task}: that wants " + (
-            f"the columns {needed}, or SQuAD's nested json" if task == "question_answering" else "texts and labels"
-        ))  # fmt: skip
+        right = {"question_answering": QUESTIONS_WANTED}.get(task, "texts and labels")
+        raise UserError(f"{data}: is not made for {task}: that wants {right}")
 
 
 def _name(data: Path) -> str:

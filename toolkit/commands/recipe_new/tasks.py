@@ -12,13 +12,14 @@ import numpy as np
 
 from models import families
 from toolkit.commands.recipe_new import choose
-from toolkit.commands.recipe_new.columns import SAMPLE, Columns, choose_columns
+from toolkit.commands.recipe_new.columns import Columns, choose_columns, question_columns, spread
 from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
+from toolkit.tasks.question_answering.squad import OTHER_KEYS
 
 #: Formats a path for the recipe.
 PathWriter = Callable[[Path], str]
@@ -164,12 +165,15 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     Raises:
         UserError: there is only one text.
     """
+    named = None
     if found.questions:
         pairs = [(item.question, item.context) for item in found.questions]
     else:
-        assert found.rows is not None
-        pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in QUESTION_COLUMNS), strict=True))
-    chosen = [pairs[place] for place in _places(len(pairs))]
+        named = question_columns(found.rows)
+        assert found.rows is not None and named is not None
+        asked = (named["question"], named["context"])
+        pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in asked), strict=True))
+    chosen = [pairs[place] for place in spread(len(pairs))]
     name = _drafted("question_answering")
     texts = [f"{question} {context}" for question, context in chosen]
     tokens = choose.tokens_of(texts, len(pairs), _pieces_of(name))
@@ -182,12 +186,13 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     steps = choose.steps_for(round(windows), length, most_epochs=10)
     data: list[Line] = [
         *_files(found, write),
+        *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (named or {}).items()),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
         (
             "misplaced_answers",
             "find",
-            "if answer_start is wrong: find the answer in its text, drop it, or refuse",
+            "if answer_start is wrong or missing: find the answer in its text, drop it, or refuse",
         ),
         *_share(share),
     ]
@@ -199,17 +204,20 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
         + "\n"
         + training(steps, 2e-3, "f1", "f1, exact_match or loss")
     )
+    others = [name for name in found.rows.column_names if name not in (named or {}).values()] if found.rows else []
+    others = [name for name in others if name not in ("id", *OTHER_KEYS)]
+    columns = f"; columns {', '.join((named or {}).values())}" if named else ""
+    unused = f"; not used: {', '.join(others)}" if others else ""
+    blank = sum(value == "" for value in found.rows[named["answers"]]) if found.rows and named else 0
     assumed = [
-        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})",
+        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})"
+        f"{columns}{unused}",
         _lengths(tokens, length, 0.0),
         *_validation(found, share),
+        *([f"{blank:,} questions have no answer"] if blank else []),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
     ]
     return Draft(body, assumed, steps.seconds)
-
-
-#: Columns of a question table, in the order of a pair. Besides these it needs only the answers.
-QUESTION_COLUMNS = ("question", "context")
 
 
 def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
@@ -328,13 +336,8 @@ def _share(share: float | None, how: str = "") -> list[Line]:
 
 
 def _sample(rows: Any, column: str) -> list[str]:
-    values = rows.select(_places(len(rows))).select_columns([column])[:][column]
+    values = rows.select(spread(len(rows))).select_columns([column])[:][column]
     return [str(value or "") for value in values]
-
-
-def _places(count: int) -> list[int]:
-    """Return at most :data:`SAMPLE` row numbers, evenly spaced so that they cover a sorted file."""
-    return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 
 def _first(found: DataFiles) -> Sequence[Path]:

@@ -73,7 +73,8 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mappin
     from toolkit.data.rows import quietly
 
     document = recipe.data.document
-    columns = {**_columns(recipe), **({"document": document} if document else {})}
+    named = {name: column for name, column in _columns(recipe).items() if not _left_out(rows, name, column)}
+    columns = {**named, **({"document": document} if document else {})}
     if rows.features == squad_features() and recipe.data.dataset in ("json", *corpora):  # read or made here
         if recipe.data.files is not None:  # which may be several
             try:
@@ -91,6 +92,12 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mappin
     except UserError as problem:
         raise recipe.error("data.answers", str(problem)) from None
     return _dataset(squad.join_documents(examples) if document else examples)
+
+
+def _left_out(rows: datasets.Dataset, name: str, column: str) -> bool:
+    """Whether rows may lack a column of SQuAD's name: they are numbered, or have one ``answer`` each."""
+    instead = name == "id" or (name == "answers" and "answer" in rows.column_names)
+    return instead and column == name and column not in rows.column_names
 
 
 def _columns(recipe: Recipe) -> dict[str, str]:
