@@ -197,8 +197,8 @@ def test_a_folder_of_texts_for_each_label_is_a_classifier_or_on_demand_a_languag
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text, encoding="cp1252")
     status, out, err = run("recipe", "new", "mails [1]")
-    assert (status, err) == (0, "") and "each of the 2 folders is a label, and each file in them a text" in out
-    assert "40 texts (all Latin letters)" in out and "2 labels: not spam 50%, yes 50%" in out
+    assert (status, err) == (0, "") and "each of the 2 folders is a label, each file in them a text" in out
+    assert "40 texts (all Latin letters): each" in out and "2 labels: not spam 50%, yes 50%" in out
     assert run("recipe", "check", "mails_1.yaml")[0] == 0
     recipe = load_recipe("mails_1.yaml")
     assert (recipe.task, list(recipe.data.sources)) == ("classification", ["not spam", "yes"])

@@ -236,3 +236,45 @@ def test_a_blank_answer_is_a_question_without_one_and_counted(run, tmp_path):  #
     asked["answer"][3] = asked["answer_start"][3] = ""
     table(tmp_path / "a.csv", asked)
     assert "1 questions have no answer" in run("recipe", "new", "a.csv")[1]
+
+
+def works(folder: Path, count: int) -> None:
+    draw = random.Random(5)
+    words = [f"{first}{last}" for first in ("ba", "mo", "ri", "tu") for last in ("ck", "ne", "st", "le", "sh")]
+    for number in range(2 * count):
+        file = folder / ["comedy", "history"][number % 2] / f"{number}.txt"
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text("\n".join(" ".join(draw.choices(words, k=9)) for _ in range(500)))
+
+
+def test_a_few_whole_works_in_folders_are_a_language_model_and_many_a_classifier(run, tmp_path):  # noqa: F811
+    works(tmp_path / "plays", 3)
+    status, out, err = run("recipe", "new", "plays")
+    assert (status, err) == (0, "") and "--task classification tells them apart" in out
+    recipe = load_recipe("plays.yaml")
+    assert (recipe.task, list(recipe.data.sources)) == ("language_modeling", ["Comedy", "History"])
+    assert run("recipe", "new", "plays", "--task", "classification", "-o", "x.yaml")[0] == 0
+    assert load_recipe("x.yaml").task == "classification"
+    works(tmp_path / "more", 10)
+    assert run("recipe", "new", "more")[0] == 0
+    assert load_recipe("more.yaml").task == "classification"
+
+
+def test_a_text_whose_documents_are_lines_gets_a_recipe_or_is_told_what_a_document_is(run, tmp_path):  # noqa: F811
+    (tmp_path / "lines.txt").write_text("\n".join(texts(400, 20)))
+    assert run("recipe", "new", "lines.txt")[::2] == (0, "")
+    assert run("recipe", "check", "lines.yaml")[::2] == (0, "")
+    (tmp_path / "few.txt").write_text("\n".join(texts(60, 20)))
+    err = run("recipe", "new", "few.txt")[2]
+    assert "documents, too few for train, validation, test (a document is 4,000 characters or more, to a blank" in err
+
+
+def test_a_check_trains_the_pieces_that_a_run_would(run, tmp_path):  # noqa: F811
+    (tmp_path / "lines.txt").write_text("\n".join(texts(400, 20)))
+    assert run("recipe", "new", "lines.txt")[0] == 0
+    status, _, err = run("recipe", "check", "lines.yaml", "tokenizer.vocab_size=4000")
+    assert status == 2 and "tokenizer.vocab_size: cannot train 4000 pieces on these texts: they give" in err
+    table(tmp_path / "a.csv", {"text": texts(60), "label": labels(60, 2)})
+    assert run("recipe", "new", "a.csv")[0] == 0
+    pieces = ("tokenizer.kind=sentencepiece", "tokenizer.vocab_size=3000")
+    assert "cannot train 3000 pieces" in run("recipe", "check", "a.yaml", *pieces)[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from toolkit.terminal.escape import one_line
 SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)
 
 
+#: Works of more bytes than this are long for a classifier; of fewer in a folder than this it learns nothing.
+LONG_WORK, FEWEST_TO_CLASSIFY = 16_384, 10
 #: What a table of questions has.
 QUESTIONS_WANTED = (
     "the columns question, context and answer (or of like names), with most answers in their contexts; "
@@ -89,8 +92,14 @@ def new_recipe(
 
 def _task(found: DataFiles) -> str:
     if found.kind == "text":
-        return "classification" if found.classes else "language_modeling"
+        return "classification" if found.classes and not _whole_works(found) else "language_modeling"
     return "question_answering" if found.questions or _asks(found) else "classification"
+
+
+def _whole_works(found: DataFiles) -> bool:
+    """Whether folders of texts hold a few long works each: a classifier would read the beginnings of too few."""
+    sizes = [path.stat().st_size for files in found.files.values() for path in files]
+    return statistics.median(sizes) > LONG_WORK and min(map(len, found.files.values())) < FEWEST_TO_CLASSIFY
 
 
 def _asks(found: DataFiles) -> bool:
@@ -107,10 +116,13 @@ def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> No
     if wanted != Wanted() and task != "classification":
         options = "--text, --label, --problem-type and --missing-labels"
         raise UserError(f"{data}: {options} are for classification, not for {task}; remove them")
-    if task == likely:
-        return
     if found.classes and task == "language_modeling":
+        if _whole_works(found):
+            what = "of which a classifier would read the beginnings alone: this is a language model of them"
+            found.notes.append(f"each folder holds a few long texts, {what}; --task classification tells them apart")
         found.files = {code_of(files[0].parent): files for files in found.files.values()}
+        return
+    if task == likely or (found.classes and task == "classification"):
         return
     if likely == "language_modeling":
         raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     target, dropped = without_missing(where, rows, columns.target, wanted.missing)
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
-    tokens = choose.tokens_of(texts, len(rows), _pieces_of(name))
+    tokens = choose.tokens_of(texts, len(rows), _trainer(name))
     length = choose.length_for(tokens.lengths)
     cut = float(np.mean(tokens.lengths > length))
     one_each = target.problem == "single_label"
@@ -101,7 +102,7 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.script_of(texts)
     assumed = [
-        f"{len(rows):,} texts ({script})"
+        f"{len(rows):,} texts ({script}): each of the {len(found.files)} folders is a label, each file in them a text"
         if found.classes
         else f"{len(rows):,} rows; texts in the column{'s' * (len(columns.texts) > 1)} {' and '.join(columns.texts)} "
         f"({script}), {KINDS_OF[target.problem]} in {', '.join(target.columns)}{unused}",
@@ -176,7 +177,7 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     chosen = [pairs[place] for place in spread(len(pairs))]
     name = _drafted("question_answering")
     texts = [f"{question} {context}" for question, context in chosen]
-    tokens = choose.tokens_of(texts, len(pairs), _pieces_of(name))
+    tokens = choose.tokens_of(texts, len(pairs), _trainer(name))
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
@@ -225,7 +226,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
     size = sum(sizes.values())
     encoding = found.encoding or "utf-8"
-    texts = [path.read_bytes()[: choose.TRIED_ON].decode(encoding, "ignore") for path in _first(found)]
+    texts = [text for files in found.files.values() for text in _beginnings(files, encoding)]
     steps = choose.steps_for(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, most_epochs=12)
     sources: list[Line] = [
         (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_megabytes(sizes[code])}")
@@ -240,7 +241,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
         ("test_fraction", 0.1, "... for the final score"),
     ]
     name = _drafted("causal_lm")
-    vocab_size = choose.word_pieces(size, texts)
+    vocab_size = choose.word_pieces(size, texts, partial(_trainer(name, "bpe"), control_codes=list(found.files)))
     pieces: list[Line] = [
         ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
         ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
@@ -275,9 +276,9 @@ def _drafted(head: str) -> str:
     return next(name for name in families.FAMILIES if head in families.family(name).drafted)
 
 
-def _pieces_of(name: str) -> Callable[..., Any]:
-    """What trains SentencePiece for a family."""
-    return families.part(name, "tokenizer").TRAINED["sentencepiece"]
+def _trainer(name: str, kind: str = "sentencepiece") -> Callable[..., Any]:
+    """What trains a family's tokenizer of a kind."""
+    return families.part(name, "tokenizer").TRAINED[kind]
 
 
 def _model(name: str, head: str, length: int, rows: int) -> str:
@@ -340,8 +341,14 @@ def _sample(rows: Any, column: str) -> list[str]:
     return [str(value or "") for value in values]
 
 
-def _first(found: DataFiles) -> Sequence[Path]:
-    return [files[0] for files in found.files.values()]
+def _beginnings(files: Sequence[Path], encoding: str) -> Iterator[str]:
+    """Read files until there is enough text to try pieces on."""
+    left = choose.TRIED_ON
+    for path in files:
+        if left > 0:
+            content = path.read_bytes()[:left]
+            left -= len(content)
+            yield content.decode(encoding, "ignore")
 
 
 def _cut(share: float) -> str:
