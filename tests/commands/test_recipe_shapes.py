@@ -31,6 +31,9 @@ def several(folder: Path, name: str) -> Path:
         return table(folder / name, {"text": said, "label": [" ".join(str(KINDS.index(k)) for k in s) for s in some]})
     if name == "names.tsv":
         return table(folder / name, {"text": said, "tags": [" | ".join(s) for s in some[:-1]] + [""]}, "\t")
+    if name == "arrays.csv":
+        arrays = [f"[{' '.join(str(KINDS.index(k)) for k in s)}]" for s in some]
+        return table(folder / name, {"text": said, "labels": arrays})
     if name == "written.csv":
         return table(folder / name, {"id": list(range(90)), "text": said, "labels": [str(s) for s in some]})
     if name == "columns.csv":
@@ -50,6 +53,7 @@ def several(folder: Path, name: str) -> Path:
         ("blanks.csv", "label", " "),
         ("names.tsv", "tags", "|"),
         ("written.csv", "labels", None),
+        ("arrays.csv", "labels", None),
         ("lists.jsonl", "labels", None),
         ("columns.csv", KINDS, None),
         ("truth.jsonl", KINDS, None),
@@ -113,6 +117,41 @@ def test_numbers_are_predicted_as_numbers(run, tmp_path, column, values):  # noq
     assert run("recipe", "check", "a.yaml")[::2] == (0, "")
 
 
+@pytest.mark.parametrize("value", ["$1,2{}.50", "12,{} €", "1{} %"])
+def test_numbers_in_other_writing_are_named(run, tmp_path, value):  # noqa: F811
+    table(tmp_path / "a.csv", {"text": texts(60), "price": [value.format(f"{n:02}") for n in range(60)]})
+    expected = f"price holds {value.format('00')!r}, which is no number (1234.5 is one)"
+    assert expected in run("recipe", "new", "a.csv")[2]
+    assert expected in run("recipe", "new", "a.csv", "--label", "price")[2]
+
+
+def test_decimal_commas_are_asked_about(run, tmp_path):  # noqa: F811
+    table(tmp_path / "a.csv", {"text": texts(60), "stars": [f"{n % 9 / 2}".replace(".", ",") for n in range(60)]})
+    err = run("recipe", "new", "a.csv")[2]
+    assert "stars holds '0,0', which is no number (1234.5 is one); mend the column, or take its values" in err
+    assert run("recipe", "new", "a.csv", "--problem-type", "single_label")[0] == 0
+    assert load_recipe("a.yaml").data.problem_type == "single_label"
+
+
+def test_the_second_of_several_pairs_and_lists_of_counts_are_not_taken(run, tmp_path):  # noqa: F811
+    rows = [
+        {"source1": "none at all", "source2": "none at all", "sentence1": text, "sentence2": text, "parse1": text * 3,
+         "parse2": text * 3, "helpful": [number % 3, 3], "overall": float(number % 5)}
+        for number, text in enumerate(texts(60))
+    ]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("recipe", "new", "a.jsonl")[::2] == (0, "")
+    data = load_recipe("a.yaml").data
+    assert (data.text, data.label, data.problem_type) == (["sentence1", "sentence2"], "overall", "single_label")
+
+
+def test_answers_that_are_written_anew_are_said_to_be_so(run, tmp_path):  # noqa: F811
+    asked = questions()
+    free = [f"because of {number}" for number in range(40)]
+    table(tmp_path / "a.csv", {"question": asked["question"], "context": asked["context"], "answer": free})
+    assert "few answers in answer are in their context, where one could be found" in run("recipe", "new", "a.csv")[2]
+
+
 def test_the_problem_can_be_told(run, tmp_path):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "stars": [1, 2, 4] * 20, "tags": ["a, b", "c, d"] * 30})
     assert run("recipe", "new", "a.csv", "--label", "stars", "--problem-type", "regression")[::2] == (0, "")
@@ -123,7 +162,13 @@ def test_the_problem_can_be_told(run, tmp_path):  # noqa: F811
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text_a", "text_b")],
+    [
+        ("premise", "hypothesis"),
+        ("sentence1", "sentence2"),
+        ("question1", "question2"),
+        ("text_a", "text_b"),
+        ("#1 String", "#2 String"),
+    ],
 )
 def test_two_texts_are_read_together(run, tmp_path, first, second):  # noqa: F811
     two = {first: texts(60), "id": list(range(60)), second: texts(60, 12)}
@@ -205,6 +250,7 @@ def questions(count: int = 40) -> dict[str, list]:
         ({}, None),
         ({"answer_start": None}, "40 of 40 questions have no answer_start: 40 found, all as the first of several"),
         ({"question": "Questions", "context": "passage", "answer": "answer_text"}, None),
+        ({"answer": "text"}, None),
     ],
 )
 def test_questions_in_a_table_with_or_without_the_places_of_answers(run, tmp_path, kind, names, note):  # noqa: F811

@@ -46,6 +46,7 @@ WANTED = {"a": ["x", "y z"], "b": [], "c": ["x"], "d": ["y z"], "e": ["x"]}
         ("text,label\na,x|y z\nb,\nc,x\nd,y z\ne,x|\n", '  label_separator: "|"\n'),
         ("text,label\na,\"['x', 'y z']\"\nb,[]\nc,['x']\nd,['y z']\ne,['x']\n", ""),
         ('text,label\na,"[""x"", ""y z""]"\nb,[]\nc,"[""x""]"\nd,"[""y z""]"\ne,"[""x""]"\n', ""),
+        ("text,label\na,['x' 'y z']\nb,[]\nc,['x']\nd,['y z']\ne,['x']\n", ""),
         ("text,x,y z\na,1,1\nb,0,0\nc,1,0\nd,0.0,1.0\ne,True,false\n", "  label: [x, y z]\n"),
     ],
 )
@@ -69,7 +70,7 @@ def test_numbers_and_columns_keep_their_order(table):
     [
         ('text,label\na,"x,y"\nb,x\n', SEVERAL, "row 1 of the train split has 'x,y' as its label; it should be a list"),
         ('text,label\na,"x,y"\nb,x\n', SEVERAL, 'or set data.label_separator: ","'),
-        ("text,label\na,['x' 'y']\nb,['x']\n", SEVERAL, "row 1 of the train split has \"['x' 'y']\" as its label"),
+        ("text,label\na,[x y]\nb,['x']\n", SEVERAL, "row 1 of the train split has '[x y]' as its label"),
         ("text,x,y\na,1,2\nb,0,1\n", SEVERAL + "  label: [x, y]\n", "row 1 of the train split has '2' as its y"),
         ("text,x,y\na,1,0\nb,0,1\n", SEVERAL + "  label: [x, z]\n", "no column z in the train split"),
         ("text,x,y\na,1,0\nb,0,1\n", SEVERAL + "  label: [x, text]\n", "data.label: text is the text column as well"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import datasets
 import numpy as np
 
-from toolkit.commands.recipe_new.target import NUMBER_NAMES, Target, indicators, no_indicator, target_of
+from toolkit.commands.recipe_new.target import DECIMAL_COMMA, NUMBER_NAMES, Target, indicators, no_indicator, target_of
 from toolkit.errors import UserError
 from toolkit.files.written_values import value_of
 from toolkit.recipe.yaml_source import suggest
@@ -17,7 +17,7 @@ from toolkit.recipe.yaml_source import suggest
 #: Common names of label columns; those that say it outright come first.
 FIRST_NAMES = re.compile(r"label|labels|gold_label|class|target|y|标签", re.IGNORECASE)
 LABEL_NAMES = re.compile(
-    r"label|labels|gold_label|category|categories|class|target|sentiment|intent|topic|rating|stars?|score|polarity"
+    r"label|labels|gold_label|category|categories|class|target|sentiment|intent|topic|rating|overall|stars?|score|polarity"
     r"|genre|genres|emotion|emotions|language|lang|spam|y|tag|tags|type|kategorie|klasse|étiquette|etiqueta|clase|类别|标签",
     re.IGNORECASE,
 )
@@ -30,17 +30,14 @@ PAIRS = (
     ("premise", "hypothesis"), ("query", "passage"), ("query", "document"), ("question", "sentence"),
     ("question", "passage"), ("question", "context"), ("text", "text_pair"), ("claim", "evidence"),
 )  # fmt: skip
-NUMBERED = re.compile(
-    r"(text|sentence|sent|s|question|q|query|title|phrase|string|doc|document|tweet|passage|paragraph|statement)"
-    r"[ _-]?([12ab])",
-    re.IGNORECASE,
-)
-OTHER = {"1": "2", "a": "b"}
+#: The same for a name with the first of these and one with the second, unless the rest of it says nothing.
+NUMBERED = (("1", "2"), ("_a", "_b"), (" a", " b"))
+SAYS_NOTHING = re.compile(r"(column|col|field|unnamed|f|v|x|c)?[ _:.-]*", re.IGNORECASE)
 #: Common names of the columns of questions, by SQuAD's; the first that fits is taken.
 QUESTION_NAMES = {
     "question": ("question", "questions", "query", "frage", "问题"),
     "context": ("context", "contexts", "passage", "paragraph", "article", "document", "story", "text", "上下文"),
-    "answers": ("answers", "answer", "answer_text", "answers_text", "gold_answer", "antwort", "答案"),
+    "answers": ("answers", "answer", "answer_text", "answers_text", "gold_answer", "antwort", "答案", "text"),
 }
 #: Values of a column that identifies rows and tells nothing of them.
 IDENTIFIER = re.compile(r"https?://\S+|[0-9a-f]{8}-[0-9a-f-]{20,}|[0-9a-fA-F]{16,}|[\d\W]*")
@@ -90,16 +87,15 @@ def choose_columns(
         target = _named(where, rows, labels, problem)
     else:
         target = _label(where, rows, chosen, problem)
-    _check(where, len(rows), target)
+    _check(where, len(rows), target, problem)
     used = (*chosen, *target.columns)
     return Columns(chosen, target, [name for name in names if name not in used])
 
 
 def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
     """Find the columns of questions, contexts and answers; None unless most answers are in their contexts."""
-    plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
-    found = {key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()}
-    if rows is None or not all(found.values()):
+    found = question_names(rows)
+    if rows is None or found is None:
         return None
     sample = rows.select(spread(len(rows)))
     questions, contexts, answers = (sample.select_columns([name])[:][name] for name in found.values())
@@ -108,9 +104,19 @@ def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
     texts = [value_of(answer) if isinstance(answer, str) else answer for answer in answers]
     if not all(isinstance(text, str | list | dict | None) for text in texts):
         return None
-    within = [text.lower() in context.lower() for text, context in zip(texts, contexts, strict=True)
-              if isinstance(text, str) and text.strip()]  # fmt: skip
+    within = [
+        text.lower() in context.lower()
+        for text, context in zip(texts, contexts, strict=True)
+        if isinstance(text, str) and text.strip()
+    ]
     return found if not within or np.mean(within) > 0.5 else None
+
+
+def question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
+    """Find columns called as those of questions, contexts and answers are."""
+    plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
+    found = {key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()}
+    return found if all(found.values()) and len(set(found.values())) == len(found) else None
 
 
 def spread(count: int) -> list[int]:
@@ -129,20 +135,23 @@ def _texts(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> list[
             lengths[name] = mean * (2 if TEXT_NAMES.fullmatch(name.strip()) else 1)
     if not lengths:
         raise UserError(f"{where}: has no column of texts; it has {', '.join(sample.column_names)}")
-    return _pair(list(lengths)) or [max(lengths, key=lambda name: lengths[name])]
+    return _pair(lengths) or [max(lengths, key=lambda name: lengths[name])]
 
 
-def _pair(names: Sequence[str]) -> list[str] | None:
-    """Find two columns of texts that belong together."""
-    plain = {name.strip().lower(): name for name in names}
+def _pair(lengths: dict[str, float]) -> list[str] | None:
+    """Find two columns of texts that belong together, among columns of this mean length."""
+    plain = {name.strip().lower(): name for name in lengths}
     for first, second in PAIRS:
         if first in plain and second in plain:
             return [plain[first], plain[second]]
+    found: dict[tuple[bool, float], list[str]] = {}
     for first in plain:
-        match = NUMBERED.fullmatch(first)
-        if match and match[2] in OTHER and (second := first[:-1] + OTHER[match[2]]) in plain:
-            return [plain[first], plain[second]]
-    return None
+        for one, two in NUMBERED:
+            second, rest = first.replace(one, two), first.replace(one, "")
+            if one in first and second in plain and not SAYS_NOTHING.fullmatch(rest):
+                two_names = [plain[first], plain[second]]
+                found[bool(TEXT_NAMES.fullmatch(rest)), sum(lengths[name] for name in two_names)] = two_names
+    return found[max(found)] if found else None
 
 
 def _named(where: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
@@ -180,7 +189,8 @@ def _label(where: str, rows: datasets.Dataset, texts: Sequence[str], problem: st
             found[place] = (rank, number, target)
         else:
             every = number == len(rows) - len(target.absent)
-            why.append(f"every value of {name} is another" if every else f"{name} has {number:,} values")
+            said = f"every value of {name} is another" if every else f"{name} has {number:,} values"
+            why.append(said if target.odd is None else _odd(name, target.odd))
     best = min(found.values(), key=lambda item: item[:2], default=None)
     if problem in (None, "multi_label") and (several := indicators(rows, others)):
         inside = [target for rank, _, target in found.values() if rank < 1 and target.columns[0] in several.columns]
@@ -193,8 +203,14 @@ def _label(where: str, rows: datasets.Dataset, texts: Sequence[str], problem: st
         return best[2]
     if single:
         raise UserError(f"{where}: all {len(rows)} rows have the same {single[0]}; there is nothing to tell apart")
+    if (asked := question_names(rows)) and texts[0] in (asked["question"], asked["context"]):
+        why.append(f"few answers in {asked['answers']} are in their {asked['context']}, where one could be found")
     said = "; ".join(why) or "there is no other column"
     raise UserError(f"{where}: has no column of labels beside the texts in {texts[0]}: {said}; name one with --label")
+
+
+def _odd(name: str, value: str) -> str:
+    return f"{name} holds {value!r}, which is no number (1234.5 is one)"
 
 
 def _rank(target: Target, name: str, rows: int, compared: bool) -> float | None:
@@ -212,12 +228,14 @@ def _rank(target: Target, name: str, rows: int, compared: bool) -> float | None:
         return None
     if len(target.absent) > (rows // 2 if is_named else 0):
         return 4
+    if target.problem == "multi_label" and not is_named and all(label.isdecimal() for label in target.counts):
+        return 3  # lists of whole numbers may be anything
     if FIRST_NAMES.fullmatch(plain) or (amount and compared and NUMBER_NAMES.fullmatch(plain)):
         return 0
     return 1 if is_named else 3 if amount else 2
 
 
-def _check(where: str, rows: int, target: Target) -> None:
+def _check(where: str, rows: int, target: Target, problem: str | None) -> None:
     """Refuse labels that cannot be told apart, or that name rows."""
     label = target.columns[0]
     if len(target.counts) < 2:
@@ -225,5 +243,10 @@ def _check(where: str, rows: int, target: Target) -> None:
             f"{where}: all {rows} rows have the same {label}; classification needs two labels or more "
             "(another column: --label NAME)"
         )
+    if target.odd is not None and problem is None and all(DECIMAL_COMMA.fullmatch(value) for value in target.counts):
+        told = "mend the column, or take its values for labels with --problem-type single_label"
+        raise UserError(f"{where}: {_odd(label, target.odd)}; {told}")
     if target.problem == "single_label" and len(target.counts) == rows - len(target.absent):
+        if target.odd is not None:
+            raise UserError(f"{where}: {_odd(label, target.odd)}; mend the column, or name another with --label")
         raise UserError(f"{where}: each of the {rows} rows has another {label}, so it is no label; set --label")

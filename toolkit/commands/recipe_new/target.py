@@ -15,10 +15,14 @@ from toolkit.tasks.classification.label_lists import NO, YES
 
 #: A number, as it is written.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+#: One in other writing: with a unit, a decimal comma, a separator of thousands.
+ODD_NUMBER = re.compile(r"\D{0,3}\d[\d.,' ]*\D{0,3}")
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 #: Names of columns of amounts: if whole numbers have more values than this, they are no classes.
 NUMBER_NAMES = re.compile(
-    r"score|similarity|relatedness|price|amount|value|cost|rating|stars|age|year|salary|points|target|y", re.IGNORECASE
+    r"score|similarity|relatedness|price|amount|value|cost|rating|stars|age|year|salary|points|target|y"
+    r"|count|likes|views|votes|upvotes|minutes|duration",
+    re.IGNORECASE,
 )
 MOST_GRADES = 20
 #: What tools write for a missing value. It may be a label as well.
@@ -38,6 +42,7 @@ class Target:
     words: what may stand for a missing label -> indices of its rows.
     rows: number of rows with a value.
     none: number of rows with none of several labels.
+    odd: one of values that are nearly numbers.
     """
 
     columns: list[str]
@@ -48,6 +53,7 @@ class Target:
     absent: list[int] = field(default_factory=list)
     words: dict[str, list[int]] = field(default_factory=dict)
     none: int = 0
+    odd: str | None = None
 
 
 def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, asked: bool = False) -> Target | None:
@@ -79,7 +85,9 @@ def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, ask
         cells = [[part.strip() for part in (value or "").split(separator) if part.strip()] for value in values]
         return _several([name], cells, separator, [])
     if problem in (None, "single_label"):
-        return Target([name], "single_label", _counted(present), len(present), absent=absent, words=words)
+        nearly = all(ODD_NUMBER.fullmatch(value) for value in known)
+        odd = next((value for value in known if not NUMBER.fullmatch(value)), None) if nearly else None
+        return Target([name], "single_label", _counted(present), len(present), absent=absent, words=words, odd=odd)
     return None
 
 

@@ -72,8 +72,8 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     Raises:
         UserError: no columns of texts and labels, or rows without a label.
     """
+    assert found.rows is not None
     rows = found.rows
-    assert rows is not None
     columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
     target, dropped = without_missing(where, rows, columns.target, wanted.missing)
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
