@@ -430,8 +430,22 @@ def copy_recipe(name: str, target: Path | None) -> None:
     type=click.Choice(["classification", "question_answering", "language_modeling"]),
     help="The task. Default: what fits the data.",
 )
-@click.option("--text", metavar="COLUMN", help="The column of the texts, for classification.")
-@click.option("--label", metavar="COLUMN", help="The column of the labels, for classification.")
+@click.option(
+    "--text", metavar="COLUMN", multiple=True, help="The column of the texts, for classification; twice for two texts."
+)
+@click.option(
+    "--label", metavar="COLUMN", multiple=True, help="The column of the labels; several for columns of 0 and 1."
+)
+@click.option(
+    "--problem-type",
+    type=click.Choice(["single_label", "multi_label", "regression"]),
+    help="What the labels are. Default: what they look like.",
+)
+@click.option(
+    "--missing-labels",
+    type=click.Choice(["drop", "keep"]),
+    help="Leave out rows without a label, or keep a word such as nan as one. Default: refuse them.",
+)
 def new_recipe(data: Path, **options: Any) -> None:
     """Write a recipe for DATA.
 

@@ -197,8 +197,8 @@ def test_a_folder_of_texts_for_each_label_is_a_classifier_or_on_demand_a_languag
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text, encoding="cp1252")
     status, out, err = run("recipe", "new", "mails [1]")
-    assert (status, err) == (0, "") and "each of the 2 folders is a label, and each file in them a text" in out
-    assert "40 texts (all Latin letters)" in out and "2 labels: not spam 50%, yes 50%" in out
+    assert (status, err) == (0, "") and "each of the 2 folders is a label, each file in them a text" in out
+    assert "40 texts (all Latin letters): each" in out and "2 labels: not spam 50%, yes 50%" in out
     assert run("recipe", "check", "mails_1.yaml")[0] == 0
     recipe = load_recipe("mails_1.yaml")
     assert (recipe.task, list(recipe.data.sources)) == ("classification", ["not spam", "yes"])
@@ -217,7 +217,7 @@ BAD = {
     ),
     "unique.csv": (
         b"text,name\n" + b"".join(b"some words %d,name%d\n" % (n, n) for n in range(30)),
-        "unique.csv: has no column of labels beside the texts in text: every value of name is another, or missing",
+        "unique.csv: has no column of labels beside the texts in text: every value of name is another; name one",
     ),
     "broken.json": (b'{"text": "a", ', "broken.json"),
     "bytes.csv": (bytes(range(256)) * 40, "bytes.csv"),
@@ -247,9 +247,12 @@ def test_what_cannot_be_learned_is_one_line_and_nothing_is_written(run, tmp_path
         (["a.csv", "--label", "text", "--text", "text"], "text cannot be both the text and the label"),
         (["a.csv", "--label", "id"], "each of the 40 rows has another id, so it is no label"),
         (["a.csv", "--task", "language_modeling"], "a.csv: is a table; for a language model, give text files"),
-        (["a.csv", "--task", "question_answering"], "that wants the columns question, context, answers"),
+        (
+            ["a.csv", "--task", "question_answering"],
+            "that wants the columns question, context and answer (or of like names)",
+        ),
         (["a.txt", "--task", "classification"], "a.txt: is plain text without labels or questions"),
-        (["a.txt", "--label", "x"], "--text and --label are for classification"),
+        (["a.txt", "--label", "x"], "--missing-labels are for classification, not for language_modeling"),
     ],
 )
 def test_wrong_arguments_are_one_line(run, tmp_path, arguments, expected):

@@ -157,9 +157,13 @@ def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
         (
             "",
             [{"text": "a", "label": None}, {"text": "a", "label": 1}],
-            "data.label: 1 rows of the train split have no",
+            "data.label: 1 of 2 rows of the train split have no",
         ),
-        ("", [{"text": "a", "label": ""}, {"text": "a", "label": "x"}], "row 1 of the train split has an empty label"),
+        (
+            "",
+            [{"text": "a", "label": ""}, {"text": "a", "label": "x"}],
+            "1 of 2 rows of the train split have no label, the first is row 1",
+        ),
         (
             "",
             [{"text": "a", "label": 0.5}, {"text": "a", "label": 1}],

@@ -13,7 +13,7 @@ import pytest
 from toolkit.data.batches import collate
 from toolkit.tasks.corpora import python_docs
 from toolkit.tasks.language_modeling import task as language_modeling
-from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, unigram_perplexity
+from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, documents_of, unigram_perplexity
 
 
 def prose(paragraphs: int, seed: int = 0) -> str:
@@ -33,9 +33,20 @@ def test_the_documents_of_a_text_are_the_text():
     assert all(document.endswith("\n") for document in documents[:-1])
 
 
+def test_a_text_without_blank_lines_is_cut_at_its_lines():
+    lines = "\n".join(f"line {number} of a text" for number in range(500))
+    documents = documents_of(lines, 1000)
+    assert "".join(documents) == lines and len(documents) > 5
+    assert all(document.endswith("\n") and len(document) < 1030 for document in documents[:-1])
+    assert documents_of(prose(300), 1000) == cut(prose(300), 1000)
+    lines *= 2
+    mixed = documents_of(f"{prose(30)}{lines}\n\n{prose(30)}", 1000)
+    assert "".join(mixed) == f"{prose(30)}{lines}\n\n{prose(30)}" and max(map(len, mixed)) < 2000
+
+
 @pytest.mark.parametrize("text", ["", "one line", "\n\n", "a\n\nb", "a\n\n\n\n", "x" * 9000])
 def test_short_and_odd_texts_are_cut_without_loss(text):
-    assert "".join(cut(text, 10)) == text
+    assert "".join(cut(text, 10)) == "".join(documents_of(text, 10)) == text
 
 
 def test_every_document_is_in_one_split_and_each_code_gives_its_share():

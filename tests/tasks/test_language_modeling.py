@@ -146,6 +146,10 @@ def test_generating_streams_the_text_and_repeats_with_the_seed(run):
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
+        (
+            {"control": "NUMBERS"},
+            "--control: 'NUMBERS' is no control code.*trained with Numbers, Animals, did you mean Nu",
+        ),
         ({"control": "Poems"}, "--control: 'Poems' is no control code.*trained with Numbers, Animals"),
         ({"length": 40}, "--length: .* 41, but the model has 32 positions"),
         ({"beams": 2, "top_k": 5}, "--beams: beam search does not sample"),

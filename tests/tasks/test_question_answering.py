@@ -308,7 +308,7 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
     ("changes", "expected"),
     [
         ({"data__stride": 63}, r"data\.stride: windows of 64 tokens cannot overlap by 63"),
-        ({"data__dataset": "csv"}, r"data\.dataset: csv holds no answers"),
+        ({"data__dataset": "text"}, r"data\.dataset: plain text holds no questions"),
         (
             {"data__dataset": "cldr_facts", "data__files": None, "data__document": "x"},
             r"data\.document: cldr_facts has",

@@ -199,7 +199,7 @@ def third(question: object = None, **paragraph: object) -> dict:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (third({**ASKED, "answers": "x"}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
+        (third({**ASKED, "answers": [3]}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
         (third({"id": 7, "answers": []}), r"article 3, paragraph 2, question 2 \(7\): has no question"),
         (third({"id": True, "question": "?"}), "article 3, paragraph 2, question 2: id is True, not a text"),
         (third({**ASKED}), r"question 2 \('q1'\): has no answers; a question without has is_impossible: true"),
@@ -209,7 +209,7 @@ def third(question: object = None, **paragraph: object) -> dict:
         (third(ASKED, context=["x" * 500]), r"question 1 \('first'\): context is \['x{40,60}\.\.\., not a text"),
         ({"data": [{"paragraphs": 3}]}, "article 1: paragraphs is 3, not a list"),
         ([{**ASKED, "context": "x", "answers": {"text": ["x"], "answer_start": [True]}}], "as many texts as whole num"),
-        ([{**ASKED, "context": "x", "answer": "x"}], r"row 1 \('q1'\): answer should be"),
+        ([{**ASKED, "context": "x", "answer": 3}], r"row 1 \('q1'\): answer should be"),
         ([{**ASKED, "id": name, "context": "x", "answers": []} for name in (7, "7", "b", 7, "b", "c")],
          "2 ids are not unique, the first is '7', of 3 questions"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_what_does_not_make_pairs_is_one_line(run, words, said, capsys):
     with pytest.raises(SystemExit) as left:
         cli.main(["predict", str(run), *words])
     assert left.value.code == 2 and capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_the_command_that_a_run_names_works_as_it_is_printed(run, capsys):
+    command = classification.DESCRIPTION.command(run, load_recipe(run / "recipe.yaml"))
+    assert command.split(" ", 3)[3] in (run / "README.md").read_text()  # the folder has moved
+    with pytest.raises(SystemExit) as left:
+        cli.main(shlex.split(command)[1:])
+    assert not left.value.code and "probability" in capsys.readouterr().out
 
 
 def test_a_pair_for_a_run_of_one_text_is_refused(tmp_path):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from models import families
 from toolkit.commands.predict import MEND, load_run
 from toolkit.errors import UserError
+from toolkit.recipe.yaml_source import suggest
 from toolkit.run_folder.read import read_json, reading
 from toolkit.tasks.interface import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
@@ -49,7 +50,8 @@ def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> li
         if control in (known := trained_codes(run)):
             files = f"{run.folder / 'model'}: merges.txt or vocab.json is damaged"
             raise UserError(f"{files} ({problem}, and the run was trained with it); {MEND}") from None
-        raise UserError(f"--control: {problem}; the run was trained with {', '.join(known)}") from None
+        trained = f"the run was trained with {', '.join(known)}{suggest(control, known)}"
+        raise UserError(f"--control: {problem}; {trained}") from None
     _check_room(run, f"the control code, a prompt of {len(tokens) - 1} tokens", len(tokens), length)
     return tokens
 
@@ -95,7 +97,7 @@ def generate_text(
     """
     run = load_run(folder)
     if run.model.head != "causal_lm":
-        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder)
+        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder, run.recipe)
         raise UserError(f"{folder}: is a run of {kind}, not of a language model: {command}")
     sample = not (temperature is None and top_k is None and top_p is None)
     if sample and beams > 1:
@@ -124,7 +126,8 @@ def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, conso
     """
     tokens = encode_prompt(run, control, prompt, decoding.length)
     if control is not None and control not in (known := trained_codes(run)):
-        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {', '.join(known)}")
+        trained = f"{', '.join(known)}{suggest(control, known)}"
+        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {trained}")
     given = tokens if control is None else tokens[1:]
     new: list[int] = []
     text = shown = run.tokenizer.readable(given)

@@ -88,7 +88,7 @@ def label_file(
     """
     recipe = read_recipe(folder)
     task = task_of(recipe)
-    kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder)
+    kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
     if not task.ROW_COLUMNS:
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
     if source is None or target is None:

@@ -161,8 +161,9 @@ def predict(folder: Path, console: Console, **given: Any) -> Any:
     Raises:
         UserError: the folder is no finished run, or its task needs other inputs.
     """
-    task = task_of(read_recipe(folder))
-    kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder)
+    recipe = read_recipe(folder)
+    task = task_of(recipe)
+    kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
     if missing := [name for name in task.PREDICTS_FROM if not given.get(name)]:
         raise UserError(f"{folder}: is a run of {kind} and needs {', '.join(missing)}: {command}")
     if extra := [name for name, value in given.items() if value and name not in task.PREDICTS_FROM]:

@@ -6,6 +6,8 @@ only for the user's own data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolkit.data.built_in import nothing_but_options
 from toolkit.data.source_names import check_source
 from toolkit.recipe.keys import FILE_KINDS
@@ -34,5 +36,19 @@ def check_data(recipe: Recipe) -> list[str]:
     if name in task.CORPORA and nothing_but_options(recipe, task.CORPORA[name]):
         return []
     known = len(recipe.found.notes)
-    task.load_splits(recipe)
+    train = task.load_splits(recipe)["train"]
+    if recipe.tokenizer.vocab_size is not None:
+        _check_pieces(recipe, task.texts(train), task.control_codes(train))
     return recipe.found.notes[known:]
+
+
+def _check_pieces(recipe: Recipe, texts: Sequence[str], control_codes: Sequence[str]) -> None:
+    """Train the tokenizer of a recipe with little text, which may not give as many pieces; a run finds it in the cache.
+
+    Raises:
+        UserError: it does not.
+    """
+    from toolkit.data.load import LONG_TRAINING, build_tokenizer
+
+    if sum(map(len, texts)) <= LONG_TRAINING:
+        build_tokenizer(recipe, texts, control_codes)

@@ -28,8 +28,8 @@ from toolkit.files.whole import sha256
 from toolkit.recipe.keys import ENCODED_KINDS
 from toolkit.recipe.recipe import Recipe, settled
 
-#: The keys of the recipe's data section that name a column, beside ``text``.
-COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
+#: The keys of the recipe's data section that name a column, beside ``text`` and ``label``.
+COLUMN_KEYS = ("split_column", "control", "id", "question", "context", "answers", "document")
 
 
 def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:
@@ -130,7 +130,8 @@ def _check_encoding(recipe: Recipe, path: Path) -> None:
 
 def named_columns(recipe: Recipe) -> list[str]:
     """The columns that the recipe's data section names, but for those of ``data.filter``."""
-    return [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
+    data = recipe.data
+    return [column for key in COLUMN_KEYS if (column := getattr(data, key))] + data.label_columns + data.text_columns
 
 
 def _delimiter(recipe: Recipe, path: Path, encoding: str) -> str:

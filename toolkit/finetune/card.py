@@ -85,7 +85,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         results: the content of metrics.json.
     """
     folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
-    commands = (task.command(folder.as_posix()), f"toolkit evaluate {shlex.quote(folder.as_posix())}")
+    commands = (task.command(folder.as_posix(), recipe), f"toolkit evaluate {shlex.quote(folder.as_posix())}")
     sections = (
         _header(run, results),
         f"# {markdown(folder.name)}\n",

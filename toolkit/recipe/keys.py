@@ -41,6 +41,8 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
     "classification": {
         "data.label": "label",
         "data.label_names": None,
+        "data.label_separator": None,
+        "data.missing_labels": "refuse",
         "data.problem_type": "single_label",
         "data.sources": None,
         "train.class_weights": None,
@@ -179,6 +181,35 @@ def _as_text_columns(given: Any) -> str | list[str]:
     return given
 
 
+def _as_label_columns(given: Any) -> str | list[str] | None:
+    """``data.label``: a column, or several that hold 0 and 1.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) < 2:
+        right = "write label, or [toxic, insult] for columns of 0 and 1"
+        raise ValueError(f"{given!r} is neither the name of a column nor several of them; {right}")
+    if twice := next((column for column in given if given.count(column) > 1), None):
+        raise ValueError(f"{twice} is named twice; name each column once")
+    return given
+
+
+def _as_missing_labels(given: Any) -> str | list[str] | None:
+    """``data.missing_labels``: ``refuse``, ``drop``, or the words that stand for no label.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if given in (None, "refuse", "drop"):
+        return given
+    if not isinstance(given, list) or not given or not all(isinstance(word, str | int | float) for word in given):
+        raise ValueError(f"{given!r} is not one of refuse, drop; nor a list of words for no label, such as [nan]")
+    return [str(word) for word in given]
+
+
 def _as_filter(given: Any) -> dict[str, Any] | None:
     """``data.filter``: a column -> the value, or the list of values, that its rows are to have.
 
@@ -213,6 +244,8 @@ def _as_class_weights(given: Any) -> dict[str, Any] | str | None:
 ClassWeights = Annotated[dict[str, Any] | str | None, PlainValidator(_as_class_weights)]
 Filter = Annotated[dict[str, Any] | None, PlainValidator(_as_filter)]
 TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
+LabelColumns = Annotated[str | list[str] | None, PlainValidator(_as_label_columns)]
+MissingLabels = Annotated[str | list[str] | None, PlainValidator(_as_missing_labels)]
 LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
 
 
@@ -232,7 +265,9 @@ class Data(Section):
     encoding: str | None = None
     sources: dict[str, str | list[str]] | None = None
     text: TextColumns = "text"
-    label: str | None = None
+    label: LabelColumns = None
+    label_separator: Annotated[str, Field(min_length=1)] | None = None
+    missing_labels: MissingLabels = None
     label_names: LabelNames = None
     problem_type: Literal["single_label", "multi_label", "regression"] | None = None
     control: str | None = None
@@ -256,6 +291,11 @@ class Data(Section):
     def text_columns(self) -> list[str]:
         """The columns of the texts: one, or two whose texts are classified together."""
         return [self.text] if isinstance(self.text, str) else self.text
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The columns of the labels: one, or several that hold 0 and 1; none for a task without labels."""
+        return self.label if isinstance(self.label, list) else [self.label] if self.label else []
 
 
 class LoRA(Section):

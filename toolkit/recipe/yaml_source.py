@@ -159,8 +159,9 @@ def dump(values: dict[str, Any]) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """``, did you mean KNOWN?`` for a word that resembles a known one, else the empty string."""
-    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
-    return f", did you mean {close[0]}?" if close else ""
+    plain = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word[:100].lower(), plain, n=1, cutoff=0.6)
+    return f", did you mean {plain[close[0]]}?" if close else ""
 
 
 def _in_one_line(text: str) -> str:

@@ -186,6 +186,7 @@ class Description:
         auto_class: of transformers; loads the model.
         examples: what the examples are called.
         next_command: what to do with a run, with ``{run}`` for its folder.
+        of_pairs: what follows the command for a run that reads two texts.
     """
 
     name: str
@@ -194,10 +195,12 @@ class Description:
     auto_class: str
     examples: str
     next_command: str
+    of_pairs: str = ""
 
-    def command(self, folder: Path | str) -> str:
-        """Return the command for the run in this folder."""
-        return self.next_command.format(run=shlex.quote(str(folder)))
+    def command(self, folder: Path | str, recipe: Recipe) -> str:
+        """Return the command for the run of this recipe in this folder."""
+        command = self.next_command.format(run=shlex.quote(str(folder)))
+        return command + self.of_pairs if len(recipe.data.text_columns) > 1 else command
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,11 @@ CHUNK = 64
 PIECES = ((30_000, 500), (150_000, 1000), (400_000, 2000), (5_000_000, 4000))
 #: The same where no tokenizer works without training.
 WORD_PIECES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
-MOST_PIECES = 8000
+MOST_PIECES, LEAST_PIECES = 8000, 64
 #: Characters of text that pieces are tried on.
 TRIED_ON = 1_000_000
+#: With fewer bytes of text, the few documents held out may be most of it.
+LITTLE = 100_000
 #: Names of Unicode's characters begin with their script.
 SCRIPTS = {
     "LATIN": "Latin", "CYRILLIC": "Cyrillic", "GREEK": "Greek", "ARABIC": "Arabic", "HEBREW": "Hebrew",
@@ -105,16 +107,32 @@ def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> Tok
             budget -= len(text)
     try:
         with scratch_folder("toolkit-pieces-") as folder:
-            tokenizer = train(tried, wanted, Path(folder))
+            tokenizer = train(_part(tried), wanted, Path(folder))
     except ValueError:  # the same few words again and again
         return TokenLengths(None, sizes)
     return TokenLengths(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
 
 
-def word_pieces(size: int, texts: Sequence[str]) -> int:
-    """Return a number of word pieces for ``size`` bytes; each character is one inside and one at the end of a word."""
+def word_pieces(size: int, texts: Sequence[str], train: Callable[..., Any]) -> int:
+    """Return a number of word pieces for ``size`` bytes, which the texts give: each character is one inside and one at
+    the end of a word."""
     wanted = max(pieces for least, pieces in WORD_PIECES if size >= least)
-    return max(wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
+    wanted = max(wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
+    lines = _part("\n".join(texts).splitlines(), 3 if size < LITTLE else 7)
+    pieces = wanted
+    while pieces >= LEAST_PIECES:
+        try:
+            with scratch_folder("toolkit-pieces-") as folder:
+                train(lines, pieces, Path(folder))
+                return pieces
+        except ValueError:  # too few different words
+            pieces = pieces * 3 // 4
+    return wanted
+
+
+def _part(texts: Sequence[str], tenths: int = 7) -> list[str]:
+    """Some texts of each ten: the tokenizer of a run is trained on what is not held out."""
+    return [text for place, text in enumerate(texts) if place % 10 < tenths] or list(texts)
 
 
 def length_for(lengths: np.ndarray, most: int = LONGEST, least: int = 32) -> int:

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import datasets
 import numpy as np
 
+from toolkit.commands.recipe_new.target import DECIMAL_COMMA, NUMBER_NAMES, Target, indicators, no_indicator, target_of
 from toolkit.errors import UserError
+from toolkit.files.written_values import value_of
 from toolkit.recipe.yaml_source import suggest
 
-#: Common names of label columns and of text columns.
+#: Common names of label columns; those that say it outright come first.
+FIRST_NAMES = re.compile(r"label|labels|gold_label|class|target|y|标签", re.IGNORECASE)
 LABEL_NAMES = re.compile(
-    r"label|labels|category|categories|class|target|sentiment|intent|topic|rating|stars?|score|polarity|genre|emotion"
-    r"|language|lang|spam|y|tag|type|kategorie|klasse|étiquette|etiqueta|clase|类别|标签",
+    r"label|labels|gold_label|category|categories|class|target|sentiment|intent|topic|rating|overall|stars?|score|polarity"
+    r"|genre|genres|emotion|emotions|language|lang|spam|y|tag|tags|type|kategorie|klasse|étiquette|etiqueta|clase|类别|标签",
     re.IGNORECASE,
 )
 TEXT_NAMES = re.compile(
     r"text|texts|sentence|review|content|body|comment|message|tweet|question|document|description|utterance|文本|内容",
     re.IGNORECASE,
 )
+#: Common names of two columns whose texts are compared: two words, or one with 1 and 2, or a and b.
+PAIRS = (
+    ("premise", "hypothesis"), ("query", "passage"), ("query", "document"), ("question", "sentence"),
+    ("question", "passage"), ("question", "context"), ("text", "text_pair"), ("claim", "evidence"),
+)  # fmt: skip
+#: The same for a name with the first of these and one with the second, unless the rest of it says nothing.
+NUMBERED = (("1", "2"), ("_a", "_b"), (" a", " b"))
+SAYS_NOTHING = re.compile(r"(column|col|field|unnamed|f|v|x|c)?[ _:.-]*", re.IGNORECASE)
+#: Common names of the columns of questions, by SQuAD's; the first that fits is taken.
+QUESTION_NAMES = {
+    "question": ("question", "questions", "query", "frage", "问题"),
+    "context": ("context", "contexts", "passage", "paragraph", "article", "document", "story", "text", "上下文"),
+    "answers": ("answers", "answer", "answer_text", "answers_text", "gold_answer", "antwort", "答案", "text"),
+}
 #: Values of a column that identifies rows and tells nothing of them.
 IDENTIFIER = re.compile(r"https?://\S+|[0-9a-f]{8}-[0-9a-f-]{20,}|[0-9a-fA-F]{16,}|[\d\W]*")
 #: A column with more distinct values holds labels only if its name or the user says so.
@@ -34,99 +50,203 @@ SAMPLE = 2000
 @dataclass(frozen=True)
 class Columns:
     """Attributes:
-    text, label: column names.
-    counts: label -> its number of rows, the most frequent first.
+    texts: one column name, or two.
+    target: what is predicted.
     others: columns that are not used.
     """
 
-    text: str
-    label: str
-    counts: dict[str, int]
+    texts: list[str]
+    target: Target
     others: list[str]
 
 
-def choose_columns(where: str, rows: datasets.Dataset, text: str | None, label: str | None) -> Columns:
-    """Find the two columns.
+def choose_columns(
+    where: str, rows: datasets.Dataset, texts: Sequence[str], labels: Sequence[str], problem: str | None = None
+) -> Columns:
+    """Find the columns.
 
     Args:
         where: the file, for errors.
-        text, label: names that the user gave.
+        texts, labels: names that the user gave; none to find them.
+        problem: as ``data.problem_type``; None to see.
 
     Raises:
         UserError: one is not found, is not there, or holds nothing that can be learned.
     """
     names = rows.column_names
-    for name in (text, label):
-        if name is not None and name not in names:
+    for name in (*texts, *labels):
+        if name not in names:
             raise UserError(f"{where}: has no column {name}{suggest(name, names)}; it has {', '.join(names)}")
-    if text is not None and text == label:
-        raise UserError(f"{where}: {text} cannot be both the text and the label; name two columns")
-    sample = rows.select(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int).tolist())
-    if text is None:
-        text = _text(where, sample, label)
-    if label is None:
-        label = _label(where, rows, text)
-    counts = _counts(rows, label)
-    if len(counts) < 2:
-        raise UserError(
-            f"{where}: all {len(rows)} rows have the same {label}; classification needs two labels or more "
-            "(another column: --label NAME)"
-        )
-    if len(counts) == len(rows):
-        raise UserError(f"{where}: each of the {len(rows)} rows has another {label}, so it is no label; set --label")
-    return Columns(text, label, counts, [name for name in names if name not in (text, label)])
+    if both := next((name for name in texts if name in labels), None):
+        raise UserError(f"{where}: {both} cannot be both the text and the label; name two columns")
+    if len(texts) > 2:
+        raise UserError(f"{where}: --text names {len(texts)} columns; name one, or two that are read together")
+    sample = rows.select(spread(len(rows)))
+    chosen = list(texts) or _texts(where, sample, labels)
+    if labels:
+        target = _named(where, rows, labels, problem)
+    else:
+        target = _label(where, rows, chosen, problem)
+    _check(where, len(rows), target, problem)
+    used = (*chosen, *target.columns)
+    return Columns(chosen, target, [name for name in names if name not in used])
 
 
-def _text(where: str, sample: datasets.Dataset, label: str | None) -> str:
+def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
+    """Find the columns of questions, contexts and answers; None unless most answers are in their contexts."""
+    found = question_names(rows)
+    if rows is None or found is None:
+        return None
+    sample = rows.select(spread(len(rows)))
+    questions, contexts, answers = (sample.select_columns([name])[:][name] for name in found.values())
+    if not all(isinstance(value, str) for value in (*questions, *contexts)):
+        return None
+    texts = [value_of(answer) if isinstance(answer, str) else answer for answer in answers]
+    if not all(isinstance(text, str | list | dict | None) for text in texts):
+        return None
+    within = [
+        text.lower() in context.lower()
+        for text, context in zip(texts, contexts, strict=True)
+        if isinstance(text, str) and text.strip()
+    ]
+    return found if not within or np.mean(within) > 0.5 else None
+
+
+def question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
+    """Find columns called as those of questions, contexts and answers are."""
+    plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
+    found = {key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()}
+    return found if all(found.values()) and len(set(found.values())) == len(found) else None
+
+
+def spread(count: int) -> list[int]:
+    """At most :data:`SAMPLE` row numbers, evenly spaced."""
+    return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
+
+
+def _texts(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> list[str]:
     lengths: dict[str, float] = {}
     for name in sample.column_names:
         values = sample.select_columns([name])[:][name]
-        if name == label or not all(isinstance(value, str) for value in values):
+        if name in labels or not all(isinstance(value, str) for value in values):
             continue
         if np.mean([bool(IDENTIFIER.fullmatch(value.strip())) for value in values]) < 0.5:
             mean = float(np.mean([len(value) for value in values]))
             lengths[name] = mean * (2 if TEXT_NAMES.fullmatch(name.strip()) else 1)
     if not lengths:
         raise UserError(f"{where}: has no column of texts; it has {', '.join(sample.column_names)}")
-    return max(lengths, key=lambda name: lengths[name])
+    return _pair(lengths) or [max(lengths, key=lambda name: lengths[name])]
 
 
-def _label(where: str, rows: datasets.Dataset, text: str) -> str:
-    found: dict[str, tuple[bool, int]] = {}
-    single = []
-    for name in rows.column_names:
-        if name == text or not _could_be_labels(rows, name):
+def _pair(lengths: dict[str, float]) -> list[str] | None:
+    """Find two columns of texts that belong together, among columns of this mean length."""
+    plain = {name.strip().lower(): name for name in lengths}
+    for first, second in PAIRS:
+        if first in plain and second in plain:
+            return [plain[first], plain[second]]
+    found: dict[tuple[bool, float], list[str]] = {}
+    for first in plain:
+        for one, two in NUMBERED:
+            second, rest = first.replace(one, two), first.replace(one, "")
+            if one in first and second in plain and not SAYS_NOTHING.fullmatch(rest):
+                two_names = [plain[first], plain[second]]
+                found[bool(TEXT_NAMES.fullmatch(rest)), sum(lengths[name] for name in two_names)] = two_names
+    return found[max(found)] if found else None
+
+
+def _named(where: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
+    """What the columns that the user named can be predicted as."""
+    if len(labels) > 1:
+        if (wrong := no_indicator(rows, labels)) is not None:
+            raise UserError(
+                f"{where}: several columns of labels hold 0 and 1 each, and {wrong} does not; name one column"
+            )
+        if problem not in (None, "multi_label") or (found := indicators(rows, labels)) is None:
+            raise UserError(f"{where}: several columns of labels are for --problem-type multi_label; name one column")
+        return found
+    target = target_of(rows, labels[0], problem, asked=True)
+    if target is None:
+        what = {
+            "regression": "numbers", "multi_label": "several labels a text, with a separator between them",
+        }.get(problem or "", "words, whole numbers, or lists of them")  # fmt: skip
+        raise UserError(f"{where}: the column {labels[0]} does not hold {what}; name another with --label")
+    return target
+
+
+def _label(where: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None) -> Target:
+    found: dict[int, tuple[float, int, Target]] = {}
+    single, why = [], []
+    others = [name for name in rows.column_names if name not in texts]
+    for place, name in enumerate(others):
+        target = target_of(rows, name, problem)
+        if target is None:
+            why.append(f"{name} holds neither words nor numbers")
             continue
-        number = len(rows.unique(name))
-        is_named = bool(LABEL_NAMES.fullmatch(name.strip().replace("_id", "")))
+        number = len(target.counts)
         if number == 1:
             single.append(name)
-        elif number <= min(MOST_LABELS, len(rows) // 2) or (is_named and number < len(rows)):
-            found[name] = (not is_named, number)
-    if found:
-        return min(found, key=lambda name: found[name])
-    others = [name for name in rows.column_names if name != text]
+        elif (rank := _rank(target, name, len(rows), len(texts) > 1)) is not None:
+            found[place] = (rank, number, target)
+        else:
+            every = number == len(rows) - len(target.absent)
+            said = f"every value of {name} is another" if every else f"{name} has {number:,} values"
+            why.append(said if target.odd is None else _odd(name, target.odd))
+    best = min(found.values(), key=lambda item: item[:2], default=None)
+    if problem in (None, "multi_label") and (several := indicators(rows, others)):
+        inside = [target for rank, _, target in found.values() if rank < 1 and target.columns[0] in several.columns]
+        outside = [
+            target for rank, _, target in found.values() if rank < 2 and target.columns[0] not in several.columns
+        ]
+        if not inside and not outside:
+            return several
+    if best is not None:
+        return best[2]
     if single:
         raise UserError(f"{where}: all {len(rows)} rows have the same {single[0]}; there is nothing to tell apart")
-    why = f"every value of {', '.join(others)} is another, or missing" if others else "there is no other column"
-    raise UserError(f"{where}: has no column of labels beside the texts in {text}: {why}; name one with --label")
+    if (asked := question_names(rows)) and texts[0] in (asked["question"], asked["context"]):
+        why.append(f"few answers in {asked['answers']} are in their {asked['context']}, where one could be found")
+    said = "; ".join(why) or "there is no other column"
+    raise UserError(f"{where}: has no column of labels beside the texts in {texts[0]}: {said}; name one with --label")
 
 
-def _could_be_labels(rows: datasets.Dataset, name: str) -> bool:
-    """Whether each row of a column holds a word or whole number."""
-    kind = rows.features[name]
-    if isinstance(kind, datasets.ClassLabel):
-        return True
-    whole = ("string", "large_string", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
-    if getattr(kind, "dtype", None) not in whole or not isinstance(kind, datasets.Value):
-        return False
-    values: Any = rows.with_format("arrow").select_columns([name])[:][name]
-    return not values.null_count and not any(value == "" for value in rows.unique(name))
+def _odd(name: str, value: str) -> str:
+    return f"{name} holds {value!r}, which is no number (1234.5 is one)"
 
 
-def _counts(rows: datasets.Dataset, label: str) -> dict[str, int]:
-    values = rows.select_columns([label])[:][label]
-    if any(isinstance(value, (list, dict)) for value in values):
-        raise UserError(f"the column {label} holds lists; a label is a word or a whole number")
-    counted = Counter(str(value) for value in values)
-    return dict(counted.most_common())
+def _rank(target: Target, name: str, rows: int, compared: bool) -> float | None:
+    """Say how likely a column is the one to predict, the likeliest 0; None if it identifies rows.
+
+    Args:
+        compared: whether there are two texts; a score is then theirs.
+    """
+    plain, number = name.strip().replace("_id", ""), len(target.counts)
+    is_named = bool(LABEL_NAMES.fullmatch(plain))
+    amount = target.problem == "regression"
+    if amount:
+        is_named = is_named or bool(NUMBER_NAMES.fullmatch(plain))
+    elif number > min(MOST_LABELS, rows // 2) and not (is_named and number < rows):
+        return None
+    if len(target.absent) > (rows // 2 if is_named else 0):
+        return 4
+    if target.problem == "multi_label" and not is_named and all(label.isdecimal() for label in target.counts):
+        return 3  # lists of whole numbers may be anything
+    if FIRST_NAMES.fullmatch(plain) or (amount and compared and NUMBER_NAMES.fullmatch(plain)):
+        return 0
+    return 1 if is_named else 3 if amount else 2
+
+
+def _check(where: str, rows: int, target: Target, problem: str | None) -> None:
+    """Refuse labels that cannot be told apart, or that name rows."""
+    label = target.columns[0]
+    if len(target.counts) < 2:
+        raise UserError(
+            f"{where}: all {rows} rows have the same {label}; classification needs two labels or more "
+            "(another column: --label NAME)"
+        )
+    if target.odd is not None and problem is None and all(DECIMAL_COMMA.fullmatch(value) for value in target.counts):
+        told = "mend the column, or take its values for labels with --problem-type single_label"
+        raise UserError(f"{where}: {_odd(label, target.odd)}; {told}")
+    if target.problem == "single_label" and len(target.counts) == rows - len(target.absent):
+        if target.odd is not None:
+            raise UserError(f"{where}: {_odd(label, target.odd)}; mend the column, or name another with --label")
+        raise UserError(f"{where}: each of the {rows} rows has another {label}, so it is no label; set --label")

@@ -137,7 +137,6 @@ def _below(folders: dict[Path, list[Path]]) -> DataFiles:
     texts = [text for texts in read.values() for text in texts]
     labels = [label for label, texts in read.items() for _ in texts]
     found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels})
-    found.notes.append(f"each of the {len(folders)} folders is a label, and each file in them a text")
     return found
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
+from toolkit.commands.recipe_new.columns import question_columns
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
-from toolkit.commands.recipe_new.tasks import QUESTION_COLUMNS, Draft
+from toolkit.commands.recipe_new.tasks import Draft, Wanted
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import check_model
@@ -22,6 +25,15 @@ from toolkit.terminal.escape import one_line
 
 #: File names that say nothing of the content: the folder's name is taken.
 SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)
+
+
+#: Works of more bytes than this are long for a classifier; of fewer in a folder than this it learns nothing.
+LONG_WORK, FEWEST_TO_CLASSIFY = 16_384, 10
+#: What a table of questions has.
+QUESTIONS_WANTED = (
+    "the columns question, context and answer (or of like names), with most answers in their contexts; "
+    "or SQuAD's nested json"
+)
 
 
 @dataclass(frozen=True)
@@ -36,14 +48,20 @@ class NewRecipe:
 
 
 def new_recipe(
-    data: Path, output: Path | None = None, task: str | None = None, text: str | None = None, label: str | None = None
+    data: Path,
+    output: Path | None = None,
+    task: str | None = None,
+    text: Sequence[str] = (),
+    label: Sequence[str] = (),
+    problem_type: str | None = None,
+    missing_labels: str | None = None,
 ) -> NewRecipe:
     """Write a recipe for a file or folder of data.
 
     Args:
         output: a new file; None for one in the current folder, named after the data.
         task: by default, what the data looks like.
-        text, label: the columns of a table, for classification.
+        text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.Wanted`.
 
     Raises:
         UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
@@ -53,13 +71,14 @@ def new_recipe(
     path = new_file(output or Path(f"{_name(data)}.yaml"))
     found = look(data)
     task = task or _task(found)
-    _check_choice(data, found, task, text or label)
+    wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)
+    _check_choice(data, found, task, wanted)
 
     def write(file: Path) -> str:
         return _written(file, path)
 
     if task == "classification":
-        draft = tasks.classification(found, str(data), write, text, label)
+        draft = tasks.classification(found, str(data), write, wanted)
     elif task == "question_answering":
         draft = tasks.question_answering(found, str(data), write)
     else:
@@ -73,37 +92,45 @@ def new_recipe(
 
 def _task(found: DataFiles) -> str:
     if found.kind == "text":
-        return "classification" if found.classes else "language_modeling"
+        return "classification" if found.classes and not _whole_works(found) else "language_modeling"
     return "question_answering" if found.questions or _asks(found) else "classification"
 
 
+def _whole_works(found: DataFiles) -> bool:
+    """Whether folders of texts hold a few long works each: a classifier would read the beginnings of too few."""
+    sizes = [path.stat().st_size for files in found.files.values() for path in files]
+    return statistics.median(sizes) > LONG_WORK and min(map(len, found.files.values())) < FEWEST_TO_CLASSIFY
+
+
 def _asks(found: DataFiles) -> bool:
-    return found.rows is not None and {*QUESTION_COLUMNS, "answers"} <= set(found.rows.column_names)
+    return found.rows is not None and question_columns(found.rows) is not None
 
 
-def _check_choice(data: Path, found: DataFiles, task: str, column: str | None) -> None:
+def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> None:
     """Check that the data is of the kind that the task needs.
 
     Raises:
         UserError: it is not.
     """
     likely = _task(found)
-    if column is not None and task != "classification":
-        raise UserError(f"{data}: --text and --label are for classification, not for {task}; remove them")
-    if task == likely:
-        return
+    if wanted != Wanted() and task != "classification":
+        options = "--text, --label, --problem-type and --missing-labels"
+        raise UserError(f"{data}: {options} are for classification, not for {task}; remove them")
     if found.classes and task == "language_modeling":
+        if _whole_works(found):
+            what = "of which a classifier would read the beginnings alone: this is a language model of them"
+            found.notes.append(f"each folder holds a few long texts, {what}; --task classification tells them apart")
         found.files = {code_of(files[0].parent): files for files in found.files.values()}
+        return
+    if task == likely or (found.classes and task == "classification"):
         return
     if likely == "language_modeling":
         raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")
     if task == "language_modeling":
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
     if task == "question_answering" or found.rows is None:
-        wanted = ", ".join([*QUESTION_COLUMNS, "answers"])
-        raise UserError(f"{data}: is not made for {task}: that wants " + (
-            f"the columns {wanted}, or SQuAD's nested json" if task == "question_answering" else "texts and labels"
-        ))  # fmt: skip
+        right = {"question_answering": QUESTIONS_WANTED}.get(task, "texts and labels")
+        raise UserError(f"{data}: is not made for {task}: that wants {right}")
 
 
 def _name(data: Path) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,26 @@ import numpy as np
 
 from models import families
 from toolkit.commands.recipe_new import choose
-from toolkit.commands.recipe_new.columns import SAMPLE, choose_columns
+from toolkit.commands.recipe_new.columns import Columns, choose_columns, question_columns, spread
 from toolkit.commands.recipe_new.look import DataFiles
+from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
+from toolkit.recipe.keys import PROBLEM_METRICS
+from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
+from toolkit.tasks.question_answering.squad import OTHER_KEYS
 
 #: Formats a path for the recipe.
 PathWriter = Callable[[Path], str]
+#: Of larger numbers to predict, the recipe warns: they are trained as they are.
+LARGE = 100
+#: What is predicted, by ``data.problem_type``, and what its column holds.
+PREDICTED = {
+    "single_label": "one label per text",
+    "multi_label": "several labels per text, or none",
+    "regression": "a number for each text",
+}
+KINDS_OF = {"single_label": "labels", "multi_label": "labels", "regression": "numbers"}
 #: A label is noted as rare if another is over this many times as frequent.
 UNEVEN = 10
 
@@ -36,51 +50,114 @@ class Draft:
     seconds: float = 0.0
 
 
-def classification(found: DataFiles, where: str, write: PathWriter, text: str | None, label: str | None) -> Draft:
-    """Draft a small model with new weights that predicts labels.
+@dataclass(frozen=True)
+class Wanted:
+    """What the user says of a table.
+
+    Attributes:
+        texts, labels: names of columns; none to find them.
+        problem: as ``data.problem_type``; None to see.
+        missing: what becomes of rows without a label: ``drop``; ``keep`` for words such as nan; None to refuse.
+    """
+
+    texts: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    problem: str | None = None
+    missing: str | None = None
+
+
+def classification(found: DataFiles, where: str, write: PathWriter, wanted: Wanted) -> Draft:
+    """Draft a small model with new weights that predicts labels or a number.
 
     Raises:
-        UserError: no columns of texts and labels.
+        UserError: no columns of texts and labels, or rows without a label.
     """
+    assert found.rows is not None
     rows = found.rows
-    assert rows is not None
-    columns = choose_columns(where, rows, text, label)
-    texts = _sample(rows, columns.text)
+    columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
+    target, dropped = without_missing(where, rows, columns.target, wanted.missing)
+    texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
-    tokens = choose.tokens_of(texts, len(rows), _pieces_of(name))
+    tokens = choose.tokens_of(texts, len(rows), _trainer(name))
     length = choose.length_for(tokens.lengths)
     cut = float(np.mean(tokens.lengths > length))
-    counts = list(columns.counts.values())
+    one_each = target.problem == "single_label"
+    counts = list(target.counts.values()) if one_each else [len(rows)]
     share = None if "validation" in found.files and not found.classes else choose.held_out(counts)
     steps = choose.steps_for(round(len(rows) * (1 - (share or 0))), length)
-    named: list[Line] = [
-        ("text", columns.text, "the column of the texts"),
-        ("label", columns.label, f"the column of the labels, of which there are {len(counts):,}"),
-    ]
     data: list[Line] = [
-        *(_folders(found, write) if found.classes else [*_files(found, write), *named]),
+        *(_folders(found, write) if found.classes else [*_files(found, write), *_columns(columns, target, dropped)]),
         ("max_length", length, f"tokens; shorter texts are padded, longer ones cut{_cut(cut)}"),
-        *_share(share, ", the same share of each label"),
+        *_share(share, ", the same share of each label" * one_each),
     ]
+    best, *others = PROBLEM_METRICS[target.problem]
     body = (
-        _head("classification", "one label per text")
+        _head("classification", PREDICTED[target.problem])
         + _model(name, "sequence_classification", length, len(rows))
         + _tokenizer(tokens.pieces)
         + section("data", data)
         + "\n"
-        + training(steps, 1.5e-3, "accuracy", "accuracy, macro_f1 or loss")
+        + training(steps, 1.5e-3, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
     )
-    others = f"; not used: {', '.join(columns.others)}" if columns.others else ""
+    unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
+    script = choose.script_of(texts)
     assumed = [
-        f"{len(rows):,} texts ({choose.script_of(texts)})"
+        f"{len(rows):,} texts ({script}): each of the {len(found.files)} folders is a label, each file in them a text"
         if found.classes
-        else f"{len(rows):,} rows; texts in the column {columns.text} ({choose.script_of(texts)}), labels in "
-        f"{columns.label}{others}",
-        _labels(columns.counts),
+        else f"{len(rows):,} rows; texts in the column{'s' * (len(columns.texts) > 1)} {' and '.join(columns.texts)} "
+        f"({script}), {KINDS_OF[target.problem]} in {', '.join(target.columns)}{unused}",
+        *_targets(target),
         _lengths(tokens, length, cut),
         *_validation(found, share),
     ]
     return Draft(body, assumed, steps.seconds)
+
+
+def without_missing(
+    where: str, rows: Any, target: Target, missing: str | None
+) -> tuple[Target, list[str] | str | None]:
+    """Return the target without the rows that the user leaves out, and ``data.missing_labels``.
+
+    Raises:
+        UserError: rows without a label, or a word that may say so, of which the user says nothing.
+    """
+    label, count = target.columns[0], len(rows)
+    if target.absent and missing != "drop":
+        raise UserError(
+            f"{where}: {len(target.absent):,} of {count:,} rows have no {label}, the first is row "
+            f"{target.absent[0] + 1:,}; --missing-labels drop leaves them out"
+        )
+    words = dict(target.words)
+    if words and missing is None:
+        word, places = next(iter(words.items()))
+        raise UserError(
+            f"{where}: {len(places):,} of {count:,} rows have {word} as their {label}, the first is row "
+            f"{places[0] + 1:,}: --missing-labels drop leaves them out, keep takes {word} for a label"
+        )
+    if words and missing == "keep" and target.problem == "regression":
+        raise UserError(f"{where}: {next(iter(words))} is no number; --missing-labels drop leaves these rows out")
+    if missing != "drop":
+        return target, None
+    counts = {name: number for name, number in target.counts.items() if name not in words}
+    return replace(target, counts=counts), list(words) or ("drop" if target.absent else None)
+
+
+def _columns(columns: Columns, target: Target, dropped: list[str] | str | None) -> list[Line]:
+    two, several = len(columns.texts) > 1, len(target.columns) > 1
+    number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
+    lines: list[Line] = [
+        ("text", columns.texts if two else columns.texts[0],
+         "the columns of the texts, read as one" if two else "the column of the texts"),
+        ("label", target.columns if several else target.columns[0],
+         "a column of 0 and 1 for each label" if several else f"the column of the {KINDS_OF[target.problem]}{number}"),
+    ]  # fmt: skip
+    if target.problem != "single_label":
+        lines.append(("problem_type", target.problem, f"{PREDICTED[target.problem]}; or single_label"))
+    if target.separator:
+        lines.append(("label_separator", target.separator, "what parts the labels of a text"))
+    if dropped:
+        lines.append(("missing_labels", dropped, "rows without a label, or with this word for none, are left out"))
+    return lines
 
 
 def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft:
@@ -89,15 +166,18 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     Raises:
         UserError: there is only one text.
     """
+    named = None
     if found.questions:
         pairs = [(item.question, item.context) for item in found.questions]
     else:
-        assert found.rows is not None
-        pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in QUESTION_COLUMNS), strict=True))
-    chosen = [pairs[place] for place in _places(len(pairs))]
+        named = question_columns(found.rows)
+        assert found.rows is not None and named is not None
+        asked = (named["question"], named["context"])
+        pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in asked), strict=True))
+    chosen = [pairs[place] for place in spread(len(pairs))]
     name = _drafted("question_answering")
     texts = [f"{question} {context}" for question, context in chosen]
-    tokens = choose.tokens_of(texts, len(pairs), _pieces_of(name))
+    tokens = choose.tokens_of(texts, len(pairs), _trainer(name))
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
@@ -107,12 +187,13 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     steps = choose.steps_for(round(windows), length, most_epochs=10)
     data: list[Line] = [
         *_files(found, write),
+        *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (named or {}).items()),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
         (
             "misplaced_answers",
             "find",
-            "if answer_start is wrong: find the answer in its text, drop it, or refuse",
+            "if answer_start is wrong or missing: find the answer in its text, drop it, or refuse",
         ),
         *_share(share),
     ]
@@ -124,17 +205,20 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
         + "\n"
         + training(steps, 2e-3, "f1", "f1, exact_match or loss")
     )
+    others = [name for name in found.rows.column_names if name not in (named or {}).values()] if found.rows else []
+    others = [name for name in others if name not in ("id", *OTHER_KEYS)]
+    columns = f"; columns {', '.join((named or {}).values())}" if named else ""
+    unused = f"; not used: {', '.join(others)}" if others else ""
+    blank = sum(value == "" for value in found.rows[named["answers"]]) if found.rows and named else 0
     assumed = [
-        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})",
+        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})"
+        f"{columns}{unused}",
         _lengths(tokens, length, 0.0),
         *_validation(found, share),
+        *([f"{blank:,} questions have no answer"] if blank else []),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
     ]
     return Draft(body, assumed, steps.seconds)
-
-
-#: Columns of a question table, in the order of a pair. Besides these it needs only the answers.
-QUESTION_COLUMNS = ("question", "context")
 
 
 def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
@@ -142,7 +226,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
     size = sum(sizes.values())
     encoding = found.encoding or "utf-8"
-    texts = [path.read_bytes()[: choose.TRIED_ON].decode(encoding, "ignore") for path in _first(found)]
+    texts = [text for files in found.files.values() for text in _beginnings(files, encoding)]
     steps = choose.steps_for(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, most_epochs=12)
     sources: list[Line] = [
         (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_megabytes(sizes[code])}")
@@ -157,7 +241,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
         ("test_fraction", 0.1, "... for the final score"),
     ]
     name = _drafted("causal_lm")
-    vocab_size = choose.word_pieces(size, texts)
+    vocab_size = choose.word_pieces(size, texts, partial(_trainer(name, "bpe"), control_codes=list(found.files)))
     pieces: list[Line] = [
         ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
         ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
@@ -192,9 +276,9 @@ def _drafted(head: str) -> str:
     return next(name for name in families.FAMILIES if head in families.family(name).drafted)
 
 
-def _pieces_of(name: str) -> Callable[..., Any]:
-    """What trains SentencePiece for a family."""
-    return families.part(name, "tokenizer").TRAINED["sentencepiece"]
+def _trainer(name: str, kind: str = "sentencepiece") -> Callable[..., Any]:
+    """What trains a family's tokenizer of a kind."""
+    return families.part(name, "tokenizer").TRAINED[kind]
 
 
 def _model(name: str, head: str, length: int, rows: int) -> str:
@@ -253,17 +337,18 @@ def _share(share: float | None, how: str = "") -> list[Line]:
 
 
 def _sample(rows: Any, column: str) -> list[str]:
-    values = rows.select(_places(len(rows))).select_columns([column])[:][column]
+    values = rows.select(spread(len(rows))).select_columns([column])[:][column]
     return [str(value or "") for value in values]
 
 
-def _places(count: int) -> list[int]:
-    """Return at most :data:`SAMPLE` row numbers, evenly spaced so that they cover a sorted file."""
-    return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
-
-
-def _first(found: DataFiles) -> Sequence[Path]:
-    return [files[0] for files in found.files.values()]
+def _beginnings(files: Sequence[Path], encoding: str) -> Iterator[str]:
+    """Read files until there is enough text to try pieces on."""
+    left = choose.TRIED_ON
+    for path in files:
+        if left > 0:
+            content = path.read_bytes()[:left]
+            left -= len(content)
+            yield content.decode(encoding, "ignore")
 
 
 def _cut(share: float) -> str:
@@ -274,14 +359,32 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-def _labels(counts: dict[str, int]) -> str:
+def _targets(target: Target) -> list[str]:
+    """What is known of the labels, or of the numbers."""
+    if target.problem == "regression":
+        return [_numbers(target)]
+    if target.problem == "single_label":
+        return [_labels(target.counts, sum(target.counts.values()))]
+    none = f"{target.none:,} texts have none of them" if target.none else ""
+    return [_labels(target.counts, target.rows, ", of which a text may have several"), *filter(None, [none])]
+
+
+def _labels(counts: dict[str, int], rows: int, several: str = "") -> str:
     many, (least, few) = max(counts.values()), min(counts.items(), key=lambda item: item[1])
     if len(counts) <= 6:
-        said = ", ".join(f"{name} {count / sum(counts.values()):.0%}" for name, count in counts.items())
+        said = ", ".join(f"{name} {count / rows:.0%}" for name, count in counts.items())
     else:
         said = f"{few:,} to {many:,} rows each"
     uneven = f"; {least} is rare: watch macro_f1, or set train.save_best to it" if many > UNEVEN * few else ""
-    return f"{len(counts):,} labels: {said}{uneven}"
+    return f"{len(counts):,} labels{several}: {said}{uneven}"
+
+
+def _numbers(target: Target) -> str:
+    values = np.repeat([float(value) for value in target.counts], list(target.counts.values()))
+    large = float(np.abs(values).max())
+    unit = f"; new weights learn small numbers: divide them by {10 ** (len(str(int(large))) - 1):,}, say"
+    said = f"numbers from {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
+    return said + unit if large > LARGE else said
 
 
 def _lengths(tokens: choose.TokenLengths, length: int, cut: float) -> str:

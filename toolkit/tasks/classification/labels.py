@@ -18,7 +18,7 @@ from toolkit.data.rows import quietly
 from toolkit.data.sources import named_texts
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, digest_of_rows
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification.label_names import listed, named, renamed
 from toolkit.tasks.classification.pairs import joined_columns
 
@@ -41,7 +41,8 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
             missing or that training does not have; at the line of the key to change.
     """
     stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
-    splits = _with_targets(recipe, _labelled(recipe, _with_text(recipe, stored)))
+    _check_columns(recipe, stored)
+    splits = _with_targets(recipe, _with_text(recipe, _labelled(recipe, stored)))
     return limited(recipe, hold_out(recipe, splits, _divide))
 
 
@@ -49,7 +50,8 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
     """Read each file under a label as one text; the recipe names the two columns."""
     rows = list(named_texts(recipe))
     (column,) = recipe.data.text_columns
-    columns = {column: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
+    (target,) = recipe.data.label_columns
+    columns = {column: [text for _, text in rows], target: [label for label, _ in rows]}
     return DatasetDict({"train": Dataset.from_dict(columns)})
 
 
@@ -95,60 +97,97 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
     return Dataset.from_file(str(kept("tokens", key, fill) / TOKENS))
 
 
+def _check_columns(recipe: Recipe, splits: DatasetDict) -> None:
+    """Check that every split has the columns of texts and labels."""
+    for column in recipe.data.label_columns:
+        if column in recipe.data.text_columns:
+            raise recipe.error("data.label", f"{column} is the text column as well; name the column of the labels")
+    for split, rows in splits.items():
+        for key, columns in (("text", recipe.data.text_columns), ("label", recipe.data.label_columns)):
+            for column in columns:
+                check_columns(recipe, split, rows, {key: column})
+
+
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that every split has the columns of texts and labels, and that texts are strings."""
-    label = settled(recipe.data.label)
-    if label in recipe.data.text_columns:
-        raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
+    """Check that texts are strings."""
     for split, rows in splits.items():
         for text in recipe.data.text_columns:
-            check_columns(recipe, split, rows, {"text": text, "label": label})
             kind = rows.features[text]
             if getattr(kind, "dtype", None) not in ("string", "large_string"):
                 wrong = f"the column {text} of the {split} split holds {_named(kind)}, not text"
                 raise recipe.error("data.text", wrong)
-            _refuse_missing(recipe, "data.text", split, rows, text)
+            _refuse_missing(recipe, split, rows, text)
     return splits
 
 
 def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Drop the rows without a label, which the hub's data sets mark by -1.
+    """Drop the rows without a label: those that the hub's data sets mark by -1, and where ``data.missing_labels`` says
+    so those with none.
 
     Among named labels (ClassLabel) -1 always marks such a row. Among others it is an ordinary label, unless a test
     split has only -1 and training has none. A test split whose labels are all missing is not measured either.
 
     Raises:
-        UserError: a split other than test has no labels at all.
+        UserError: a split other than test has no labels at all, or rows without, which the recipe does not drop.
     """
-    column = settled(recipe.data.label)
     kept = DatasetDict()
     for split, rows in splits.items():
-        absent = _absent(rows, column)
-        if split == "test" and not absent.any() and not _known(splits["train"], column) & _known(rows, column):
-            known = _known(rows, column)
-            absent |= bool(known) and known <= {-1, "-1"}
+        absent = _absent(recipe, rows)
+        if split == "test" and not absent.any():
+            known = _known(recipe, rows)
+            absent |= bool(known) and known <= {-1, "-1"} and not _known(recipe, splits["train"]) & known
         if absent.all() and split == "test":
             recipe.found.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
-        if absent.all() and isinstance(rows.features[column], ClassLabel):
-            wrong = f"the {split} split has no labels (-1 throughout)"
-            raise recipe.error("data.label", f"{wrong}; set data.splits: {{{split}: NAME}}, or null for none")
-        if isinstance(rows.features[column], ClassLabel) and absent.any():
-            recipe.found.note(f"{absent.sum()} of {len(rows)} {split} rows have no label (-1) and are left out")
-            rows = rows.select(np.flatnonzero(~absent))
-        kept[split] = rows
+        kept[split] = _present(recipe, split, rows, absent) if absent.any() else rows
     return kept
 
 
-def _absent(rows: Dataset, column: str) -> np.ndarray:
-    """Tell which rows have no label: none is stored, or -1 where labels have names."""
-    values = rows.select_columns([column])[:][column]
-    unlabelled = (None, -1) if isinstance(rows.features[column], ClassLabel) else (None,)
-    return np.array([value in unlabelled for value in values], dtype=bool)
+def _present(recipe: Recipe, split: str, rows: Dataset, absent: np.ndarray) -> Dataset:
+    """Return the rows with a label, and note the others.
+
+    Raises:
+        UserError: the recipe does not drop the others, or there is nothing but them.
+    """
+    columns, first = recipe.data.label_columns, int(np.flatnonzero(absent)[0]) + 1
+    marked = any(isinstance(rows.features[column], ClassLabel) for column in columns)
+    if absent.all() and marked:
+        wrong = f"the {split} split has no labels (-1 throughout)"
+        raise recipe.error("data.label", f"{wrong}; set data.splits: {{{split}: NAME}}, or null for none")
+    if absent.all():
+        raise recipe.error("data.label", f"no row of the {split} split has a {columns[0]}; name another column")
+    if recipe.data.missing_labels == "refuse" and not marked:
+        what = columns[0] if len(columns) == 1 else f"value in {', '.join(columns)}"
+        wrong = f"{absent.sum()} of {len(rows)} rows of the {split} split have no {what}, the first is row {first}"
+        raise recipe.error("data.label", f"{wrong}; data.missing_labels: drop leaves them out")
+    how = " (-1) and are left out" if marked else f" and are left out, the first is row {first}"
+    recipe.found.note(f"{absent.sum()} of {len(rows)} {split} rows have no label{how}")
+    return rows.select(np.flatnonzero(~absent))
 
 
-def _known(rows: Dataset, column: str) -> set[Any]:
-    return {value for value in rows.select_columns([column])[:][column] if not isinstance(value, list | dict)}
+def _absent(recipe: Recipe, rows: Dataset) -> np.ndarray:
+    """Tell which rows have no label: none is stored, or -1 where labels have names, or nothing but blanks, or a word
+    that stands for it. Where labels are separated, an empty field is none of them."""
+    stated, blank = recipe.data.missing_labels, recipe.data.label_separator is None
+    words = {*(stated if isinstance(stated, list) else ()), *([""] if blank else ())}
+    absent = np.zeros(len(rows), dtype=bool)
+    for column in recipe.data.label_columns:
+        named = isinstance(rows.features[column], ClassLabel)
+        for place, value in enumerate(rows.select_columns([column])[:][column]):
+            if not isinstance(value, list | dict):
+                absent[place] |= (
+                    (value is None and blank)
+                    or value != value  # NaN
+                    or (named and value == -1)
+                    or str(value).strip() in words
+                )
+    return absent
+
+
+def _known(recipe: Recipe, rows: Dataset) -> set[Any]:
+    columns = recipe.data.label_columns
+    values = (value for column in columns for value in rows.select_columns([column])[:][column])
+    return {value for value in values if not isinstance(value, list | dict)}
 
 
 def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -157,14 +196,12 @@ def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         return _with_labels(recipe, splits)
     from toolkit.tasks.classification.targets import with_label_lists, with_numbers
 
-    for split, rows in splits.items():
-        _refuse_missing(recipe, "data.label", split, rows, settled(recipe.data.label))
     find = with_numbers if recipe.data.problem_type == "regression" else with_label_lists
     columns: dict[str, tuple[list[Any], Any]] = find(recipe, splits)
     labelled = DatasetDict()
     for split, (values, feature) in columns.items():
         texts = joined_columns(splits[split], recipe.data.text_columns)
-        labelled[split] = texts.add_column("label", values, feature=feature)
+        labelled[split] = quietly(texts.add_column, "label", values, feature=feature)
     return labelled
 
 
@@ -181,14 +218,15 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         texts = joined_columns(rows, recipe.data.text_columns)
         labels = [ids[value] for value in values[split]]
         label = ClassLabel(names=list(names.values()))
-        labelled[split] = texts.add_column("label", labels, feature=label)
+        labelled[split] = quietly(texts.add_column, "label", labels, feature=label)
     return labelled
 
 
 def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int | str, str]:
     """Return stored label -> its name (see ``data.label_names``), in the order of the ids: the data's own order if it
     has one, else sorted."""
-    kind = train.features[recipe.data.label]
+    (column,) = recipe.data.label_columns
+    kind = train.features[column]
     if len(set(values)) < 2:
         message = f"all {len(values)} rows of the train split have the same label; classification needs two or more"
         raise recipe.error("data.label", message)
@@ -212,19 +250,16 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     """The labels of a split as integers or strings.
 
     Raises:
-        UserError: a label is missing (None), or is neither text nor a whole number.
+        UserError: a label is neither text nor a whole number.
     """
-    column = settled(recipe.data.label)
+    (column,) = recipe.data.label_columns
     kind = rows.features[column]
-    _refuse_missing(recipe, "data.label", split, rows, column)
     values = rows.select_columns([column])[:][column]
     if isinstance(kind, ClassLabel):
         return values
     if isinstance(kind, Json):
         wrong = 'holds labels of several types, such as 1 and "1"; write all of them as text'
         raise recipe.error("data.label", f"the column {column} of the {split} split {wrong}")
-    if "" in values:
-        raise recipe.error("data.label", f"row {values.index('') + 1} of the {split} split has an empty {column}")
     if getattr(kind, "dtype", None) == "bool":
         return [str(value).lower() for value in values]
     if all(isinstance(value, (int, str)) for value in values):
@@ -233,16 +268,16 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
         return [int(value) for value in values]
     found = next(value for value in values if not isinstance(value, (int, str)))
     held = f"the column {column} of the {split} split holds {found!r}"
-    raise recipe.error("data.label", f"{held}: a label is a word or a whole number")
+    numbers = "; to predict numbers, set data.problem_type: regression" if isinstance(found, float) else ""
+    raise recipe.error("data.label", f"{held}: a label is a word or a whole number{numbers}")
 
 
-def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column: str) -> None:
+def _refuse_missing(recipe: Recipe, split: str, rows: Dataset, column: str) -> None:
     chunks = rows.with_format("arrow").select_columns([column])[:][column]
     if chunks.null_count:
         first = chunks.is_null().to_pylist().index(True) + 1
-        raise recipe.error(
-            key, f"{chunks.null_count} rows of the {split} split have no {column}, the first is row {first}"
-        )
+        wrong = f"{chunks.null_count} rows of the {split} split have no {column}, the first is row {first}"
+        raise recipe.error("data.text", wrong)
 
 
 def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:

@@ -11,7 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Value
 from datasets import Sequence as ListOf
 
 from toolkit.data.batches import IGNORED_LABEL
-from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe
+from toolkit.tasks.classification.label_lists import label_lists, own_names
 from toolkit.tasks.classification.label_names import listed, named, renamed
 
 KEY = "data.label"
@@ -23,16 +24,12 @@ def with_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[lis
     Raises:
         UserError: a column that holds no lists of words or whole numbers, or a label that training does not have.
     """
-    column = settled(recipe.data.label)
-    values = {split: _lists(recipe, split, rows, column) for split, rows in splits.items()}
+    values = {split: label_lists(recipe, split, rows) for split, rows in splits.items()}
     seen = {value for row in values["train"] for value in row}
     if len(seen) < 2:
         raise recipe.error(KEY, f"the train split has {len(seen)} labels in all; classification needs two or more")
-    kind = getattr(splits["train"].features[column], "feature", None)
-    if isinstance(kind, ClassLabel):
-        names = renamed(recipe, dict(enumerate(kind.names)))
-    else:
-        names = named(recipe, seen)
+    own = own_names(recipe, splits["train"])
+    names = named(recipe, seen) if own is None else renamed(recipe, dict(enumerate(own)))
     ids = {value: index for index, value in enumerate(names)}
     for split, lists in values.items():
         for number, row in enumerate(lists, 1):
@@ -45,24 +42,13 @@ def with_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[lis
     }
 
 
-def _lists(recipe: Recipe, split: str, rows: Dataset, column: str) -> list[list[Any]]:
-    values = rows.select_columns([column])[:][column]
-    for number, row in enumerate(values, 1):
-        if not isinstance(row, list) or not all(isinstance(v, int | str) and v != "" for v in row):
-            right = 'a list of words or of whole numbers, as JSON writes them: ["a", "b"]'
-            raise recipe.error(
-                KEY, f"row {number} of the {split} split has {row!r} as its {column}; it should be {right}"
-            )
-    return values
-
-
 def with_numbers(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[float], Any]]:
     """Return split -> each row's number, rounded to float32, and their feature.
 
     Raises:
         UserError: a column that holds no numbers, or the same one throughout training.
     """
-    column = settled(recipe.data.label)
+    (column,) = recipe.data.label_columns
     found = {split: _numbers(recipe, split, rows, column) for split, rows in splits.items()}
     if len(set(found["train"])) < 2:
         raise recipe.error(KEY, f"all {len(found['train'])} rows of the train split have the same {column}")

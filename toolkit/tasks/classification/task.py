@@ -47,6 +47,7 @@ DESCRIPTION = Description(
     auto_class="AutoModelForSequenceClassification",
     examples="texts",
     next_command='toolkit predict {run} --text "..."',
+    of_pairs=' --text-pair "..."',
 )
 
 #: Characters of a text that the table of predictions shows.
@@ -62,6 +63,7 @@ TITLES = {"multi_label": "labels", "regression": "value"}
 def check(recipe: Recipe) -> None:
     """Refuse data that cannot hold labels."""
     from toolkit.tasks.classification.class_weights import check_class_weights
+    from toolkit.tasks.classification.label_lists import check_label_lists
 
     data = recipe.data
     if data.dataset == "text" and (data.files is not None or not data.sources):
@@ -71,6 +73,7 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.problem_type", "in plain text files each text has one label; use json or parquet")
     if data.problem_type == "regression" and data.label_names is not None:
         raise recipe.error("data.label_names", "the labels of regression are numbers; remove it")
+    check_label_lists(recipe)
     check_class_weights(recipe)
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
@@ -112,7 +115,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
 
     kind = splits["train"].features["label"]
     kind = getattr(kind, "feature", kind)  # of lists of labels
-    names = list(getattr(kind, "names", [settled(recipe.data.label)]))
+    names = list(getattr(kind, "names", recipe.data.label_columns))
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
     padded = {

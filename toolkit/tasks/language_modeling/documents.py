@@ -17,15 +17,29 @@ from toolkit.data.batches import IGNORED_LABEL
 DOCUMENT_LENGTH = 4000
 
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n+")
+LINE_END = re.compile(r"\n")
+#: A document of more than so many times its least length is cut at its lines as well.
+LONG = 10
 
 
-def cut(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
+def documents_of(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
+    """Cut a text into documents: at blank lines (:func:`cut`). A text that these do not cut, and a part of much more
+    than `length` characters, is cut at its line ends in the same way."""
+    documents = cut(text, length)
+    longest = 0 if len(documents) == 1 else LONG * length
+    return [part for whole in documents for part in (cut(whole, length, LINE_END) if len(whole) > longest else [whole])]
+
+
+def cut(text: str, length: int = DOCUMENT_LENGTH, end: re.Pattern[str] = PARAGRAPH_END) -> list[str]:
     """Cut a text at blank lines into documents of at least `length` characters; joined, they are the text again.
 
     The last one may be shorter. A text without a blank line is one document.
+
+    Args:
+        end: where to cut, if not at blank lines.
     """
     documents, start = [], 0
-    for gap in PARAGRAPH_END.finditer(text):
+    for gap in end.finditer(text):
         if gap.end() - start >= length:
             documents.append(text[start : gap.end()])
             start = gap.end()

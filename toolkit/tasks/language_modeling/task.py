@@ -100,7 +100,22 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
         except ValueError as problem:
             raise recipe.error(_key_of(recipe, code), str(problem)) from None
 
-    return limited(recipe, hold_out(recipe, splits, divide))
+    return limited(recipe, hold_out(recipe, splits, _divide_text if recipe.data.dataset == "text" else divide))
+
+
+def _divide_text(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+    """Divide the documents of plain text; say what a document is if they are too few.
+
+    Raises:
+        ValueError: as :func:`.documents.divide`.
+    """
+    from toolkit.tasks.language_modeling.documents import DOCUMENT_LENGTH, divide
+
+    try:
+        return divide(rows, shares, seed)
+    except ValueError as problem:
+        what = f"a document is {DOCUMENT_LENGTH:,} characters or more, to a blank line or, without any, a line end"
+        raise ValueError(f"{problem} ({what}); add text, or a file for each split") from None
 
 
 def _check_group(name: str) -> None:
@@ -125,13 +140,13 @@ def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     import datasets
 
     from toolkit.data.sources import plain_text, read_file
-    from toolkit.tasks.language_modeling.documents import cut
+    from toolkit.tasks.language_modeling.documents import documents_of
 
     if recipe.data.dataset != "text":
         return read_file(recipe, split, path)
     if not (text := plain_text(recipe, path)).strip():
         raise UnreadableFile(path, "is empty")
-    documents = cut(text)
+    documents = documents_of(text)
     return datasets.Dataset.from_dict({"text": documents, "control": [NO_GROUP] * len(documents)})
 
 
@@ -140,12 +155,12 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     import datasets
 
     from toolkit.data.sources import named_texts
-    from toolkit.tasks.language_modeling.documents import cut
+    from toolkit.tasks.language_modeling.documents import documents_of
 
     texts: list[str] = []
     codes: list[str] = []
     for code, text in named_texts(recipe):
-        documents = cut(text)
+        documents = documents_of(text)
         texts += documents
         codes += [code] * len(documents)
     return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts, "control": codes})})
@@ -356,7 +371,7 @@ def predict(run: Run, console: Console) -> None:
     Raises:
         UserError: always; it names the command to use.
     """
-    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder)}")
+    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder, run.recipe)}")
 
 
 def prediction_columns(run: Run) -> dict[str, type]:

@@ -7,6 +7,7 @@ another version of the text, and answers whose blanks, quotes or composed charac
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from models.port.tokenization import representable
 from toolkit.errors import UserError
-from toolkit.tasks.question_answering.squad import Example, shown
+from toolkit.tasks.question_answering.squad import NOWHERE, Example, shown
 from toolkit.tasks.question_answering.words import GRAPHEME
 
 #: Most questions that a message names.
@@ -22,6 +23,7 @@ NAMED = 3
 
 #: How an answer was found again, in words.
 UTF16, UTF8 = "by offsets in UTF-16 units, as JavaScript counts them", "by offsets in bytes of UTF-8"
+ONLY, FIRST = "as its only occurrence", "as the first of several occurrences"
 NEAREST, NORMALIZED = "as the nearest occurrence of the answer", "where blanks, quotes or Unicode forms differ"
 
 #: Variant of a character -> its plain form, for quotes and dashes. Invisible ones are left out.
@@ -62,10 +64,12 @@ def placed(examples: Sequence[Example], policy: str, where: str) -> tuple[list[E
     found = {name: item for name, (item, _) in mended.items() if item is not None}
     ways = Counter(way for item, how in mended.values() if item is not None for way in how)
     count = f"{len(wrong):,} of {len(examples):,} questions"
+    unplaced = all(start == NOWHERE for item in wrong for start in item.answer_starts)
+    what = "no answer_start" if unplaced else "answers that do not stand where answer_start says"
     if policy == "refuse":
         finds = f"finds {len(found):,} of them{_ways(ways) if len(found) == len(wrong) else ''}"
         raise UserError(
-            f"{where}: {count} have answers that do not stand where answer_start says: {_first(wrong)}; "
+            f"{where}: {count} have {what}: {_first(wrong)}; "
             f"set data.misplaced_answers to find ({finds}) or drop (leaves them out)"
         )
     kept = [_within(found.get(item.id, item)) for item in examples if item.id in found or not _misplaced(item)]
@@ -76,8 +80,8 @@ def placed(examples: Sequence[Example], policy: str, where: str) -> tuple[list[E
             f"{_first(wrong)}"
         )
     if policy == "drop":
-        return kept, f"{where}: {count} are left out: their answers do not stand where answer_start says: {_ids(lost)}"
-    note = f"{where}: {count} have answers that do not stand where answer_start says: {len(found):,} found{_ways(ways)}"
+        return kept, f"{where}: {count} are left out, which have {what}: {_ids(lost)}"
+    note = f"{where}: {count} have {what}: {len(found):,} found{_ways(ways)}"
     return kept, note + (f", {len(lost):,} left out: {_ids(lost)}" if lost else "")
 
 
@@ -86,6 +90,8 @@ def find(context: str, text: str, start: int) -> Placement | None:
     else the nearest one of a text that reads the same. None if there is none."""
     if not text.strip():
         return None
+    if start == NOWHERE:
+        return _first_place(context, text)
     for how, place in ((UTF16, _units(context, start, "utf-16-le", 2)), (UTF8, _units(context, start, "utf-8", 1))):
         if place is not None and context.startswith(text, place):
             return Placement(place, text, how)
@@ -94,6 +100,16 @@ def find(context: str, text: str, start: int) -> Placement | None:
     if known := [place for place in places if place >= 0]:
         return Placement(min(known, key=lambda place: abs(place - near)), text, NEAREST)
     return _find_normalized(context, text, near)
+
+
+def _first_place(context: str, text: str) -> Placement | None:
+    """Find an answer whose place is unknown: its first occurrence as whole words, else any."""
+    escaped = re.escape(text)
+    patterns = (rf"(?<!\w){escaped}(?!\w)", escaped)
+    for pattern in patterns:
+        if places := [match.start() for match in re.finditer(pattern, context)]:
+            return Placement(places[0], text, ONLY if len(places) == 1 else FIRST)
+    return _find_normalized(context, text, 0)
 
 
 def _misplaced(item: Example) -> bool:
@@ -186,7 +202,8 @@ def _first(wrong: Sequence[Example]) -> str:
             if start < 0 or not item.context.startswith(text, start)
         )
         there = item.context[start : start + len(text)] if start >= 0 else ""
-        said.append(f"{shown(item.id)} ({shown(there)} at {start}, not {shown(text)})")
+        place = f"{shown(there)} at {start}, not" if start != NOWHERE else "the place of"
+        said.append(f"{shown(item.id)} ({place} {shown(text)})")
     return ", ".join(said)
 
 

@@ -70,9 +70,11 @@ def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Exa
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mapping[str, str]) -> datasets.Dataset:
     """The rows in SQuAD's columns, each row checked."""
     from toolkit.data.load import check_columns
+    from toolkit.data.rows import quietly
 
     document = recipe.data.document
-    columns = {**_columns(recipe), **({"document": document} if document else {})}
+    named = {name: column for name, column in _columns(recipe).items() if not _left_out(rows, name, column)}
+    columns = {**named, **({"document": document} if document else {})}
     if rows.features == squad_features() and recipe.data.dataset in ("json", *corpora):  # read or made here
         if recipe.data.files is not None:  # which may be several
             try:
@@ -84,12 +86,18 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mappin
     renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
     for key in squad.OTHER_KEYS:
         if key in rows.column_names and key not in renamed.column_names:
-            renamed = renamed.add_column(key, rows[key])
+            renamed = quietly(renamed.add_column, key, rows[key])
     try:
         examples = _placed(recipe, squad.check_rows(renamed, f"the {split} split"), f"the {split} split")
     except UserError as problem:
         raise recipe.error("data.answers", str(problem)) from None
     return _dataset(squad.join_documents(examples) if document else examples)
+
+
+def _left_out(rows: datasets.Dataset, name: str, column: str) -> bool:
+    """Whether rows may lack a column of SQuAD's name: they are numbered, or have one ``answer`` each."""
+    instead = name == "id" or (name == "answers" and "answer" in rows.column_names)
+    return instead and column == name and column not in rows.column_names
 
 
 def _columns(recipe: Recipe) -> dict[str, str]:

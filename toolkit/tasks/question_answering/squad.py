@@ -10,6 +10,7 @@ publish variants of both; unambiguous ones are read. :mod:`.placement` checks th
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 
 from models.files.plain import UnreadableFile, read_text
 from toolkit.errors import UserError
+from toolkit.files.written_values import value_of
 
 #: Separates a document's paragraphs.
 BETWEEN = "\n\n"
@@ -30,6 +32,13 @@ OTHER_KEYS = ("is_impossible", "answer", "answer_start")
 
 #: Keys of a paragraph or an article that its questions do not take over.
 OWN_KEYS = {"paragraphs", "qas", "id", "question", "answers", *OTHER_KEYS}
+
+#: The start of an answer whose place the data do not say: none that data would give.
+NOWHERE = -(2**31)
+#: A whole number as csv holds it; pandas writes one with .0 if others are missing.
+WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
+#: What a cell of csv may say of is_impossible.
+TRUTHS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 #: Characters of a value that a message shows.
 SHOWN = 60
@@ -85,8 +94,8 @@ def read_examples(
             in the file.
     """
     path = Path(path)
-    rows = _rows(read_json(path), path)
-    examples = [example(_renamed(row, columns, document), f"{path}: {where}") for where, row in rows]
+    rows = [(f"{path}: {where}", _renamed(row, columns, document)) for where, row in _rows(read_json(path), path)]
+    examples = [example(row, where) for where, row in _with_ids(rows)]
     if not examples:
         raise UserError(f"{path}: holds no questions")
     check_ids([item.id for item in examples], str(path))
@@ -102,9 +111,17 @@ def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
     Raises:
         UserError: as :func:`read_examples`.
     """
-    examples = [example(row, f"{where}: row {number}") for number, row in enumerate(rows, 1)]
+    placed = [(f"{where}: row {number}", row) for number, row in enumerate(rows, 1)]
+    examples = [example(row, place) for place, row in _with_ids(placed)]
     check_ids([item.id for item in examples], where)
     return examples
+
+
+def _with_ids(rows: Sequence[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    """Number the questions if none of them has an id."""
+    if any(not isinstance(row, Mapping) or "id" in row for _, row in rows):
+        return rows
+    return [(place, {**row, "id": number}) for number, (place, row) in enumerate(rows, 1)]
 
 
 def check_ids(ids: Sequence[str], where: str) -> None:
@@ -229,36 +246,60 @@ def join_documents(examples: Sequence[Example]) -> list[Example]:
 
 
 def _answers(row: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Texts and starts of a row's answers: two lists, a list of objects with a text and a start, or one answer alone.
+    """Texts and starts of a row's answers: two lists, a list of objects with a text and a start, a list of texts, or
+    one answer alone; a cell of csv may hold any of these. An answer without a start begins :data:`NOWHERE`.
 
     There are none if the question is marked as impossible (v2's ``plausible_answers`` are no answers), or if all texts
     are empty.
     """
     impossible = row.get("is_impossible")
+    impossible = TRUTHS.get(impossible.lower(), impossible) if isinstance(impossible, str) else impossible
     if impossible not in (None, True, False):
         raise UserError(f"{where}: is_impossible is {shown(impossible)}, not true or false")
     if impossible:
         return (), ()
     key = "answer" if row.get("answers") is None and "answer" in row else "answers"
     given = row.get(key)
-    texts: Any
-    starts: Any
     if given is None:
         raise UserError(f"{where}: has no answers; a question without has is_impossible: true, or answers: []")
+    given = _opened(given)
+    texts, starts = given, row.get("answer_start")
     if isinstance(given, Mapping):
         texts, starts = given.get("text"), given.get("answer_start")
     elif isinstance(given, Sequence) and not isinstance(given, str) and _all_are(given, Mapping):
-        texts, starts = [item.get("text") for item in given], [item.get("answer_start") for item in given]
-    elif isinstance(given, str) and "answer_start" in row:  # beside the text
-        texts, starts = given, row["answer_start"]
-    else:
+        texts, starts = [item.get("text") for item in given], [item.get("answer_start", NOWHERE) for item in given]
+    elif not isinstance(given, str) and not _all_are(given, str):
         raise UserError(f'{where}: {key} should be {{"text": [...], "answer_start": [...]}}')
     texts = [texts] if isinstance(texts, str) else texts
-    starts = [starts] if isinstance(starts, int) else starts
+    starts = _starts(starts, len(texts) if isinstance(texts, Sequence) else 0)
     whole = _all_are(starts, int) and not any(isinstance(start, bool) for start in starts)
     if not (_all_are(texts, str) and whole and len(texts) == len(starts)):
         raise UserError(f"{where}: {key} should have as many texts as whole numbers in answer_start")
     return (tuple(texts), tuple(starts)) if any(text.strip() for text in texts) else ((), ())
+
+
+def _opened(given: Any) -> Any:
+    """The list or object that a cell of csv holds, or the text itself."""
+    found = value_of(given) if isinstance(given, str) else given
+    return (
+        found if isinstance(found, Mapping) or (found and (_all_are(found, str) or _all_are(found, Mapping))) else given
+    )
+
+
+def _starts(given: Any, count: int) -> Any:
+    """The starts of ``count`` answers: whole numbers, or one alone, as csv writes them too; else NOWHERE."""
+    given = value_of(given) if isinstance(given, str) else given
+    if given is None or given == "":
+        return [NOWHERE] * count
+    starts = [given] if isinstance(given, int | float | str) else given
+    return [_whole(start) for start in starts] if isinstance(starts, Sequence) else starts
+
+
+def _whole(value: Any) -> Any:
+    """The whole number that a number or a text is, else the value itself."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(float(value)) if isinstance(value, str) and WHOLE.fullmatch(value.strip()) else value
 
 
 def _all_are(values: Any, kind: type) -> bool:

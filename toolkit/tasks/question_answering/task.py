@@ -53,8 +53,8 @@ PASSAGE = 480
 def check(recipe: Recipe) -> None:
     """Refuse data that cannot hold answers, and a stride that leaves no room for new context in the next window."""
     data = recipe.data
-    if data.dataset in ("csv", "text"):
-        raise recipe.error("data.dataset", f"{data.dataset} holds no answers with their places; use json, as SQuAD's")
+    if data.dataset == "text":
+        raise recipe.error("data.dataset", "plain text holds no questions; use json, as SQuAD's, or csv")
     if data.document is not None and data.dataset in CORPORA:
         raise recipe.error("data.document", f"{data.dataset} has no documents; remove it")
     if settled(data.stride) >= data.max_length - 1:

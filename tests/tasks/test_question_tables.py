@@ -1,0 +1,83 @@
+"""Questions in csv and flat rows: whole numbers and lists as cells hold them, no ids, no places of answers."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from test_data import HEAD, cache  # noqa: F401
+
+from toolkit.errors import UserError
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
+from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import task as question_answering
+from toolkit.tasks.question_answering.placement import FIRST, NORMALIZED, ONLY, Placement, find
+
+CONTEXTS = ["The part of art is art.", "She said “yes” in 1956.", "No more."]
+
+
+def recipe(folder: Path, columns: list[str], rows: list[list], more: str = "") -> Recipe:
+    with (folder / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    files = f"  files: {{train: {folder / 'a.csv'}}}\n  validation_fraction: 0.34\n  stride: 4\n"
+    (folder / "x.yaml").write_text(f"task: question_answering\n{HEAD}  dataset: csv\n{files}{more}")
+    return load_recipe(folder / "x.yaml")
+
+
+def answers_of(made: Recipe) -> dict[str, tuple[list[str], list[int]]]:
+    """Id -> the answers and their places, of all splits."""
+    rows = [row for split in question_answering.load_splits(made).values() for row in split]
+    return {row["id"]: (row["answers"]["text"], row["answers"]["answer_start"]) for row in rows}
+
+
+def test_csv_holds_places_lists_and_no_answers(tmp_path):
+    columns = ["id", "question", "context", "answer", "answer_start", "is_impossible"]
+    rows = [
+        ["a", "?", CONTEXTS[0], "art", "12.0", "False"],
+        ["b", "?", CONTEXTS[1], "['She', '1956']", "[0, 18]", ""],
+        ["c", "?", CONTEXTS[2], "", "", "True"],
+    ]
+    assert answers_of(recipe(tmp_path, columns, rows)) == {
+        "a": (["art"], [12]),
+        "b": (["She", "1956"], [0, 18]),
+        "c": ([], []),
+    }
+    whole = "{'text': ['art', 'The'], 'answer_start': [12, 0]}"
+    none = "{'text': [], 'answer_start': []}"
+    rows = [[name, "?", context, none] for name, context in zip("abc", CONTEXTS, strict=True)]
+    rows[0][3] = whole
+    made = recipe(tmp_path, ["id", "question", "context", "answers"], rows)
+    assert answers_of(made)["a"] == (["art", "The"], [12, 0])
+
+
+def test_without_ids_and_places_questions_are_numbered_and_answers_found(tmp_path):
+    columns, more = ["q", "context", "a"], "  question: q\n  answers: a\n"
+    rows = [["?", CONTEXTS[0], "art"], ["?", CONTEXTS[1], '"yes"'], ["?", CONTEXTS[2], "more"]]
+    with pytest.raises(UserError) as raised:
+        question_answering.load_splits(recipe(tmp_path, columns, rows, more))
+    said = str(raised.value)
+    assert "3 of 3 questions have no answer_start: '1' (the place of 'art')" in said
+    assert "set data.misplaced_answers to find (finds 3 of them" in said
+    found = recipe(tmp_path, columns, rows, more + "  misplaced_answers: find\n")
+    assert answers_of(found) == {"1": (["art"], [12]), "2": (["“yes”"], [9]), "3": (["more"], [3])}
+    (note,) = [note for note in found.found.notes if "no answer_start" in note]
+    assert "3 found (" in note and all(f"1 {way}" in note for way in (FIRST, ONLY, NORMALIZED))
+
+
+def test_an_answer_without_a_place_is_the_whole_word_before_a_part_of_one():
+    assert find("art: party", "art", squad.NOWHERE) == Placement(0, "art", ONLY)
+    assert find("party, art", "art", squad.NOWHERE).start == 7
+    assert find("partys", "art", squad.NOWHERE).start == 1
+    assert find("北京是首都", "首都", squad.NOWHERE).start == 3
+    assert find("nothing", "art", squad.NOWHERE) is None
+
+
+def test_a_column_that_is_named_must_be_there(tmp_path):
+    made = recipe(tmp_path, ["question", "context", "answer"], [["?", "x", "x"]] * 3, "  id: key\n")
+    with pytest.raises(UserError, match="no column key in the train split"):
+        question_answering.load_splits(made)
+    made = recipe(tmp_path, ["question", "context", "reply"], [["?", "x", "x"]] * 3)
+    with pytest.raises(UserError, match="no column answers in the train split"):
+        question_answering.load_splits(made)

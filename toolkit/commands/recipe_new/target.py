@@ -1,0 +1,180 @@
+"""What a column can be predicted as: one label per text, several, or a number."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import datasets
+
+from toolkit.files.written_values import value_of
+from toolkit.tasks.classification.label_lists import NO, YES
+
+#: A number, as it is written.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+#: One in other writing: with a unit, a decimal comma, a separator of thousands.
+ODD_NUMBER = re.compile(r"\D{0,3}\d[\d.,' ]*\D{0,3}")
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+#: Names of columns of amounts: if whole numbers have more values than this, they are no classes.
+NUMBER_NAMES = re.compile(
+    r"score|similarity|relatedness|price|amount|value|cost|rating|stars|age|year|salary|points|target|y"
+    r"|count|likes|views|votes|upvotes|minutes|duration",
+    re.IGNORECASE,
+)
+MOST_GRADES = 20
+#: What tools write for a missing value. It may be a label as well.
+MAYBE_MISSING = re.compile(r"(?i:nan|null|n/a|#n/a|<na>|nat)|None")
+#: Separators of several labels in a cell; a blank only between whole numbers.
+SEPARATORS = (",", ";", "|", " ")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Attributes:
+    columns: one, or several of 0 and 1.
+    problem: as ``data.problem_type``.
+    counts: label -> its number of rows, the most frequent first; for numbers, of each number.
+    separator: of several labels in a cell.
+    absent: indices of the rows without.
+    words: what may stand for a missing label -> indices of its rows.
+    rows: number of rows with a value.
+    none: number of rows with none of several labels.
+    odd: one of values that are nearly numbers.
+    """
+
+    columns: list[str]
+    problem: str
+    counts: dict[str, int]
+    rows: int
+    separator: str | None = None
+    absent: list[int] = field(default_factory=list)
+    words: dict[str, list[int]] = field(default_factory=dict)
+    none: int = 0
+    odd: str | None = None
+
+
+def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, asked: bool = False) -> Target | None:
+    """Say what a column can be predicted as; None for one of other values.
+
+    Args:
+        problem: the only one that will do.
+        asked: whether the user named the column.
+    """
+    values = _written(rows, name)
+    absent = [place for place, value in enumerate(values) if value is None or value == ""]
+    present = [value for value in values if value not in (None, "")]
+    if not present:
+        return None
+    lists = [value_of(value) if isinstance(value, str) else value for value in present]
+    if all(isinstance(value, list) for value in lists):
+        return _several([name], lists, None, absent) if _allowed("multi_label", problem) else None
+    if any(isinstance(value, list | dict) for value in present):
+        return None
+    words: dict[str, list[int]] = {}
+    for place, value in enumerate(values):
+        if value is not None and MAYBE_MISSING.fullmatch(value):
+            words.setdefault(value, []).append(place)
+    known = [value for value in present if value not in words]
+    if _allowed("regression", problem) and _are_amounts(known, name, asked or problem is not None, problem):
+        return Target([name], "regression", _counted(known), len(known), absent=absent, words=words)
+    separator = separator_of(set(known)) if _allowed("multi_label", problem) else None
+    if separator is not None:
+        cells = [[part.strip() for part in (value or "").split(separator) if part.strip()] for value in values]
+        return _several([name], cells, separator, [])
+    if problem in (None, "single_label"):
+        nearly = all(ODD_NUMBER.fullmatch(value) for value in known)
+        odd = next((value for value in known if not NUMBER.fullmatch(value)), None) if nearly else None
+        return Target([name], "single_label", _counted(present), len(present), absent=absent, words=words, odd=odd)
+    return None
+
+
+def indicators(rows: datasets.Dataset, names: Iterable[str]) -> Target | None:
+    """Take the columns that hold nothing but 0 and 1 for a label each; None if there are fewer than two."""
+    found = {name: values for name in names if _is_indicator(values := _written(rows, name))}
+    if len(found) < 2:
+        return None
+    table = list(zip(*found.values(), strict=True))
+    absent = [place for place, row in enumerate(table) if any(value in (None, "") for value in row)]
+    cells = [
+        [name for name, value in zip(found, row, strict=True) if value.lower() in YES]
+        for row in table
+        if None not in row and "" not in row
+    ]
+    several = _several(list(found), cells, None, absent)
+    return several and replace(several, counts={name: several.counts.get(name, 0) for name in found})
+
+
+def _is_indicator(values: Sequence[Any]) -> bool:
+    """Whether a column holds 0 and 1 alone, but for missing values."""
+    known = {value.lower() if isinstance(value, str) else None for value in values if value not in (None, "")}
+    return bool(known) and known <= YES | NO
+
+
+def no_indicator(rows: datasets.Dataset, names: Iterable[str]) -> str | None:
+    """The first of these columns that holds anything but 0 and 1."""
+    return next((name for name in names if not _is_indicator(_written(rows, name))), None)
+
+
+def separator_of(values: set[str]) -> str | None:
+    """Find what separates several labels in one cell: the parts are fewer than the cells, as they occur again."""
+    for mark in SEPARATORS:
+        cells = [[part.strip() for part in value.split(mark) if part.strip()] for value in values]
+        parts = {part for cell in cells for part in cell}
+        decimal = mark == "," and all(DECIMAL_COMMA.fullmatch(value) for value in values)
+        words = mark == " " and not all(part.isdecimal() for part in parts)
+        if any(len(cell) > 1 for cell in cells) and len(parts) < len(values) and not decimal and not words:
+            return mark
+    return None
+
+
+def _allowed(kind: str, problem: str | None) -> bool:
+    return problem in (None, kind)
+
+
+def _written(rows: datasets.Dataset, name: str) -> list[Any]:
+    """The values of a column as they are written, without blanks around them; lists as they are, None where there is
+    no value."""
+    kind = rows.features[name]
+    values: list[Any] = rows.select_columns([name])[:][name]
+    if isinstance(kind, datasets.ClassLabel):
+        return [None if value in (None, -1) else kind.int2str(value) for value in values]
+    if getattr(kind, "dtype", "").startswith("float") and all(v is None or v != v or v.is_integer() for v in values):
+        values = [None if value is None or value != value else int(value) for value in values]
+    return [
+        value if value is None or isinstance(value, list | dict) else None if value != value else _text(value)
+        for value in values
+    ]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _several(columns: list[str], cells: Sequence[list[Any]], separator: str | None, absent: list[int]) -> Target | None:
+    """Several labels per text; None if the lists hold anything but words and whole numbers."""
+    if not all(isinstance(label, str | int) for cell in cells for label in cell):
+        return None
+    counts = _counted([str(label) for cell in cells for label in dict.fromkeys(cell)])
+    return Target(columns, "multi_label", counts, len(cells), separator, absent, none=sum(not cell for cell in cells))
+
+
+def _counted(values: Sequence[str]) -> dict[str, int]:
+    return dict(Counter(values).most_common())
+
+
+def _are_amounts(values: Sequence[str], name: str, asked: bool, problem: str | None) -> bool:
+    """Whether values are numbers to predict and no names of classes: fractions, or many whole numbers in a column
+    whose name says so."""
+    if not values or not all(NUMBER.fullmatch(value) for value in values):
+        return False
+    numbers = [float(value) for value in values]
+    if problem == "regression" or not all(number.is_integer() for number in numbers):
+        return True
+    distinct = len(set(numbers))
+    counted_up = numbers == sorted(numbers) and distinct == len(numbers)
+    if bool(NUMBER_NAMES.fullmatch(name.strip())):
+        return distinct > MOST_GRADES and not (counted_up and not asked)
+    return asked and distinct > len(numbers) / 2 and not counted_up
