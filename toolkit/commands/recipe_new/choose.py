@@ -24,10 +24,14 @@ LONGEST = 1024
 #: Lengths are multiples of it: a chunk of attention.
 CHUNK = 64
 #: (least bytes of text, pieces to learn from it); with less text, bytes are the tokens.
-PIECES = ((30_000, 500), (150_000, 1000), (400_000, 2000), (5_000_000, 4000))
+#: With 16,000 pieces 8,500 short reviews are told apart at 0.75 to 0.77, with 8,000 at 0.74 to 0.76, with 2,000 at 0.71
+#: to 0.74; with 600 kB of text and 77 labels more than 2,000 change nothing (2026-11-26).
+PIECES = ((30_000, 500), (150_000, 1000), (400_000, 4000), (800_000, 16_000))
 #: The same where no tokenizer works without training.
 WORD_PIECES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
-MOST_PIECES, LEAST_PIECES = 8000, 64
+MOST_PIECES, LEAST_PIECES = 16_000, 64
+#: Up to this many labels a classifier needs few passes over its texts; but steps enough to learn anything.
+FEW_LABELS, FEW_LABELS_PASSES, MANY_LABELS_PASSES, LEAST_STEPS = 20, 3, 10, 800
 #: Characters of text that pieces are tried on.
 TRIED_ON = 1_000_000
 #: With fewer bytes of text, the few documents held out may be most of it.
@@ -105,12 +109,14 @@ def tokens_of(texts: Sequence[str], rows: int, train: Callable[..., Any]) -> Tok
         if budget > 0:
             tried.append(text[:budget])
             budget -= len(text)
-    try:
-        with scratch_folder("toolkit-pieces-") as folder:
-            tokenizer = train(_part(tried), wanted, Path(folder))
-    except ValueError:  # the same few words again and again
-        return TokenLengths(None, sizes)
-    return TokenLengths(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
+    while wanted >= PIECES[0][1]:
+        try:
+            with scratch_folder("toolkit-pieces-") as folder:
+                tokenizer = train(_part(tried), wanted, Path(folder))
+            return TokenLengths(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
+        except ValueError:  # too few different words
+            wanted = wanted * 3 // 4 // 100 * 100
+    return TokenLengths(None, sizes)
 
 
 def word_pieces(size: int, texts: Sequence[str], train: Callable[..., Any]) -> int:
@@ -142,16 +148,31 @@ def length_for(lengths: np.ndarray, most: int = LONGEST, least: int = 32) -> int
     return min(most, -(-wanted // unit) * unit)
 
 
+def epochs_for(labels: int, examples: int, length: int) -> int:
+    """Return the most passes from which a small classifier from new weights still gains; after that it learns its texts
+    by heart.
+
+    Measured on reviews (8,500 texts, two labels): the third pass is the best of fifteen, which end at 0.71 beside 0.74;
+    intents (10,000 texts, 77 labels) gain up to the ninth.
+    """
+    passes = MANY_LABELS_PASSES if labels > FEW_LABELS else FEW_LABELS_PASSES
+    return max(passes, round(LEAST_STEPS * _batch(examples, length) / examples))
+
+
 def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int = 20) -> Steps:
     """Choose how long to train on examples of a length."""
-    batch = 32 if length <= 128 else 16 if length <= 512 else 8
-    batch = 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
+    batch = _batch(examples, length)
     epochs = budget / (examples * length)
     if epochs < 1:
         steps = max(1, round(budget / (batch * length)))
         return Steps(batch, None, steps, max(1, steps // 5), budget / TOKENS_A_SECOND)
     passes = min(most_epochs, max(1, round(epochs)))
     return Steps(batch, passes, None, None, passes * examples * length / TOKENS_A_SECOND)
+
+
+def _batch(examples: int, length: int) -> int:
+    batch = 32 if length <= 128 else 16 if length <= 512 else 8
+    return 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
 
 
 def held_out(counts: Sequence[int]) -> float:

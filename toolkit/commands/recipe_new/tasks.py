@@ -84,7 +84,9 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     one_each = target.problem == "single_label"
     counts = list(target.counts.values()) if one_each else [len(rows)]
     share = None if "validation" in found.files and not found.classes else choose.held_out(counts)
-    steps = choose.steps_for(round(len(rows) * (1 - (share or 0))), length)
+    kept = round(len(rows) * (1 - (share or 0)))
+    most = min(20, choose.epochs_for(len(target.counts), kept, length))
+    steps = choose.steps_for(kept, length, most_epochs=most)
     data: list[Line] = [
         *(_folders(found, write) if found.classes else [*_files(found, write), *_columns(columns, target, dropped)]),
         ("max_length", length, f"tokens; shorter texts are padded, longer ones cut{_cut(cut)}"),

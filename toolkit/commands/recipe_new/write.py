@@ -75,7 +75,7 @@ def training(steps: Steps, learning_rate: float, save_best: str, others: str, de
         ("warmup_ratio", 0.1, "share of the steps for warm-up"),
         ("weight_decay", decay, "decoupled (AdamW), not on biases and LayerNorm"),
         ("eval_steps", steps.eval_steps, "steps between evaluations; null: after each epoch"),
-        ("early_stopping_patience", None, "stop after this many evaluations without improvement; null: never"),
+        ("early_stopping_patience", 3, "stop after this many evaluations without improvement; null: never"),
         ("save_best", save_best, f"selects the checkpoint to keep: {others} on validation"),
         ("baseline", True, "also measure simple methods on the same splits"),
     ]
