@@ -314,7 +314,7 @@ def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("toolkit fi", ["plain,finetune"]),
+        ("toolkit fi", ["plain,finetune", "plain,finish"]),
         ("toolkit recipe ch", ["plain,check"]),
         ("toolkit parity mu", ["plain,mutants"]),
         ("toolkit parity --model re", ["plain,reformer"]),

@@ -27,7 +27,7 @@ from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
-COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
+COMPUTING = ("finetune", "finish", "evaluate", "predict", "generate", "export")
 KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -212,6 +212,20 @@ def finetune(
 
     run(checked, skip_parity, console())
     return 0
+
+
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def finish(run: Path) -> None:
+    """End the interrupted run RUN with its best weights so far. Nothing trains.
+
+    It measures and saves the model of the best validation so far, or the newest one if there was no validation yet, as
+    a run does at its end. To train on instead: toolkit finetune RUN/recipe.yaml.
+    """
+    with collector.paused():
+        from toolkit.finetune.finish_early import finish_early
+
+    finish_early(_run_folder(run), console())
 
 
 for command in (*COMMANDS, bench):

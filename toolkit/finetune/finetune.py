@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,7 +210,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         trainer.tracker.summarize(results)
         exit_status = 0
     except KeyboardInterrupt:
-        _say_what_is_saved(trainer, console)
+        _say_what_is_saved(trainer, folder, console)
         raise
     finally:
         trainer.tracker.close(exit_status)
@@ -247,7 +248,8 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     return found
 
 
-def _say_what_is_saved(trainer: Finetuner, console: Console) -> None:
+def _say_what_is_saved(trainer: Finetuner, folder: Path, console: Console) -> None:
     step = trainer.checkpoints.last_step()
     if step is not None:
-        console.print(f"saved at step {step}; the same command resumes it", highlight=False)
+        ends = f"toolkit finish {shlex.quote(str(folder))} ends it with its best weights so far"
+        console.print(f"saved at step {step}; the same command resumes it; {ends}", highlight=False, soft_wrap=True)

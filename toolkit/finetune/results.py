@@ -75,6 +75,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
             "steps": trainer.last_step,
             "epochs": round(trainer.last_step / trainer.schedule.steps_per_epoch, 4),
             "stopped_early": trainer.best.stopped,
+            "finished_early": not trainer.best.stopped and trainer.last_step < trainer.schedule.max_steps,
             "seconds": round(trainer.seconds, 1),
             "schedule": asdict(trainer.schedule),
         },
@@ -153,13 +154,13 @@ def _figure(name: str, numbers: Mapping[str, float]) -> str:
 def show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
     """A table of the best model's numbers, and what to do with it."""
     splits = [name for name in ("validation", "test") if name in results]
-    best = results["best"]
+    best, done = results["best"], results["training"]
+    if done["finished_early"]:
+        console.print(f"finished early at step {done['steps']} of {done['schedule']['max_steps']}", highlight=False)
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
     console.print(metrics_table({split: results[split] for split in splits}))
     for split, numbers in results.get("baseline", {}).items():
         listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if name not in COUNTS)
         console.print(f"baseline on {split}: {listed}", highlight=False)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
-    console.print(
-        f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
-    )
+    console.print(f"trained {done['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,21 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def amending(folder: Path) -> Iterator[None]:
-    """Keep other processes from adding to a finished run."""
-    with _locked(folder, PATIENCE):
-        _tidy(folder)
-        yield
+def amending(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Keep other processes from working in a run folder meanwhile.
+
+    Args:
+        patience: seconds to wait for one that does.
+
+    Raises:
+        UserError: it still does.
+    """
+    try:
+        with _locked(folder, patience):
+            _tidy(folder)
+            yield
+    except Timeout:
+        raise UserError(f"{folder}: another process is using it; wait until that has ended") from None
 
 
 @contextlib.contextmanager
@@ -138,8 +149,17 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start over, {others}",
+            f"{goes_on(folder)}; to start over, {others}",
         )
+
+
+def goes_on(folder: Path) -> str:
+    """The commands for an interrupted run."""
+    run = shlex.quote(str(folder))
+    return (
+        f"resume it: toolkit finetune {shlex.quote(str(folder / 'recipe.yaml'))}, or end it with its best weights so "
+        f"far: toolkit finish {run}"
+    )
 
 
 def _begins_a_run(path: Path) -> bool:

@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element
 from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
+from toolkit.finetune.card import ended
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.style import STYLE
@@ -150,7 +151,7 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
     seconds = done["seconds"]
     batch = train.batch_size * train.gradient_accumulation_steps
     rows = [
-        ("steps", f"{done['steps']:,}" + (" (stopped early)" if done["stopped_early"] else "")),
+        ("steps", f"{done['steps']:,}{ended(done)}"),
         ("epochs", f"{done['epochs']:g}"),
         ("examples in a step", str(batch)),
         ("seconds", f"{seconds:,.1f}"),
