@@ -179,6 +179,13 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.argument("recipe", type=click.Path(path_type=Path))
 @OVERRIDES
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate. The run records this reason.")
+@click.option(
+    "--continue",
+    "continued",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Begin with the weights and the tokenizer of RUN, finished or interrupted, in a new run folder.",
+)
 @click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on this machine's CPUs.")
 @click.option("--gpus", metavar="0,1", help="Train with one process on each of these GPUs.")
@@ -186,6 +193,7 @@ def finetune(
     recipe: Path,
     overrides: tuple[str, ...],
     skip_parity: str | None,
+    continued: Path | None,
     new: bool,
     processes: int | None,
     gpus: str | None,
@@ -196,6 +204,16 @@ def finetune(
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
     checked = load_recipe(recipe, overrides)
+    if continued is not None:
+        from toolkit.finetune.continued import continue_from, note_of
+        from toolkit.machine import runtime
+
+        settings, facts = continue_from(checked, _run_folder(continued), console())
+        overrides = (*overrides, *settings)
+        checked = load_recipe(recipe, overrides)
+        checked.found.continues.update(facts)
+        checked.found.note(note_of(facts))
+        new = new or runtime.processes() == 1
     if new:
         checked = _in_next_folder(checked)
     if processes is not None or gpus is not None:

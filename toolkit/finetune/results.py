@@ -16,6 +16,7 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.adapter_file import ADAPTER, write_adapter
 from toolkit.finetune.assembly import Assembled
 from toolkit.finetune.card import write_card
+from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
 from toolkit.recipe.recipe import Recipe, settled
@@ -86,11 +87,9 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
         "hardware": runtime.hardware(),
     }
 
-    def fill(model_folder: Path) -> None:
-        trainer.model.save_pretrained(model_folder)
-        job.tokenizer.save(model_folder, recipe.data.max_length)
-
-    whole.write_folder(folder / "model", fill, manifest=False)
+    whole.write_folder(
+        folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), manifest=False
+    )
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
     trainer.model.eval()
     write_split_predictions(run, job.splits, prepared, outputs)

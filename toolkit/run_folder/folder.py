@@ -125,6 +125,7 @@ def _names(folder: Path) -> set[str]:
 def _check_content(recipe: Recipe, folder: Path) -> None:
     """Check that the folder is free, or holds an interrupted run of the same recipe."""
     others = f"set train.output_dir to another folder, or remove {folder}"
+    further = f"add --continue {shlex.quote(str(folder))}"
     again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"
     try:
         odd = sorted(path.name for path in folder.iterdir() if not _begins_a_run(path))
@@ -136,7 +137,9 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
     if (folder / "metrics.json").exists():
         raise recipe.error(
-            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {again}"
+            "train.output_dir",
+            f"{folder} holds a finished run (toolkit evaluate {folder}); to train it further, {further}; to train "
+            f"again, {again}",
         )
     with reading(folder / "recipe.yaml", others):
         differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
@@ -149,7 +152,7 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"{goes_on(folder)}; to start over, {others}",
+            f"{goes_on(folder)}; to begin this one with its weights, {further}; to start over, {others}",
         )
 
 

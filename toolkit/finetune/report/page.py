@@ -177,6 +177,8 @@ def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
     tables = []
     if (folder / IDENTITY).exists():
         known = read_json(folder / IDENTITY, REMEDY)
+        if continues := known.pop("continues", None):
+            tables.append(table(("continued from", "value"), _rows(continues)))
         tables.append(table(("SHA-256 of", "hash"), _rows(known), class_="hashes"))
     if (folder / "versions.json").exists():
         versions = read_json(folder / "versions.json", REMEDY)
