@@ -152,17 +152,14 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"{goes_on(folder)}; to begin this one with its weights, {further}; to start over, {others}",
+            f"{goes_on(folder)}; to begin with its weights, {further}; to start over, set another train.output_dir",
         )
 
 
 def goes_on(folder: Path) -> str:
     """The commands for an interrupted run."""
-    run = shlex.quote(str(folder))
-    return (
-        f"resume it: toolkit finetune {shlex.quote(str(folder / 'recipe.yaml'))}, or end it with its best weights so "
-        f"far: toolkit finish {run}"
-    )
+    recipe, run = (shlex.quote(str(path)) for path in (folder / "recipe.yaml", folder))
+    return f"resume it: toolkit finetune {recipe}, or end it with its best weights: toolkit finish {run}"
 
 
 def _begins_a_run(path: Path) -> bool:
