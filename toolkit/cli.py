@@ -330,7 +330,28 @@ def predict(
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--control", metavar="CODE", help="The control code of the text. Default: the first of RUN.")
-@click.option("--prompt", default="", help="The text to continue.")
+@click.option("--prompt", help="The text to continue.")
+@click.option(
+    "--prompts",
+    "source",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=f"Continue the prompt in each row of {KINDS}. Needs --output.",
+)
+@click.option(
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to write the rows of --prompts to, with a column generated_text.",
+)
+@click.option("--prompt-column", "column", help="The column of the prompts. Default: prompt.")
+@click.option("--encoding", help="The encoding of --prompts. Default: the recipe's data.encoding.")
+@click.option("--delimiter", help="The column separator of a csv --prompts. Default: the recipe's data.delimiter.")
+@click.option("--overwrite", is_flag=True, help="Replace --output if it exists.")
+@click.option(
+    "--spreadsheet-safe", is_flag=True, help="Put ' before csv cells that spreadsheets would run as formulas."
+)
 @click.option(
     "--length", type=click.IntRange(1), default=100, show_default=True, help="The maximum number of new tokens."
 )
@@ -354,15 +375,31 @@ def predict(
     "--beams", type=click.IntRange(1), default=1, show_default=True, help="The number of beams of beam search."
 )
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the sampling.")
-def generate(run: Path, **options: Any) -> None:
-    """Continue a prompt with the language model of RUN, under a control code if it knows any.
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="The seed of the sampling. Each row of --prompts has the next one.",
+)
+def generate(run: Path, prompt: str | None, **options: Any) -> None:
+    """Continue a prompt, or each prompt of a file, with the language model of RUN.
 
-    It takes the most probable token each time, unless --temperature, --top-k or --top-p asks for samples.
+    It writes under a control code, if it knows any, and takes the most probable token each time, unless --temperature,
+    --top-k or --top-p asks for samples.
     """
+    names = ("source", "target", "column", "encoding", "delimiter", "overwrite", "spreadsheet_safe")
+    of_a_file = {name: options.pop(name) for name in names}
+    if any(of_a_file.values()):
+        from toolkit.commands.generate_file import generate_file
+
+        if prompt is not None:
+            raise UserError("--prompts: cannot be combined with --prompt")
+        generate_file(_run_folder(run), console(), **of_a_file, **options)
+        return
     from toolkit.commands.generate import generate_text
 
-    generate_text(_run_folder(run), console(), **options)
+    generate_text(_run_folder(run), console(), prompt=prompt or "", **options)
 
 
 @toolkit.command()
