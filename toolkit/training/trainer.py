@@ -240,8 +240,8 @@ class Finetuner(Trainer):
         self.progress.update(
             self.state.global_step,
             loss=self.step_loss,
-            lr=self.step_learning_rate,
             **{f"best {self.save_best}": self.best.best_value},
+            lr=self.step_learning_rate,
         )
 
     def show_evaluation(self, losses: list[float], metrics: dict[str, float], best: bool) -> None:
