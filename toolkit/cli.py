@@ -198,7 +198,11 @@ def finetune(
     processes: int | None,
     gpus: str | None,
 ) -> int:
-    """Check the port against the reference, then train as RECIPE says."""
+    """Check the port against the reference, then train as RECIPE says.
+
+    The results are in the recipe's train.output_dir, by default in runs/ under the name of the recipe. The same command
+    resumes an interrupted run; `toolkit finish` ends it with its best weights so far.
+    """
     from toolkit.recipe.load import load_recipe
 
     if skip_parity is not None and not skip_parity.strip():
@@ -423,7 +427,11 @@ def report(run: Path, output: Path | None) -> None:
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(["hf", "paddle", "onnx"]), required=True, help="What to export for."
+    "--format",
+    "form",
+    type=click.Choice(["hf", "paddle", "onnx"]),
+    required=True,
+    help="hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime.",
 )
 @click.option(
     "--output",
@@ -435,8 +443,7 @@ def report(run: Path, output: Path | None) -> None:
 def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     """Export the best model of RUN, if the export gives the port's logits.
 
-    hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime.
-    export.json lists the inputs, the outputs and the distance from the port.
+    export.json beside the export lists the inputs, the outputs and the distance from the port.
     """
     from toolkit.commands.export.export import export_run
 
@@ -448,7 +455,7 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", metavar="BRANCH", help="The branch to push to, created if missing. Default: main.")
-@click.option("--message", help="The commit message.")
+@click.option("--message", help="The message of the commit on the hub. Default: Add and RUN's name.")
 @click.option("--with-report", is_flag=True, help="Also upload report.html and the parity report. They quote the data.")
 @click.option("--despite-skipped-parity", is_flag=True, help="Push a run whose gate was skipped. Its card says so.")
 def push(run: Path, repository: str, **options: Any) -> None:
