@@ -63,6 +63,7 @@ NOT_COMPUTED = {
     "train.eval_steps": "when is evaluated",
     "train.early_stopping_patience": "when training ends",
     "train.save_best": "which weights are kept",
+    "train.baseline": "what simple methods reach beside the model",
 }
 SECTIONS = {"model": Model, "train": Train, "runtime": Runtime, "parity": Parity}
 

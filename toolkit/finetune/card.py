@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import families
 from toolkit.files.whole import write_text
+from toolkit.finetune.baselines import compared
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
@@ -90,7 +91,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         f"# {markdown(folder.name)}\n",
         _what(recipe, task, results),
         "## Results\n",
-        _results(results),
+        _results(results, run.task.LOWER_IS_BETTER),
         "## Data\n",
         _data(recipe, task, run.label_names, results),
         "## Parity with the reference\n",
@@ -200,19 +201,20 @@ def _commit(recipe: Recipe, section: str) -> str:
     return f" at commit {markdown_code(commit)}" if commit else ""
 
 
-def _results(results: dict[str, Any]) -> str:
+def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> str:
     splits = [name for name in ("validation", "test") if name in results]
     names = list(dict.fromkeys(name for split in splits for name in results[split]))
     lines = [f"| split | {' | '.join(map(markdown, names))} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
     lines += [f"| {split} | {' | '.join(_metric(name, results[split]) for name in names)} |" for split in splits]
     best = results["best"]
-    known = [
-        f"{markdown(name)} {value:.1f} on {split}"
-        for split, numbers in results.get("baseline", {}).items()
-        for name, value in numbers.items()
-        if name not in COUNTS
+    lines += [
+        f"| {split}, {markdown(method)} | {' | '.join(_metric(name, numbers[split]) for name in names)} |"
+        for method, numbers in results.get("baselines", {}).items()
+        for split in splits
+        if split in numbers
     ]
-    baseline = f" Without a model, the baseline reaches {', '.join(known)}." if known else ""
+    line = compared(results, lower_is_better)
+    baseline = f" Beside a simple method: {markdown(line)}." if line else ""
     return (
         "\n".join(lines)
         + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.{baseline}\n"

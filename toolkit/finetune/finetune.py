@@ -3,7 +3,7 @@
 Nothing but the ledger and the gate's report is written before the gate has passed. After that the run folder fills up:
 
     recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
-    identity.json     the SHA-256s of its data, tokenizer and first weights
+    identity.json     the SHA-256s of its data, tokenizer and first weights; the run that it continues
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
@@ -214,7 +214,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         raise
     finally:
         trainer.tracker.close(exit_status)
-    show_results(results, folder, console)
+    show_results(results, folder, console, job.task.LOWER_IS_BETTER)
     next_command = job.task.DESCRIPTION.command(folder)
     console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
     return folder

@@ -15,15 +15,16 @@ from toolkit.files import strict_json, whole
 from toolkit.files.whole import write_text
 from toolkit.finetune.adapter_file import ADAPTER, write_adapter
 from toolkit.finetune.assembly import Assembled
+from toolkit.finetune.baselines import compared, overfitted
 from toolkit.finetune.card import write_card
 from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
+from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
-from toolkit.terminal.progress import format_number
 
 if TYPE_CHECKING:
     from toolkit.tasks.interface import Prepared
@@ -81,7 +82,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
             "schedule": asdict(trainer.schedule),
         },
         "examples": prepared.sizes,
-        **({"baseline": prepared.baseline} if prepared.baseline else {}),
+        **_baselines(recipe, job, trainer.console),
         **_class_weights(prepared),
         "parameters": job.parameters,
         "hardware": runtime.hardware(),
@@ -101,6 +102,15 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
         interruption.settle(0)
     trainer.checkpoints.remove()
     return results
+
+
+def _baselines(recipe: Recipe, job: Assembled, console: Console) -> dict[str, Any]:
+    """Results of simple methods on the run's own splits; empty if ``train.baseline`` is false."""
+    if not recipe.train.baseline:
+        return {}
+    with console.status("measuring the baselines"):
+        found = job.task.baselines(recipe, job.tokenizer, job.splits, job.prepared)
+    return {"baselines": found}
 
 
 def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
@@ -150,16 +160,17 @@ def _figure(name: str, numbers: Mapping[str, float]) -> str:
     return f"{numbers[name]:,.0f}" if name in COUNTS else f"{numbers[name]:.4f}"
 
 
-def show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
-    """A table of the best model's numbers, and what to do with it."""
+def show_results(results: dict[str, Any], folder: Path, console: Console, lower_is_better: Mapping[str, bool]) -> None:
+    """A table of the best model's numbers and the baselines', and what to do with it."""
     splits = [name for name in ("validation", "test") if name in results]
     best, done = results["best"], results["training"]
     if done["finished_early"]:
         console.print(f"finished early at step {done['steps']} of {done['schedule']['max_steps']}", highlight=False)
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
     console.print(metrics_table({split: results[split] for split in splits}))
-    for split, numbers in results.get("baseline", {}).items():
-        listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if name not in COUNTS)
-        console.print(f"baseline on {split}: {listed}", highlight=False)
+    if line := compared(results, lower_is_better):
+        console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
+    if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
+        console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"trained {done['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)

@@ -292,6 +292,7 @@ class Train(Section):
     early_stopping_patience: Positive | None = None
     class_weights: ClassWeights = None
     save_best: str | None = None
+    baseline: bool = True
 
 
 class Parity(Section):

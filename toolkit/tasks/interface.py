@@ -101,6 +101,16 @@ class Task(Protocol):
             results: the content of ``metrics.json``.
         """
 
+    def baselines(
+        self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        """Return simple method -> split -> metric -> value: what training should be better than.
+
+        Args:
+            splits: of :meth:`load_splits`.
+            prepared: what :meth:`prepare` made of them.
+        """
+
     def write_artifacts(self, run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
         """Write the task's own files into a finished run's folder (``run.folder``); ``trainer`` can still measure."""
 
@@ -133,7 +143,6 @@ class Prepared:
             all the rest.
         offsets: whether the task uses the character span of each token, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
-        baseline: split -> metric -> its value without a model (from token frequencies, say), to compare with.
         class_weights: float32, the weight of each label in the training loss; None for equal weights.
     """
 
@@ -145,7 +154,6 @@ class Prepared:
     notes: Callable[[], Sequence[str]] = tuple
     offsets: bool = False
     truncated: dict[str, int] = field(default_factory=dict)
-    baseline: dict[str, dict[str, float]] = field(default_factory=dict)
     class_weights: np.ndarray | None = None
 
     @property

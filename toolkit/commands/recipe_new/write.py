@@ -77,5 +77,6 @@ def training(steps: Steps, learning_rate: float, save_best: str, others: str, de
         ("eval_steps", steps.eval_steps, "steps between evaluations; null: after each epoch"),
         ("early_stopping_patience", None, "stop after this many evaluations without improvement; null: never"),
         ("save_best", save_best, f"selects the checkpoint to keep: {others} on validation"),
+        ("baseline", True, "also measure simple methods on the same splits"),
     ]
     return section("train", lines)

@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element
 from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
+from toolkit.finetune.baselines import compared
 from toolkit.finetune.card import ended
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
@@ -68,7 +69,7 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
         _header(recipe, folder, results, name, above),
         element(
             "main",
-            *_numbers(results),
+            *_numbers(results, task_of(recipe).LOWER_IS_BETTER),
             *curves(read_metrics(folder / "metrics.jsonl"), results["best"]["step"]),
             *_task(recipe, folder, results, above),
         ),
@@ -108,24 +109,26 @@ def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
         yield element("p", element("span", word, class_="verdict"), said)
 
 
-def _numbers(results: Mapping[str, Any]) -> Iterator[Element]:
-    """Metrics of each split, beside those reached without a model."""
+def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> Iterator[Element]:
+    """Metrics of each split, beside those of simple methods."""
     splits = [split for split in SPLITS if split in results]
-    baseline = results.get("baseline", {})
-    known = [split for split in splits if split in baseline]
+    measured = results.get("baselines", {})
+    known = [(method, split) for method in measured for split in splits[:1] if split in measured[method]]
     rows = [
         (
             metric,
             *(_figure(metric, results[split]) for split in splits),
-            *(_figure(metric, baseline[split]) for split in known),
+            *(_figure(metric, measured[method][split]) for method, split in known),
         )
         for metric in dict.fromkeys(metric for split in splits for metric in results[split])
     ]
     best = results["best"]
     yield element("h2", "Results")
     caption = f"Of the weights of step {best['step']:,}, the best validation {best['metric']}"
-    titles = ("metric", *splits, *(f"{split} without a model" for split in known))
+    titles = ("metric", *splits, *(f"{split}: {method}" for method, split in known))
     yield element("div", table(titles, rows, caption, "numbers headline"), class_="wide")
+    if line := compared(results, lower_is_better):
+        yield element("p", f"Beside a simple method: {line}.")
 
 
 def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Element]:

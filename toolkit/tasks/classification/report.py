@@ -29,6 +29,8 @@ MEANING = (
     "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
     "share of the row: blue where the model is right, orange where it is wrong."
 )
+#: Bins of probability.
+BINS = 10
 #: Shades of a cell.
 SHADES = 8
 #: Most characters of a label in a column's head.
@@ -43,6 +45,7 @@ class LabelOutcome:
         names: the labels, in the order of their ids.
         label, predicted: the id of each text's label, and of the one that was predicted.
         tokens: how many the model read of each text.
+        probability: that of each text's predicted label.
         mistakes: probability, row and the rest of the most confident mistakes, surest first.
     """
 
@@ -50,6 +53,7 @@ class LabelOutcome:
     label: list[int] = field(default_factory=list)
     predicted: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    probability: list[float] = field(default_factory=list)
     mistakes: list[tuple[float, int, dict[str, str]]] = field(default_factory=list)
 
 
@@ -74,6 +78,7 @@ def sections(predictions: Path) -> Iterator[Element]:
     matrix = confusion(label, predicted, len(found.names))
     yield from _matrix(found.names, matrix)
     yield from _per_label(found.names, label, predicted)
+    yield from _calibration(np.asarray(found.probability), label == predicted)
     yield from _mistakes(found)
     yield from right_by_length(
         found.tokens, label == predicted, "accuracy", "Texts by the number of tokens that the model read"
@@ -94,6 +99,7 @@ def read_outcome(predictions: Path) -> LabelOutcome:
             outcome.predicted.append(ids[row["predicted_label"]])
             outcome.tokens.append(int(row["tokens"]))
             probability = float(row["probability"])
+            outcome.probability.append(probability)
             if row["label"] != row["predicted_label"]:
                 kept = {column: row[column] for column in ("text", "label", "predicted_label")}
                 kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
@@ -109,6 +115,43 @@ def read_outcome(predictions: Path) -> LabelOutcome:
 def labels_of(row: Iterable[str]) -> list[str]:
     """Return the labels, by the columns of a row."""
     return [column.removeprefix(PROBABILITY_OF) for column in row if column.startswith(PROBABILITY_OF)]
+
+
+def expected_calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """Return the mean distance of probability and accuracy over :data:`BINS` equal bins of probability, each weighted
+    by its texts (Guo et al. 2017, section 2).
+
+    Args:
+        probability: (N,) of the predicted labels.
+        right: (N,) whether each is the text's.
+    """
+    places = np.minimum((probability * BINS).astype(int), BINS - 1)
+    apart = [abs(probability[places == one].sum() - right[places == one].sum()) for one in range(BINS)]
+    return float(sum(apart) / len(probability))
+
+
+def _calibration(probability: np.ndarray, right: np.ndarray) -> Iterator[Element]:
+    """Show whether the probabilities can be believed."""
+    places = np.minimum((probability * BINS).astype(int), BINS - 1)
+    rows = [
+        (
+            f"{one / BINS:.1f} to {(one + 1) / BINS:.1f}",
+            f"{chosen.sum():,}",
+            share(float(probability[chosen].mean()), f"{probability[chosen].mean():.3f}"),
+            share(float(right[chosen].mean()), f"{right[chosen].mean():.3f}"),
+        )
+        for one in range(BINS)
+        if (chosen := places == one).any()
+    ]
+    error = expected_calibration_error(probability, right)
+    yield element("h2", "How sure the model is", id="calibration")
+    said = (
+        f"The mean probability is {probability.mean():.3f}, the accuracy {right.mean():.3f}. Their distance within the "
+        f"bins below, the expected calibration error, is {error:.3f}; at 0 each probability can be believed."
+    )
+    yield element("p", said, class_="soft")
+    titles = ("probability", "texts", "mean probability", "accuracy")
+    yield table(titles, rows, "Texts by the probability of their predicted label")
 
 
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:

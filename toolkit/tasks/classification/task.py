@@ -241,6 +241,15 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
     return sections(predictions)
 
 
+def baselines(
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+) -> dict[str, dict[str, dict[str, float]]]:
+    """See :func:`.baselines.measured`."""
+    from toolkit.tasks.classification.baselines import measured
+
+    return measured(recipe, splits)
+
+
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
     """Nothing beside the model and its metrics."""
 

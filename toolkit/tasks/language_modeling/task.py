@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import datasets
     from rich.console import Console
 
+    from models.port.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
@@ -193,7 +194,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
     Raises:
         UserError: a control code is not one token of the vocabulary, or a split has no text under it.
     """
-    from toolkit.tasks.language_modeling.documents import Blocks, streams, unigram_perplexity
+    from toolkit.tasks.language_modeling.documents import Blocks, streams
 
     under_codes = has_control_codes(recipe.model.name)
     if recipe.data.max_length < 2:
@@ -209,13 +210,8 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
             raise recipe.error("data.dataset", f"the {split} split has no text{under}")
         blocks[split] = Blocks(found, ids, recipe.data.max_length, tokenizer.pad_token_id, length)
     sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
-    others = {split: rows for split, rows in blocks.items() if split != "train"}
-    baseline = {split: unigram_perplexity(blocks["train"], rows, tokenizer.vocab_size)
-                for split, rows in others.items()}  # fmt: skip
     unknown = np.mean([np.mean(blocks["train"].stream(code) == tokenizer.unk_token_id) for code in codes])
-    notes = [f"tokens by frequency alone: perplexity {baseline['validation']:.1f} on validation"]
-    if unknown > 0.001:
-        notes.append(f"{unknown:.1%} of the training tokens are unknown to the tokenizer")
+    notes = [f"{unknown:.1%} of the training tokens are unknown to the tokenizer"] if unknown > 0.001 else []
     kinds = [f"{len(codes)} {'control codes' if under_codes else 'groups'}"] if codes != [NO_GROUP] else []
     packed = f"{sizes} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on)"
     return Prepared(
@@ -224,7 +220,6 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
         test=blocks.get("test"),
         summary=", ".join([packed, *kinds]),
         notes=lambda: notes,
-        baseline={split: {"perplexity": value} for split, value in baseline.items()},
     )
 
 
@@ -322,6 +317,29 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
     from toolkit.tasks.language_modeling.report import sections
 
     return sections(folder, predictions, results)
+
+
+def baselines(
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the perplexities of token frequencies and of trigrams, both counted in the training blocks."""
+    from toolkit.tasks.language_modeling.documents import unigram_perplexity
+    from toolkit.tasks.language_modeling.ngrams import perplexity
+
+    train = prepared.train
+    size = tokenizer.vocab_size
+    others = {"validation": prepared.validation, "test": prepared.test}
+    kept = {split: rows for split, rows in others.items() if rows is not None}
+    counted = train.input_ids.astype(np.int64), train.lengths
+    return {
+        "token frequencies": {
+            split: {"perplexity": unigram_perplexity(train, rows, size)} for split, rows in kept.items()
+        },
+        "trigrams (Kneser-Ney)": {
+            split: {"perplexity": perplexity(counted, (rows.input_ids.astype(np.int64), rows.lengths), size)}
+            for split, rows in kept.items()
+        },
+    }
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:

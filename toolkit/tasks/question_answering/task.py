@@ -95,7 +95,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     Raises:
         UserError: a question that leaves its context no room.
     """
-    from toolkit.tasks.question_answering.preparation import baseline_of, make_windows, notes_of
+    from toolkit.tasks.question_answering.preparation import make_windows, notes_of
 
     windows = {
         name: make_windows(recipe, tokenizer, [squad.example(row, name) for row in rows], name, length)
@@ -103,7 +103,6 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     }
     sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
     count = sum(len(rows) for rows in windows.values())
-    baseline = {name: baseline_of(rows) for name, rows in windows.items() if name != "train"}
     return Prepared(
         train=windows["train"],
         validation=windows["validation"],
@@ -111,7 +110,6 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
         offsets=True,
         notes=lambda: [note for name, rows in windows.items() for note in notes_of(name, rows)],
-        baseline=baseline,
     )
 
 
@@ -197,6 +195,17 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
     from toolkit.tasks.question_answering.report import sections
 
     return sections(predictions)
+
+
+def baselines(
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the scores of :func:`.scoring.guess`, which answers without a model."""
+    from toolkit.tasks.question_answering.preparation import baseline_of
+
+    windows = {"validation": prepared.validation, "test": prepared.test}
+    found = {split: baseline_of(rows) for split, rows in windows.items() if rows is not None}
+    return {"longest name of the likeliest sentence": found}
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:

@@ -1,0 +1,153 @@
+"""Simple methods beside a model: what they reach, and what is said of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+
+from toolkit.finetune.baselines import compared, overfitted
+from toolkit.tasks.classification import baselines
+from toolkit.tasks.classification.baselines import TFIDF, measured
+from toolkit.tasks.classification.report import expected_calibration_error
+from toolkit.tasks.classification.task import LOWER_IS_BETTER
+from toolkit.tasks.language_modeling.ngrams import KneserNey, perplexity
+
+WORDS = ["red", "green", "blue"]
+
+
+def recipe(problem: str, columns: int = 1) -> Any:
+    return SimpleNamespace(data=SimpleNamespace(problem_type=problem, text_columns=["text"] * columns))
+
+
+def splits(kind: Any, texts: list[str], labels: list[Any], others: list[str], true: list[Any]) -> DatasetDict:
+    features = Features({"text": Value("string"), "label": kind})
+    rows = {"train": (texts, labels), "validation": (others, true)}
+    return DatasetDict(
+        {name: Dataset.from_dict({"text": a, "label": b}, features=features) for name, (a, b) in rows.items()}
+    )
+
+
+def test_one_label_of_a_text():
+    texts = [f"number {n} is {WORDS[n % 3]} today" for n in range(30)] + ["number 30 is red today"] * 6
+    labels = [n % 3 for n in range(30)] + [0] * 6
+    data = splits(ClassLabel(names=WORDS), texts, labels, ["a red car", "a green car", "a blue one"], [0, 1, 2])
+    found = measured(recipe("single_label"), data)
+    assert found[TFIDF]["validation"]["accuracy"] == 1
+    assert found["most common label"]["validation"]["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_a_label_that_training_lacks_is_never_given():
+    data = splits(ClassLabel(names=WORDS), ["a red", "a green", "red", "green"], [0, 1, 0, 1], ["blue", "red"], [2, 0])
+    assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 0.5
+
+
+def test_several_labels_of_a_text():
+    texts = [" ".join(word for bit, word in enumerate(WORDS) if n >> bit & 1) or "none" for n in range(8)] * 4
+    labels = [[bit for bit in range(3) if n >> bit & 1] + [3] for n in range(8)] * 4  # the last of every text
+    data = splits(Sequence(ClassLabel(names=[*WORDS, "all"])), texts, labels, texts[:8], labels[:8])
+    found = measured(recipe("multi_label"), data)
+    assert found[TFIDF]["validation"]["subset_accuracy"] == 1
+    assert found["most common labels"]["validation"]["micro_f1"] < 0.7
+
+
+def test_a_number_of_two_texts_that_share_words():
+    rng = np.random.default_rng(0)
+    words = [f"w{n:03}" for n in range(300)]
+    texts, numbers = [], []
+    for shared in rng.integers(0, 6, 300):
+        first, second = rng.choice(words, 5, replace=False), rng.choice(words, 5, replace=False)
+        texts.append(f"{' '.join(first)}\n{' '.join([*first[:shared], *second[shared:]])}")
+        numbers.append(float(shared))
+    data = splits(Value("float32"), texts[:200], numbers[:200], texts[200:], numbers[200:])
+    found = measured(recipe("regression", 2), data)
+    assert found[TFIDF]["validation"]["pearson"] > 0.9
+    assert found["mean"]["validation"]["mse"] > 10 * found[TFIDF]["validation"]["mse"]
+
+
+def test_of_much_text_a_part_is_enough(monkeypatch):
+    texts = [f"{WORDS[n % 3]} and more" for n in range(300)]
+    data = splits(ClassLabel(names=WORDS), texts, [n % 3 for n in range(300)], WORDS, [0, 1, 2])
+    monkeypatch.setattr(baselines, "MOST_CHARACTERS", 1000)
+    assert len(baselines._of_at_most(data["train"], 1000)) < 80
+    assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
+
+
+# -- language models --------------------------------------------------------------------------------------------------
+
+
+def test_the_probabilities_after_any_context_sum_to_one():
+    rng, size = np.random.default_rng(0), 7
+    rows, lengths = rng.integers(0, size, (20, 9)) ** 2 % size, rng.integers(3, 10, 20)
+    model = KneserNey(rows, lengths, size)
+    every = np.stack(np.meshgrid(*[np.arange(size)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    found = np.exp(-model.surprise(every, np.full(len(every), 3))).reshape(-1, 2)
+    np.testing.assert_allclose(found[:, 1].reshape(size, size, size).sum(-1), 1, rtol=1e-12)
+    np.testing.assert_allclose(found[:, 0].reshape(size, size, size)[:, :, 0].sum(-1), 1, rtol=1e-12)
+
+
+def test_a_row_that_was_seen_is_no_surprise_and_padding_does_not_count():
+    row = np.arange(2, 12)
+    rows, lengths = np.tile(row, (50, 1)), np.full(50, 10)
+    assert perplexity((rows, lengths), (row[None], np.array([10])), 20) < 1.1
+    short = perplexity((rows, lengths), (row[None], np.array([4])), 20)
+    junk = np.where(np.arange(10) < 4, row, 1)[None]
+    assert perplexity((rows, lengths), (junk, np.array([4])), 20) == short
+    assert perplexity((rows, lengths), (junk, np.array([10])), 20) > 2
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+BETTER, AS_GOOD = (f": the simpler method is {word} here" for word in ("better", "as good"))
+
+
+def results(own: dict[str, float], other: dict[str, float], metric: str, split: str = "test") -> dict[str, Any]:
+    return {"validation": {}, split: own, "best": {"metric": metric}, "baselines": {"guess": {split: other}}}
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "metric", "said"),
+    [
+        ({"accuracy": 0.82}, {"accuracy": 0.88}, "accuracy", f"test accuracy 0.82; guess 0.88{BETTER}"),
+        ({"accuracy": 0.9}, {"accuracy": 0.88}, "accuracy", "test accuracy 0.9; guess 0.88"),
+        ({"accuracy": 0.9}, {"accuracy": 0.9}, "accuracy", f"test accuracy 0.9; guess 0.9{AS_GOOD}"),
+        ({"mse": 0.5}, {"mse": 0.4}, "mse", f"test mse 0.5; guess 0.4{BETTER}"),
+        ({"loss": 1.0, "accuracy": 0.9}, {"accuracy": 0.8}, "loss", "test accuracy 0.9; guess 0.8"),
+        ({"pearson": None, "mse": 0.5}, {"pearson": 0.0, "mse": 0.6}, "pearson", "test mse 0.5; guess 0.6"),
+        ({"loss": 1.0}, {"accuracy": 0.8}, "loss", ""),
+    ],
+)  # fmt: skip
+def test_a_line_says_which_is_better(own, other, metric, said):
+    assert compared(results(own, other, metric), LOWER_IS_BETTER) == said
+
+
+def test_without_a_test_split_or_a_baseline():
+    without = results({"accuracy": 0.82}, {"accuracy": 0.88}, "accuracy", "validation")
+    assert compared(without, LOWER_IS_BETTER).startswith("validation accuracy 0.82")
+    assert compared({**without, "baselines": {}}, LOWER_IS_BETTER) == ""
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "said"),
+    [
+        ([0.6, 0.5, 0.9], {"step": 3, "metric": "accuracy"}, "the validation loss was 0.5 at step 2, and is 0.9"),
+        ([0.6, 0.5, 0.54], {"step": 3, "metric": "accuracy"}, ""),
+        ([0.6, 0.5, 0.9], {"step": 2, "metric": "accuracy"}, ""),
+        ([0.6, 0.5, 0.9], {"step": 3, "metric": "loss"}, ""),
+        ([], {"step": 3, "metric": "accuracy"}, ""),
+    ],
+)  # fmt: skip
+def test_a_loss_that_rises_while_accuracy_is_taken_is_told(losses, best, said):
+    rows = [{"split": "validation", "step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    rows.append({"split": "train", "step": 1, "loss": 0.001})
+    assert overfitted(rows, best)[: len(said) or None] == said
+
+
+def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
+    probability, right = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.65]), np.array([1, 1, 0, 0, 1, 0], bool)
+    assert expected_calibration_error(probability, right) == pytest.approx((4 * 0.45 + 0.45 + 0.65) / 6)
+    assert expected_calibration_error(np.ones(4), np.ones(4, bool)) == 0
