@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from toolkit import cli
@@ -22,6 +24,21 @@ def run(command_line, monkeypatch):
     """Run `toolkit ARGUMENTS` in this process; gives exit status, stdout, stderr."""
     monkeypatch.chdir(ROOT)
     return command_line
+
+
+def every_command(command: click.Command, name: str = "toolkit") -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    for known, inner in getattr(command, "commands", {}).items():
+        yield from every_command(inner, f"{name} {known}")
+
+
+def test_the_help_of_every_command_and_option_says_something():
+    for name, command in every_command(cli.toolkit):
+        assert len((command.help or "").split()) >= 4, name
+        for option in command.params:
+            if isinstance(option, click.Option):
+                said = option.help or ""
+                assert len(said.split()) >= 4 and said.endswith("."), f"{name} {option.opts[0]}: {said}"
 
 
 def test_help_imports_nothing_heavy():
@@ -314,7 +331,7 @@ def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("toolkit fi", ["plain,finetune"]),
+        ("toolkit fi", ["plain,finetune", "plain,finish"]),
         ("toolkit recipe ch", ["plain,check"]),
         ("toolkit parity mu", ["plain,mutants"]),
         ("toolkit parity --model re", ["plain,reformer"]),

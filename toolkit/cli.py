@@ -27,7 +27,7 @@ from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
-COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
+COMPUTING = ("finetune", "finish", "evaluate", "predict", "generate", "export")
 KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -179,6 +179,13 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.argument("recipe", type=click.Path(path_type=Path))
 @OVERRIDES
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate. The run records this reason.")
+@click.option(
+    "--continue",
+    "continued",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Begin with the weights and the tokenizer of RUN, finished or interrupted, in a new run folder.",
+)
 @click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on this machine's CPUs.")
 @click.option("--gpus", metavar="0,1", help="Train with one process on each of these GPUs.")
@@ -186,16 +193,31 @@ def finetune(
     recipe: Path,
     overrides: tuple[str, ...],
     skip_parity: str | None,
+    continued: Path | None,
     new: bool,
     processes: int | None,
     gpus: str | None,
 ) -> int:
-    """Check the port against the reference, then train as RECIPE says."""
+    """Check the port against the reference, then train as RECIPE says.
+
+    The results are in the recipe's train.output_dir, by default in runs/ under the name of the recipe. The same command
+    resumes an interrupted run; `toolkit finish` ends it with its best weights so far.
+    """
     from toolkit.recipe.load import load_recipe
 
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
     checked = load_recipe(recipe, overrides)
+    if continued is not None:
+        from toolkit.finetune.continued import continue_from, note_of
+        from toolkit.machine import runtime
+
+        settings, facts = continue_from(checked, _run_folder(continued), console())
+        overrides = (*overrides, *settings)
+        checked = load_recipe(recipe, overrides)
+        checked.found.continues.update(facts)
+        checked.found.note(note_of(facts))
+        new = new or runtime.processes() == 1
     if new:
         checked = _in_next_folder(checked)
     if processes is not None or gpus is not None:
@@ -212,6 +234,20 @@ def finetune(
 
     run(checked, skip_parity, console())
     return 0
+
+
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def finish(run: Path) -> None:
+    """End the interrupted run RUN with its best weights so far. Nothing trains.
+
+    It measures and saves the model of the best validation so far, or the newest one if there was no validation yet, as
+    a run does at its end. To train on instead: toolkit finetune RUN/recipe.yaml.
+    """
+    with collector.paused():
+        from toolkit.finetune.finish_early import finish_early
+
+    finish_early(_run_folder(run), console())
 
 
 for command in (*COMMANDS, bench):
@@ -298,7 +334,28 @@ def predict(
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--control", metavar="CODE", help="The control code of the text. Default: the first of RUN.")
-@click.option("--prompt", default="", help="The text to continue.")
+@click.option("--prompt", help="The text to continue.")
+@click.option(
+    "--prompts",
+    "source",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=f"Continue the prompt in each row of {KINDS}. Needs --output.",
+)
+@click.option(
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to write the rows of --prompts to, with a column generated_text.",
+)
+@click.option("--prompt-column", "column", help="The column of the prompts. Default: prompt.")
+@click.option("--encoding", help="The encoding of --prompts. Default: the recipe's data.encoding.")
+@click.option("--delimiter", help="The column separator of a csv --prompts. Default: the recipe's data.delimiter.")
+@click.option("--overwrite", is_flag=True, help="Replace --output if it exists.")
+@click.option(
+    "--spreadsheet-safe", is_flag=True, help="Put ' before csv cells that spreadsheets would run as formulas."
+)
 @click.option(
     "--length", type=click.IntRange(1), default=100, show_default=True, help="The maximum number of new tokens."
 )
@@ -322,15 +379,31 @@ def predict(
     "--beams", type=click.IntRange(1), default=1, show_default=True, help="The number of beams of beam search."
 )
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the sampling.")
-def generate(run: Path, **options: Any) -> None:
-    """Continue a prompt with the language model of RUN, under a control code if it knows any.
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="The seed of the sampling. Each row of --prompts has the next one.",
+)
+def generate(run: Path, prompt: str | None, **options: Any) -> None:
+    """Continue a prompt, or each prompt of a file, with the language model of RUN.
 
-    It takes the most probable token each time, unless --temperature, --top-k or --top-p asks for samples.
+    It writes under a control code, if it knows any, and takes the most probable token each time, unless --temperature,
+    --top-k or --top-p asks for samples.
     """
+    names = ("source", "target", "column", "encoding", "delimiter", "overwrite", "spreadsheet_safe")
+    of_a_file = {name: options.pop(name) for name in names}
+    if any(of_a_file.values()):
+        from toolkit.commands.generate_file import generate_file
+
+        if prompt is not None:
+            raise UserError("--prompts: cannot be combined with --prompt")
+        generate_file(_run_folder(run), console(), **of_a_file, **options)
+        return
     from toolkit.commands.generate import generate_text
 
-    generate_text(_run_folder(run), console(), **options)
+    generate_text(_run_folder(run), console(), prompt=prompt or "", **options)
 
 
 @toolkit.command()
@@ -354,7 +427,11 @@ def report(run: Path, output: Path | None) -> None:
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(["hf", "paddle", "onnx"]), required=True, help="What to export for."
+    "--format",
+    "form",
+    type=click.Choice(["hf", "paddle", "onnx"]),
+    required=True,
+    help="hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime.",
 )
 @click.option(
     "--output",
@@ -366,8 +443,7 @@ def report(run: Path, output: Path | None) -> None:
 def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     """Export the best model of RUN, if the export gives the port's logits.
 
-    hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime.
-    export.json lists the inputs, the outputs and the distance from the port.
+    export.json beside the export lists the inputs, the outputs and the distance from the port.
     """
     from toolkit.commands.export.export import export_run
 
@@ -379,7 +455,7 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", metavar="BRANCH", help="The branch to push to, created if missing. Default: main.")
-@click.option("--message", help="The commit message.")
+@click.option("--message", help="The message of the commit on the hub. Default: Add and RUN's name.")
 @click.option("--with-report", is_flag=True, help="Also upload report.html and the parity report. They quote the data.")
 @click.option("--despite-skipped-parity", is_flag=True, help="Push a run whose gate was skipped. Its card says so.")
 def push(run: Path, repository: str, **options: Any) -> None:

@@ -61,7 +61,7 @@ def test_an_unfinished_run_says_how_to_go_on(run, tmp_path):  # noqa: F811
     shutil.copytree(run, folder)
     (folder / "metrics.json").unlink()
     for command in (lambda: evaluate(folder, console()), lambda: predict(folder, console(), texts=["x"])):
-        with pytest.raises(UserError, match=r"has not finished; resume it: toolkit finetune .*recipe\.yaml"):
+        with pytest.raises(UserError, match=r"resume it: toolkit finetune .*recipe\.yaml, or .*: toolkit finish "):
             command()
 
 

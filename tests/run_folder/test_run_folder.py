@@ -208,7 +208,8 @@ def test_a_finished_folder_names_new_and_how_to_evaluate(recipe):
     folder = finished(recipe.output_dir, recipe)
     with pytest.raises(UserError) as refused, occupied(recipe):
         raise AssertionError("a finished run begins anew")
-    assert f"(toolkit evaluate {folder}); to train again, add --new, which takes {folder}-2 or" in str(refused.value)
+    ways = f"to train it further, add --continue {folder}; to train again, add --new, which takes {folder}-2 or"
+    assert f"(toolkit evaluate {folder}); {ways}" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import families
-from toolkit.commands.predict import MEND, load_run
+from toolkit.commands.predict import MEND, load_run, read_recipe
 from toolkit.errors import UserError
 from toolkit.recipe.yaml_source import suggest
 from toolkit.run_folder.read import read_json, reading
+from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
 from toolkit.tasks.language_modeling.task import PERPLEXITY_OF, has_control_codes
@@ -19,6 +20,8 @@ UNKNOWN_CHARACTER = "\ufffd"
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from toolkit.recipe.recipe import Recipe
 
 
 def trained_codes(run: Run) -> list[str]:
@@ -32,28 +35,36 @@ def trained_codes(run: Run) -> list[str]:
     return known
 
 
-def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> list[int]:
-    """Return the tokens to continue: the control code, if the model knows any, and the prompt.
+def control_token(run: Run, control: str | None) -> list[int]:
+    """Return the token of a control code, which begins each text; none for a model without control codes.
 
     Raises:
-        UserError: no such control code, nothing to continue, or more tokens than the model has positions.
+        UserError: the model has no such code.
     """
     if control is None:
-        tokens = run.tokenizer.encode(prompt)
-        if not tokens:
-            raise UserError("--prompt: missing; without control codes the model needs a text to go on from")
-        _check_room(run, f"a prompt of {len(tokens)} tokens", len(tokens), length)
-        return tokens
+        return []
     try:
-        tokens = [run.tokenizer.control_code(control), *run.tokenizer.encode(prompt)]
+        return [run.tokenizer.control_code(control)]
     except ValueError as problem:
         if control in (known := trained_codes(run)):
             files = f"{run.folder / 'model'}: merges.txt or vocab.json is damaged"
             raise UserError(f"{files} ({problem}, and the run was trained with it); {MEND}") from None
         trained = f"the run was trained with {', '.join(known)}{suggest(control, known)}"
         raise UserError(f"--control: {problem}; {trained}") from None
-    _check_room(run, f"the control code, a prompt of {len(tokens) - 1} tokens", len(tokens), length)
-    return tokens
+
+
+def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> list[int]:
+    """Return the tokens to continue: the control code, if the model knows any, and the prompt.
+
+    Raises:
+        UserError: no such control code, nothing to continue, or more tokens than the model has positions.
+    """
+    code, tokens = control_token(run, control), run.tokenizer.encode(prompt)
+    if not code and not tokens:
+        raise UserError("--prompt: missing; without control codes the model needs a text to go on from")
+    given = f"{'the control code, ' if code else ''}a prompt of {len(tokens)} tokens"
+    _check_room(run, given, len(code) + len(tokens), length)
+    return [*code, *tokens]
 
 
 def _check_room(run: Run, given: str, count: int, length: int) -> None:
@@ -64,20 +75,7 @@ def _check_room(run: Run, given: str, count: int, length: int) -> None:
         )
 
 
-def generate_text(
-    folder: Path,
-    console: Console,
-    control: str | None,
-    prompt: str,
-    length: int,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    beams: int,
-    stop: str | None,
-    repetition_penalty: float | None = None,
-    **options: Any,
-) -> str:
+def generate_text(folder: Path, console: Console, control: str | None, prompt: str, length: int, **options: Any) -> str:
     """Print the continuation of a prompt, and return it.
 
     Args:
@@ -86,6 +84,44 @@ def generate_text(
         control: the control code; None for the first one that the run was trained with, if any.
         prompt: the text to continue; may be empty under a control code.
         length: maximum of new tokens.
+        options: of :func:`decoding_of`.
+
+    Raises:
+        UserError: the folder holds no finished run of a language model, or the options do not fit it or each other.
+    """
+    check_generates(folder, read_recipe(folder))
+    run = load_run(folder)
+    decoding = decoding_of(run, length, **options)
+    return stream(run, settled_control(run, control, console), prompt, decoding, console)
+
+
+def check_generates(folder: Path, recipe: Recipe) -> None:
+    """Check that a run's task is to generate.
+
+    Raises:
+        UserError: it is not; names the command to use.
+    """
+    task = task_of(recipe)
+    if task.HEAD != "causal_lm":
+        kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
+        raise UserError(f"{folder}: is a run of {kind}, not of a language model: {command}")
+
+
+def decoding_of(
+    run: Run,
+    length: int,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    beams: int,
+    stop: str | None,
+    repetition_penalty: float | None = None,
+    **options: Any,
+) -> Decoding:
+    """Return how a run's model is to choose tokens.
+
+    Args:
+        length: maximum of new tokens.
         temperature, top_k, top_p: see :class:`.decoding.Decoding`; any of them makes the model sample.
         beams: more than 1 for beam search.
         stop: a text of one token, after which generation stops.
@@ -93,12 +129,8 @@ def generate_text(
         options: other settings of :class:`.decoding.Decoding`.
 
     Raises:
-        UserError: the folder holds no finished run of a language model, or the options do not fit it or each other.
+        UserError: the options do not fit the model or each other.
     """
-    run = load_run(folder)
-    if run.model.head != "causal_lm":
-        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder, run.recipe)
-        raise UserError(f"{folder}: is a run of {kind}, not of a language model: {command}")
     sample = not (temperature is None and top_k is None and top_p is None)
     if sample and beams > 1:
         raise UserError("--beams: beam search does not sample; remove --temperature, --top-k and --top-p")
@@ -107,15 +139,30 @@ def generate_text(
         raise UserError(f"--stop: {stop!r} is {len(stop_ids)} tokens; it should be one")
     stop_id = stop_ids[0] if stop_ids else None
     penalty = run.model.repetition_penalty if repetition_penalty is None else repetition_penalty
-    decoding = Decoding(
+    return Decoding(
         length, beams, sample, temperature or 1.0, top_k, top_p, repetition_penalty=penalty, stop=stop_id, **options
     )
-    if has_control_codes(run.recipe.model.name):
-        control = control or trained_codes(run)[0]
-    elif control is not None:
-        title = families.family(run.recipe.model.name).title
-        raise UserError(f"--control: {folder} is a run of a {title}, which knows no control codes; remove it")
-    return stream(run, control, prompt, decoding, console)
+
+
+def settled_control(run: Run, control: str | None, console: Console) -> str | None:
+    """Return the control code to generate under: the given one, or the first of the run; None if it knows none.
+
+    Raises:
+        UserError: one is given, and the run knows none.
+    """
+    if not has_control_codes(run.recipe.model.name):
+        if control is not None:
+            title = families.family(run.recipe.model.name).title
+            raise UserError(f"--control: {run.folder} is a run of a {title}, which knows no control codes; remove it")
+        return None
+    known = trained_codes(run)
+    if control is None:
+        return known[0]
+    control_token(run, control)
+    if control not in known:
+        trained = f"{', '.join(known)}{suggest(control, known)}"
+        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {trained}")
+    return control
 
 
 def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, console: Console) -> str:
@@ -125,9 +172,6 @@ def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, conso
         control: the control code; None if the model knows none.
     """
     tokens = encode_prompt(run, control, prompt, decoding.length)
-    if control is not None and control not in (known := trained_codes(run)):
-        trained = f"{', '.join(known)}{suggest(control, known)}"
-        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {trained}")
     given = tokens if control is None else tokens[1:]
     new: list[int] = []
     text = shown = run.tokenizer.readable(given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from toolkit.commands.predict import load_run, read_recipe
-from toolkit.data.source_layout import doubt, source_layout
+from toolkit.data.source_layout import SourceLayout, doubt, source_layout
 from toolkit.errors import UserError
 from toolkit.files.nested_columns import MISSING
 from toolkit.files.table_writer import check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
 from toolkit.files.tables import Rows, Table, kind_of, read_table
 from toolkit.tasks import task_of
-from toolkit.tasks.interface import Run, Task
+from toolkit.tasks.interface import Labelled, Task
 from toolkit.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
     from toolkit.recipe.recipe import Recipe
 
+#: Told of how many more rows are done.
+Advance = Callable[[int], None]
+#: Computes the new columns' values of some rows, from their texts and their numbers.
+Label = Callable[[Mapping[str, list[str]], list[int], Advance], Labelled]
 #: Most row numbers that a note lists.
 LISTED = 10
 
@@ -91,26 +95,69 @@ def label_file(
     kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
     if not task.ROW_COLUMNS:
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
-    if source is None or target is None:
-        raise UserError(f"--{'input' if source is None else 'output'}: missing; --input and --output belong together")
+    check_files(source, target, "input", overwrite, spreadsheet_safe)
+    assert source is not None and target is not None
     wanted = _columns(recipe, task, source, columns)
-    check_target(target, source, overwrite)
-    if spreadsheet_safe and kind_of(target) != "csv":
-        raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
     layout = source_layout(recipe, source, encoding, delimiter)
-    with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        table = read_table(source, list(wanted.values()), typed=kind_of(target) == "parquet", **layout._asdict())
+    table = read_source(source, list(wanted.values()), target, layout, console)
     run = load_run(folder)
-    added = task.prediction_columns(run)
-    if taken := [name for name in added if name in table.names]:
-        raise UserError(
-            f"{source}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
-        )
-    begun = time.monotonic()
     if (note := doubt(recipe, source, encoding)) is not None:
         console.print(f"note: {note}", soft_wrap=True)
+
+    def label(texts: Mapping[str, list[str]], _: list[int], advance: Advance) -> Labelled:
+        return task.label_rows(run, texts, advance)
+
     options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
-    notes, formulas = _label(run, table, target, wanted, console, options)
+    append_columns(table, target, wanted, task.prediction_columns(run), label, console, options)
+    return target
+
+
+def check_files(source: Path | None, target: Path | None, option: str, overwrite: bool, quoted: bool) -> None:
+    """Check the names of the files before anything is read.
+
+    Args:
+        option: the name of the source's.
+        quoted: whether cells of csv that begin like a formula are to be quoted.
+
+    Raises:
+        UserError: one is missing, or the target cannot be written.
+    """
+    if source is None or target is None:
+        raise UserError(f"--{option if source is None else 'output'}: missing; --{option} and --output belong together")
+    check_target(target, source, overwrite)
+    if quoted and kind_of(target) != "csv":
+        raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
+
+
+def read_source(source: Path, columns: Sequence[str], target: Path, layout: SourceLayout, console: Console) -> Table:
+    """Read a file of rows once, to find what is wrong with it."""
+    with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
+        return read_table(source, columns, typed=kind_of(target) == "parquet", **layout._asdict())
+
+
+def append_columns(
+    table: Table,
+    target: Path,
+    wanted: Mapping[str, str],
+    added: Mapping[str, type],
+    label: Label,
+    console: Console,
+    options: Mapping[str, bool],
+) -> None:
+    """Write a table's rows with new columns at the end, and say how fast that was and what was odd about some rows.
+
+    Args:
+        wanted: what is computed from -> its column in the table.
+        added: name of each new column -> type of its values.
+        label: computes their values, from what is ``wanted``.
+        options: of :func:`.table_writer.table_writer`.
+    """
+    if taken := [name for name in added if name in table.names]:
+        raise UserError(
+            f"{table.path}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
+        )
+    begun = time.monotonic()
+    notes, formulas = _label(table, target, wanted, added, label, console, options)
     seconds = time.monotonic() - begun
     console.print(
         f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
@@ -118,8 +165,7 @@ def label_file(
     for what, noted in notes.items():
         console.print(f"note: {noted.line(what)}", soft_wrap=True)
     if formulas:
-        console.print(f"note: {_of_formulas(formulas, spreadsheet_safe)}", soft_wrap=True)
-    return target
+        console.print(f"note: {_of_formulas(formulas, options['quoted'])}", soft_wrap=True)
 
 
 def _of_formulas(count: int, quoted: bool) -> str:
@@ -158,16 +204,17 @@ def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
 
 
 def _label(
-    run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console, options: Mapping[str, bool]
+    table: Table,
+    target: Path,
+    wanted: Mapping[str, str],
+    added: Mapping[str, type],
+    label: Label,
+    console: Console,
+    options: Mapping[str, bool],
 ) -> tuple[dict[str, Noted], int]:
-    """Label all rows; return what to note about some of them, and the number of cells that are formulas.
-
-    Args:
-        options: of :func:`.table_writer.table_writer`.
-    """
+    """Label all rows; return what to note about some of them, and the number of cells that are formulas."""
     notes: dict[str, Noted] = {}
     done = 0
-    added = run.task.prediction_columns(run)
     with table_writer(target, table, added, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
 
         def advance(count: int) -> None:
@@ -178,7 +225,7 @@ def _label(
         for rows in table.chunks():
             before = done
             columns = {name: _texts(rows, column) for name, column in wanted.items()}
-            values, found = _predicted(run, rows, columns, advance)
+            values, found = _predicted(rows, columns, len(added), label, advance)
             writer.write(rows, values)
             for what, numbers in found.items():
                 notes.setdefault(what, Noted()).add(numbers)
@@ -194,7 +241,11 @@ def _texts(rows: Rows, column: str) -> list[str | None]:
 
 
 def _predicted(
-    run: Run, rows: Rows, columns: Mapping[str, list[str | None]], advance: Any
+    rows: Rows,
+    columns: Mapping[str, list[str | None]],
+    added: int,
+    label: Label,
+    advance: Advance,
 ) -> tuple[list[list[Any]], dict[str, list[int]]]:
     """Return a chunk's prediction columns, None in rows without text, and its notes: what -> row numbers."""
     complete, notes = [], {f"no {name}": list[int]() for name in columns}
@@ -204,11 +255,11 @@ def _predicted(
             complete.append(index)
         else:
             notes[f"no {missing}"].append(rows.first + index)
-    empty: list[list[Any]] = [[None] * len(rows) for _ in run.task.prediction_columns(run)]
+    empty: list[list[Any]] = [[None] * len(rows) for _ in range(added)]
     if not complete:
         return empty, notes
     texts = {name: [values[index] or "" for index in complete] for name, values in columns.items()}
-    labelled = run.task.label_rows(run, texts, advance)
+    labelled = label(texts, [rows.first + index for index in complete], advance)
     for target, values in zip(empty, labelled.columns, strict=True):
         for index, value in zip(complete, values, strict=True):
             target[index] = value

@@ -291,13 +291,23 @@ def _figure(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
+def ended(done: Mapping[str, Any]) -> str:
+    """How a run ended before its last step; empty if it did not.
+
+    Args:
+        done: ``training`` of metrics.json, to which earlier versions wrote no ``finished_early``.
+    """
+    if done.get("finished_early"):
+        return f", finished early at step {done['steps']:,} of {done['schedule']['max_steps']:,}"
+    return ", stopped early" if done["stopped_early"] else ""
+
+
 def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
     train, done = recipe.train, results["training"]
     batch = train.batch_size * train.gradient_accumulation_steps
-    stopped = ", stopped early" if done["stopped_early"] else ""
     weighed = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."
     return (
-        f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{stopped}), AdamW with learning "
+        f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{ended(done)}), AdamW with learning "
         f"rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up {train.warmup_ratio:g}), weight decay "
         f"{train.weight_decay:g} (not on biases and LayerNorm), seed {recipe.seed}, {done['seconds']:.0f} s."
         f"{weighed if train.class_weights else ''} "

@@ -3,7 +3,7 @@
 Nothing but the ledger and the gate's report is written before the gate has passed. After that the run folder fills up:
 
     recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
-    identity.json     the SHA-256s of its data, tokenizer and first weights
+    identity.json     the SHA-256s of its data, tokenizer and first weights; the run that it continues
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,7 @@ from toolkit.finetune.assembly import Assembled, assemble, reference_python
 from toolkit.finetune.backward import settle_backward
 from toolkit.finetune.checks import THREADS, check_device, check_room, describe, note_on_processes
 from toolkit.finetune.gate import pass_gate
-from toolkit.finetune.identity import FILE as IDENTITY
-from toolkit.finetune.identity import check_identity
+from toolkit.finetune.identity import check_identity, write_identity
 from toolkit.finetune.judged import see_judged
 from toolkit.finetune.memory import missing_memory
 from toolkit.finetune.model import load_model, make_trainer
@@ -125,6 +125,7 @@ def _prepare(
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
     recipe.found.commits.update(told["commits"] if told else {})
+    recipe.found.continues.update(told["continues"] if told else {})
     notes = [] if told else settle_commits(recipe, folder)
     job = assemble(recipe)
     recipe, backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
@@ -179,7 +180,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     ranks.join()
     recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
     resume_from = open_run(recipe, folder, console)
-    write_text(folder / IDENTITY, json.dumps(job.identity, indent=1) + "\n")
+    write_identity(recipe, folder, job.identity)
     begun = checkpoint.read_state(resume_from) if resume_from else {}
     last_step, begun_with = begun.get("step", 0), begun.get("processes", 1 if begun else runtime.processes())
     ranks.announce(
@@ -209,7 +210,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         trainer.tracker.summarize(results)
         exit_status = 0
     except KeyboardInterrupt:
-        _say_what_is_saved(trainer, console)
+        _say_what_is_saved(trainer, folder, console)
         raise
     finally:
         trainer.tracker.close(exit_status)
@@ -229,7 +230,7 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     )
     if found is not None:
         step = checkpoint.read_state(found)["step"]
-        console.print(f"resuming {folder} after step {step}", highlight=False)
+        console.print(f"resuming {folder} after step {step}", highlight=False, soft_wrap=True)
         before = None
         with contextlib.suppress(UserError):  # it is written anew below
             before = json.dumps(read_json(versions, ""))
@@ -247,7 +248,8 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     return found
 
 
-def _say_what_is_saved(trainer: Finetuner, console: Console) -> None:
+def _say_what_is_saved(trainer: Finetuner, folder: Path, console: Console) -> None:
     step = trainer.checkpoints.last_step()
     if step is not None:
-        console.print(f"saved at step {step}; the same command resumes it", highlight=False)
+        ends = f"toolkit finish {shlex.quote(str(folder))} ends it with its best weights so far"
+        console.print(f"saved at step {step}; the same command resumes it; {ends}", highlight=False, soft_wrap=True)

@@ -7,6 +7,8 @@ compared when it is resumed.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
-from toolkit.files.whole import sha256
+from toolkit.files.whole import sha256, write_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import IDENTITY
 
@@ -49,6 +51,16 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
         }
     except OSError as problem:
         raise UserError(f"{problem.filename}: {problem.strerror}; it was there a moment ago") from None
+
+
+def write_identity(recipe: Recipe, folder: Path, identity: Mapping[str, Any]) -> None:
+    """Write what a run is made of into its folder, and the run that it continues; a resumed run keeps the latter."""
+    continues: Any = recipe.found.continues
+    if not continues:
+        with contextlib.suppress(OSError, ValueError):
+            continues = read_object(folder / FILE).get("continues")
+    written = {**identity, **({"continues": continues} if continues else {})}
+    write_text(folder / FILE, json.dumps(written, indent=1) + "\n")
 
 
 def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str | None:

@@ -38,6 +38,12 @@ def load_model(recipe: Recipe, job: Assembled) -> Any:
     return model
 
 
+def save_model(recipe: Recipe, job: Assembled, model: Any, folder: Path) -> None:
+    """Write a model and its tokenizer into a folder, as transformers reads them."""
+    model.save_pretrained(folder)
+    job.tokenizer.save(folder, recipe.data.max_length)
+
+
 def make_trainer(
     recipe: Recipe,
     folder: Path,

@@ -51,11 +51,24 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
-    keys = resolve(recipe, _checkpoint_keys(recipe), tokenizer, label_names)
+    stored = _checkpoint_keys(recipe)
+    if recipe.found.continues and label_names is not None:
+        _check_labels(recipe, stored, label_names)
+    keys = resolve(recipe, stored, tokenizer, label_names)
     if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
         raise recipe.error("model.config", problem)
     lora_of(recipe, _resolved(recipe, keys))
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
+
+
+def _check_labels(recipe: Recipe, stored: Mapping[str, Any], label_names: Sequence[str]) -> None:
+    """Refuse other labels than those of the run that is continued: its head has learned an output for each."""
+    before = [name for _, name in sorted((int(index), name) for index, name in stored["id2label"].items())]
+    if before != list(label_names):
+        ours, theirs = ([name for name in mine if name not in other] for mine, other in
+                        ((label_names, before), (before, label_names)))  # fmt: skip
+        what = f"only here {ours[:3]}, only there {theirs[:3]}" if ours or theirs else "in another order"
+        raise recipe.error("data.label", f"the labels are not those of {recipe.found.continues['run']}: {what}")
 
 
 def trained_config(config: Any, fit: Fit) -> Any:

@@ -35,7 +35,8 @@ def to_hand_over(
     """
     compared = None if verdict is None else _digest(recipe, job, folder, device, processes)
     backward = recipe.model.backward  # settled, where the recipe says auto
-    return {"commits": dict(recipe.found.commits), "backward": backward, "verdict": verdict, "compared": compared}
+    found = {"commits": dict(recipe.found.commits), "continues": dict(recipe.found.continues)}
+    return {**found, "backward": backward, "verdict": verdict, "compared": compared}
 
 
 def handed_over() -> dict[str, Any] | None:
@@ -46,7 +47,7 @@ def handed_over() -> dict[str, Any] | None:
     try:
         with os.fdopen(int(number), encoding="utf-8") as pipe:
             told = json.loads(pipe.read())
-        return {key: told[key] for key in ("commits", "backward", "verdict", "compared")}
+        return {key: told[key] for key in ("commits", "continues", "backward", "verdict", "compared")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -17,6 +17,7 @@ from toolkit.finetune.adapter_file import ADAPTER, write_adapter
 from toolkit.finetune.assembly import Assembled
 from toolkit.finetune.baselines import compared, overfitted
 from toolkit.finetune.card import write_card
+from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
 from toolkit.recipe.recipe import Recipe, settled
@@ -76,6 +77,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
             "steps": trainer.last_step,
             "epochs": round(trainer.last_step / trainer.schedule.steps_per_epoch, 4),
             "stopped_early": trainer.best.stopped,
+            "finished_early": not trainer.best.stopped and trainer.last_step < trainer.schedule.max_steps,
             "seconds": round(trainer.seconds, 1),
             "schedule": asdict(trainer.schedule),
         },
@@ -86,11 +88,9 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
         "hardware": runtime.hardware(),
     }
 
-    def fill(model_folder: Path) -> None:
-        trainer.model.save_pretrained(model_folder)
-        job.tokenizer.save(model_folder, recipe.data.max_length)
-
-    whole.write_folder(folder / "model", fill, manifest=False)
+    whole.write_folder(
+        folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), manifest=False
+    )
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
     trainer.model.eval()
     write_split_predictions(run, job.splits, prepared, outputs)
@@ -163,7 +163,9 @@ def _figure(name: str, numbers: Mapping[str, float]) -> str:
 def show_results(results: dict[str, Any], folder: Path, console: Console, lower_is_better: Mapping[str, bool]) -> None:
     """A table of the best model's numbers and the baselines', and what to do with it."""
     splits = [name for name in ("validation", "test") if name in results]
-    best = results["best"]
+    best, done = results["best"], results["training"]
+    if done["finished_early"]:
+        console.print(f"finished early at step {done['steps']} of {done['schedule']['max_steps']}", highlight=False)
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
     console.print(metrics_table({split: results[split] for split in splits}))
     if line := compared(results, lower_is_better):
@@ -171,6 +173,4 @@ def show_results(results: dict[str, Any], folder: Path, console: Console, lower_
     if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
         console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
-    console.print(
-        f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
-    )
+    console.print(f"trained {done['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)

@@ -319,7 +319,11 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 @click.option("--dtype", type=RecordedDtype(), default="both", show_default=True, help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
 @click.option(
-    "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="Where the reference runs."
+    "--device",
+    type=click.Choice(["cpu", "gpu"]),
+    default="cpu",
+    show_default=True,
+    help="The device that the reference runs on.",
 )
 @click.option(
     "-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder to write."

@@ -45,10 +45,13 @@ class Findings:
     Attributes:
         notes: what the user should know about how the recipe was read, a line each.
         commits: section -> commit used of its hub repository, once :mod:`toolkit.recipe.revisions` has settled it.
+        continues: the run whose weights this one begins with: its folder (``run``), the ``step`` of the weights, and
+            how its recipe ``differs``; empty for a run that continues none.
     """
 
     notes: list[str] = field(default_factory=list)
     commits: dict[str, str] = field(default_factory=dict)
+    continues: dict[str, Any] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
         """Add a note, once."""

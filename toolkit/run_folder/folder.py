@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,21 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def amending(folder: Path) -> Iterator[None]:
-    """Keep other processes from adding to a finished run."""
-    with _locked(folder, PATIENCE):
-        _tidy(folder)
-        yield
+def amending(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Keep other processes from working in a run folder meanwhile.
+
+    Args:
+        patience: seconds to wait for one that does.
+
+    Raises:
+        UserError: it still does.
+    """
+    try:
+        with _locked(folder, patience):
+            _tidy(folder)
+            yield
+    except Timeout:
+        raise UserError(f"{folder}: another process is using it; wait until that has ended") from None
 
 
 @contextlib.contextmanager
@@ -114,6 +125,7 @@ def _names(folder: Path) -> set[str]:
 def _check_content(recipe: Recipe, folder: Path) -> None:
     """Check that the folder is free, or holds an interrupted run of the same recipe."""
     others = f"set train.output_dir to another folder, or remove {folder}"
+    further = f"add --continue {shlex.quote(str(folder))}"
     again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"
     try:
         odd = sorted(path.name for path in folder.iterdir() if not _begins_a_run(path))
@@ -125,7 +137,9 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
     if (folder / "metrics.json").exists():
         raise recipe.error(
-            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {again}"
+            "train.output_dir",
+            f"{folder} holds a finished run (toolkit evaluate {folder}); to train it further, {further}; to train "
+            f"again, {again}",
         )
     with reading(folder / "recipe.yaml", others):
         differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
@@ -138,8 +152,14 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start over, {others}",
+            f"{goes_on(folder)}; to begin with its weights, {further}; to start over, set another train.output_dir",
         )
+
+
+def goes_on(folder: Path) -> str:
+    """The commands for an interrupted run."""
+    recipe, run = (shlex.quote(str(path)) for path in (folder / "recipe.yaml", folder))
+    return f"resume it: toolkit finetune {recipe}, or end it with its best weights: toolkit finish {run}"
 
 
 def _begins_a_run(path: Path) -> bool:

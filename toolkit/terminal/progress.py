@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from toolkit.terminal.escape import visible
+
+#: The bar's least width, with which the numbers are chosen.
+LEAST_BAR = 4
 
 
 class ProgressBar:
@@ -23,14 +29,14 @@ class ProgressBar:
     def __init__(self, console: Console, title: str, total: int, done: int = 0) -> None:
         self._console = console
         self._title = visible(title)
-        self._numbers = ""
+        self._total = total
+        self._numbers: list[str] = []
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
+            BarColumn(),  # the one column that shrinks
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}", markup=False),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            Times(table_column=Column(no_wrap=True)),
             console=console,
             disable=not console.is_terminal,
             refresh_per_second=4,
@@ -54,19 +60,52 @@ class ProgressBar:
         self.stop()
 
     def update(self, done: int, **numbers: float | None) -> None:
-        """Show how many steps are done, and the numbers that are known (None is left out)."""
-        self._numbers = visible(
-            "  ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if value is not None)
-        )
-        self._progress.update(self._task, completed=done, description=self._title, numbers=self._numbers)
+        """Show how many steps are done, and the numbers that are known (None is left out) and have room, the first
+        ones first."""
+        self._numbers = [
+            visible(f"{name} {format_number(value)}") for name, value in numbers.items() if value is not None
+        ]
+        self._progress.update(self._task, completed=done)
+        self._show(self._title)
 
     def busy(self, what: str) -> None:
         """Show, in place of the title, what the run is doing between two steps, for example `validation 3/10`."""
-        self._progress.update(self._task, description=visible(what))
+        self._show(visible(what))
+
+    def _show(self, title: str) -> None:
+        """Show a title, and as many of the numbers as a line has room for beside it."""
+        others = f"{title} {self._total}/{self._total} {times_of(self._progress.tasks[0])}"
+        room = self._console.width - cell_len(others) - LEAST_BAR - len("  ")
+        shown = list(self._numbers)
+        while shown and cell_len("  ".join(shown)) > room:
+            shown.pop()
+        self._progress.update(self._task, description=title, numbers="  ".join(shown))
 
     def line(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, highlight=False, soft_wrap=True)
+
+
+class Times(ProgressColumn):
+    """The times of :func:`times_of`."""
+
+    def render(self, task: Task) -> Text:
+        """As text."""
+        return Text(times_of(task))
+
+
+def times_of(task: Task) -> str:
+    """The time that has passed, and what is left of it at this pace, once that is known."""
+    passed = f"{_time(task.elapsed or 0.0)} passed"
+    left = task.time_remaining
+    return passed if left is None else f"{passed}, {_time(left)} left"
+
+
+def _time(seconds: float) -> str:
+    """``2:05`` or ``1:02:05``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def format_number(value: float) -> str:

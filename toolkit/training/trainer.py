@@ -157,12 +157,8 @@ class Finetuner(Trainer):
             Diverged: the loss is NaN or infinite.
         """
         if resume_from is not None:
-            state = checkpoint.read_state(resume_from)
-            self.best = Best(**{key: state[key] for key in asdict(self.best)})
-            self.seconds, self.last_step = state["seconds"], state["step"]
-            if state.get("left"):
-                self._validate(resume_from)
-            if self.best.stopped or state["step"] >= self.schedule.max_steps:
+            self.take_up(resume_from)
+            if self.best.stopped or self.last_step >= self.schedule.max_steps:
                 return
         with Interruption() as self.interruption:
             try:
@@ -173,8 +169,16 @@ class Finetuner(Trainer):
         if self.requests().stop or self.interruption.requested:
             raise Interrupted(self.state.global_step)
 
-    def _validate(self, saved: Path) -> None:
-        """Run the validation that was interrupted when a checkpoint was saved. A signal interrupts it again."""
+    def take_up(self, saved: Path) -> None:
+        """Take up the counters of a checkpoint, and make the validation that was interrupted when it was saved."""
+        state = checkpoint.read_state(saved)
+        self.best = Best(**{key: state[key] for key in asdict(self.best)})
+        self.seconds, self.last_step = state["seconds"], state["step"]
+        if state.get("left"):
+            self.validate(saved)
+
+    def validate(self, saved: Path) -> None:
+        """Run the validation of a checkpoint's weights that training did not finish. A signal interrupts it again."""
         self.state = TrainerState.load_from_json(str(saved / checkpoint.TRAINER_STATE))
         checkpoint.load_weights(self.model, saved)
         self.is_in_train, self.counted_at = True, time.monotonic()
@@ -236,8 +240,8 @@ class Finetuner(Trainer):
         self.progress.update(
             self.state.global_step,
             loss=self.step_loss,
-            lr=self.step_learning_rate,
             **{f"best {self.save_best}": self.best.best_value},
+            lr=self.step_learning_rate,
         )
 
     def show_evaluation(self, losses: list[float], metrics: dict[str, float], best: bool) -> None:

@@ -47,7 +47,7 @@ class Counts(click.ParamType):
     type=click.Choice(["transformers", "paddlenlp"]),
     default="transformers",
     show_default=True,
-    help="The other side.",
+    help="The implementation that the port is measured against.",
 )
 @click.option(
     "--work",
@@ -63,7 +63,7 @@ class Counts(click.ParamType):
 @click.option("--layers", type=click.IntRange(1, 10_000), help=f"The number of layers. Default: {_defaults('layers')}.")
 @click.option("--length", type=COUNT, help=f"Tokens per text. Default: {_defaults('length')}.")
 @click.option("--batch-size", type=COUNT, help="Texts per batch. Default: 4; generation always takes 1.")
-@click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Tokens to generate.")
+@click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Tokens that generation makes.")
 @click.option(
     "--backward",
     type=click.Choice(["reversible", "autograd"]),
@@ -71,7 +71,7 @@ class Counts(click.ParamType):
     show_default=True,
     help="The port's backward, if it has several.",
 )
-@click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements per side.")
+@click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements of each side.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads per side. Default: the physical cores.")
 @click.option("--lengths", type=Counts(), help="Also measure and plot these lengths.")
 @click.option("--depths", type=Counts(), help="Also measure and plot these numbers of layers.")

@@ -15,6 +15,7 @@ from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
 from toolkit.finetune.baselines import compared
+from toolkit.finetune.card import ended
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.style import STYLE
@@ -153,7 +154,7 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
     seconds = done["seconds"]
     batch = train.batch_size * train.gradient_accumulation_steps
     rows = [
-        ("steps", f"{done['steps']:,}" + (" (stopped early)" if done["stopped_early"] else "")),
+        ("steps", f"{done['steps']:,}{ended(done)}"),
         ("epochs", f"{done['epochs']:g}"),
         ("examples in a step", str(batch)),
         ("seconds", f"{seconds:,.1f}"),
@@ -179,6 +180,8 @@ def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
     tables = []
     if (folder / IDENTITY).exists():
         known = read_json(folder / IDENTITY, REMEDY)
+        if continues := known.pop("continues", None):
+            tables.append(table(("continued from", "value"), _rows(continues)))
         tables.append(table(("SHA-256 of", "hash"), _rows(known), class_="hashes"))
     if (folder / "versions.json").exists():
         versions = read_json(folder / "versions.json", REMEDY)

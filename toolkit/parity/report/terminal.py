@@ -15,6 +15,7 @@ from toolkit.parity.judge import notes
 from toolkit.parity.judge.culprit import is_of_a_part
 from toolkit.parity.report.depth import depth_rows, depth_table
 from toolkit.parity.report.report import Report, short_name
+from toolkit.terminal.dotted import Dotted
 
 FINDINGS_SHOWN = 8
 NEAREST_SHOWN = 5
@@ -101,13 +102,13 @@ def _print_findings(report: Report, console: Console) -> None:
 
 def _table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tensor, nearest its bound first", overflow="fold")
+    table.add_column("tensor, nearest its bound first")
     for title in ("dtype", "error / size", "error / bound"):
         table.add_column(title, justify="right", no_wrap=True)
     for dtype in report.request.dtypes:
         for row in report.verdict.nearest(dtype, NEAREST_SHOWN):
             figures = (dtype, f"{row.relative:.1e}", f"{row.margin:.2g}")
-            table.add_row(Text(short_name(row.name)), *figures, style="" if row.passed else "red")
+            table.add_row(Dotted(short_name(row.name)), *figures, style="" if row.passed else "red")
     return table
 
 

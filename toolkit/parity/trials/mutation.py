@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from safetensors.numpy import save_file
 
 from models.families import part
@@ -39,6 +38,7 @@ from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.report.report import short_name
 from toolkit.parity.trials import pair_faults
+from toolkit.terminal.dotted import Dotted
 
 #: A fault that moves neither the loss nor a gradient by more than this part of it has only changed the rounding.
 STILL = 64 * UNIT["float64"]
@@ -298,8 +298,8 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
             name += f", not {_to_be_named(trial.mutant)}"
         name += "; it moves no loss or gradient of the step" if trial.is_still and trial.caught else ""
         named, _, where = (trial.operation or "").partition(" ")
-        operation = Text(f"{short_name(named)} {where}".strip())
-        table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
+        operation = Dotted(f"{short_name(named)} {where}".strip())
+        table.add_row(trial.mutant.name, outcome, trial.verdict, Dotted(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]
     harmless = [trial for trial in trials if trial.mutant.harmless]

@@ -58,17 +58,48 @@ def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding)
     if decoding.beams > 1:
         yield from beam_search(next_logits, prompt, decoding)
         return
-    rng = np.random.default_rng(decoding.seed)
-    sequence = np.asarray([prompt], dtype=np.int64)
-    parents: np.ndarray | None = None
+    for tokens in _steps(next_logits, [prompt], decoding, [decoding.seed]):
+        yield tokens[0]
+
+
+def generate_together(
+    next_logits: NextLogits, prompts: Sequence[Sequence[int]], decoding: Decoding, seeds: Sequence[int]
+) -> list[list[int]]:
+    """Return the new tokens after each of several prompts of equal length, as :func:`generate` chooses them.
+
+    Args:
+        seeds: of the draws for each prompt, in place of ``decoding.seed``.
+    """
+    if decoding.beams > 1:
+        return [beam_search(next_logits, prompt, decoding) for prompt in prompts]
+    found: list[list[int]] = [[] for _ in prompts]
+    for tokens in _steps(next_logits, prompts, decoding, seeds):
+        for place, token in tokens.items():
+            found[place].append(token)
+    return found
+
+
+def _steps(
+    next_logits: NextLogits, prompts: Sequence[Sequence[int]], decoding: Decoding, seeds: Sequence[int]
+) -> Iterator[dict[int, int]]:
+    """Yield the next token of each prompt that has not ended: its place -> token."""
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    sequences = np.asarray(prompts, dtype=np.int64)
+    places, parents = np.arange(len(sequences)), None
     for _ in range(decoding.length):
-        logits = next_logits(sequence, parents).astype(np.float32, copy=False)
-        logits = penalise(logits, sequence, decoding.repetition_penalty)[0]
-        token = draw(logits, decoding, rng) if decoding.sample else int(logits.argmax())
-        yield token
-        if token == decoding.stop:
+        logits = next_logits(sequences, parents).astype(np.float32, copy=False)
+        logits = penalise(logits, sequences, decoding.repetition_penalty)
+        chosen = np.array(
+            [
+                draw(row, decoding, rngs[place]) if decoding.sample else int(row.argmax())
+                for place, row in zip(places, logits, strict=True)
+            ]
+        )
+        yield dict(zip(places.tolist(), chosen.tolist(), strict=True))
+        parents = np.flatnonzero(chosen != decoding.stop)
+        if not len(parents):
             return
-        sequence, parents = np.append(sequence, [[token]], axis=1), np.zeros(1, dtype=np.int64)
+        sequences, places = np.column_stack([sequences, chosen])[parents], places[parents]
 
 
 def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.ndarray:

@@ -1,0 +1,144 @@
+"""`toolkit finetune RECIPE --continue RUN`: a run begins with the weights and the tokenizer of another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from test_finish_early import finish, interrupted, stopped_after  # noqa: F401
+from test_train import gate, recipe_file, run, train  # noqa: F401
+
+from toolkit.finetune.identity import FILE
+from toolkit.run_folder.checkpoint import WEIGHTS, Checkpoints
+from toolkit.run_folder.folder import amending
+
+EMBEDDING = "reformer.embeddings.word_embeddings.weight"
+
+
+@pytest.fixture
+def continuing(recipe_file, command_line):  # noqa: F811
+    """Continue a run into a folder: exit status, and all that is said."""
+
+    def finetune(other: Path, folder: Path, *overrides: str, skip: bool = True) -> tuple[int, str]:
+        options = ["--continue", other, *(["--skip-parity", "a test"] if skip else [])]
+        status, out, err = command_line("finetune", recipe_file, f"train.output_dir={folder}", *overrides, *options)
+        return status, out + err
+
+    return finetune
+
+
+def begins_with(gate) -> dict[str, np.ndarray]:  # noqa: F811
+    (request,) = gate.requests
+    return request.weights
+
+
+def test_a_finished_run_goes_on_in_a_new_folder_behind_a_gate_on_its_weights(gate, run, tmp_path, continuing):  # noqa: F811
+    first = Path(shutil.copytree(run, tmp_path / "run"))
+    status, said = continuing(first, first, "train.max_steps=2", "train.learning_rate=1e-4", skip=False)
+    assert status == 0 and f"this run is in {first}-2" in said
+    best = json.loads((run / "metrics.json").read_text())["best"]["step"]
+    differs = ["train.max_steps: 40 there, 2 here", "train.learning_rate: 0.004 there, 0.0001 here"]
+    assert f"note   continues {first} from step {best}, with a new optimizer and schedule: {'; '.join(differs)}" in said
+    saved = load_file(run / "model/model.safetensors")
+    for name, value in begins_with(gate).items():
+        np.testing.assert_array_equal(value, saved[name], err_msg=name)
+    new = tmp_path / "run-2"
+    assert json.loads((new / FILE).read_text())["continues"] == {"run": str(first), "step": best, "differs": differs}
+    assert "continued from" in (new / "report.html").read_text()
+    assert "continued from" not in (run / "report.html").read_text()
+    assert json.loads((new / "metrics.json").read_text())["training"]["steps"] == 2
+
+
+def test_an_interrupted_run_goes_on_from_its_best_weights_and_stays(gate, interrupted, tmp_path, continuing):  # noqa: F811
+    begun = Path(shutil.copytree(interrupted, tmp_path / "begun"))
+    before = {path: path.read_bytes() for path in begun.rglob("*") if path.is_file()}
+    state = json.loads(next(begun.glob("checkpoints/step-*20/state.json")).read_text())
+    best = load_file(Checkpoints(begun / "checkpoints").best(state["best_step"]) / WEIGHTS)
+    newest = load_file(next(begun.glob("checkpoints/step-*20")) / WEIGHTS)
+    status, said = continuing(begun, tmp_path / "new", "train.max_steps=1", skip=False)
+    assert status == 0 and f"continues {begun} from step {state['best_step']}" in said
+    np.testing.assert_array_equal(begins_with(gate)[EMBEDDING], best[EMBEDDING])
+    assert (best[EMBEDDING] != newest[EMBEDDING]).any()
+    assert {path: path.read_bytes() for path in begun.rglob("*") if path.is_file()} == before
+
+
+def test_an_adapter_that_was_not_finished_is_merged(gate, recipe_file, tmp_path, continuing):  # noqa: F811
+    begun = stopped_after(5, recipe_file, tmp_path / "begun", "train.lora={rank: 2}")
+    status, said = continuing(begun, tmp_path / "new", "train.max_steps=1", skip=False)
+    assert status == 0, said
+    finish(begun)
+    merged = load_file(begun / "model/model.safetensors")
+    assert begins_with(gate).keys() == merged.keys()
+    for name, value in begins_with(gate).items():
+        np.testing.assert_array_equal(value, merged[name], err_msg=name)
+
+
+def test_the_trained_tokenizer_is_kept_though_the_texts_are_others(recipe_file, tmp_path, continuing):  # noqa: F811
+    pieces = ("tokenizer.kind=sentencepiece", "tokenizer.vocab_size=30", "train.max_steps=1")
+    first = train(recipe_file, tmp_path / "first", *pieces)
+    texts = tmp_path / "others.csv"
+    texts.write_text("text,label\n" + "".join(f"zz{name} q,{name}\n" for name in ("animals", "fruit", "tools")) * 4)
+    status, said = continuing(first, tmp_path / "new", *pieces, f"data.files.train={texts}")
+    assert status == 0, said
+    spiece = Path("model", "spiece.model")
+    assert (tmp_path / "new" / spiece).read_bytes() == (first / spiece).read_bytes()
+
+
+def test_a_continued_run_that_is_resumed_still_knows_what_it_continues(recipe_file, run, tmp_path, continuing):  # noqa: F811
+    new = tmp_path / "new"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", interrupting(Checkpoints.save))
+        status, said = continuing(run, new, "train.max_steps=10")
+    assert status == 130, said
+    status, said = continuing(run, new, "train.max_steps=10")
+    assert status == 0 and f"resuming {new} after step 5" in said
+    assert json.loads((new / FILE).read_text())["continues"]["run"] == str(run)
+    (new / "metrics.json").unlink()
+    assert train(new / "recipe.yaml", new) == new
+    assert json.loads((new / FILE).read_text())["continues"]["run"] == str(run)
+
+
+def interrupting(save):
+    def save_and_interrupt(*arguments, **named):
+        save(*arguments, **named)
+        raise KeyboardInterrupt
+
+    return save_and_interrupt
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.config.hidden_dropout_prob=0.2", ""),
+        ("model.config.feed_forward_size=64", "model.config.feed_forward_size: --continue RUN: 32 there, 64 here"),
+        ("model.config.num_hashes=2", "model.config.num_hashes: --continue RUN: 1 there, 2 here"),
+        ("tokenizer={kind: sentencepiece, vocab_size: 30}", "tokenizer.kind: --continue RUN: bytes there, sentencepie"),
+        ("model.weights=elsewhere", "model.weights: --continue RUN: None there, elsewhere here"),
+        ("data.label_names=[tools, fruit, animals]", "data.label: the labels are not those of RUN: in another order"),
+    ],
+)
+def test_another_architecture_or_tokenizer_is_refused_at_its_key(run, tmp_path, continuing, override, said):  # noqa: F811
+    status, found = continuing(run, tmp_path / "new", "train.max_steps=1", override)
+    if not said:
+        assert status == 0 and "model.config.hidden_dropout_prob: 0.1 there, 0.2 here" in found
+        return
+    errors = [line for line in found.splitlines() if line.startswith("error: ")]
+    assert status == 2 and len(errors) == 1 and said.replace("RUN", str(run)) in errors[0]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_with_nothing_to_begin_with_is_refused(interrupted, tmp_path, continuing):  # noqa: F811
+    begun = Path(shutil.copytree(interrupted, tmp_path / "begun"))
+    with amending(begun):
+        status, said = continuing(begun, tmp_path / "new")
+        assert status == 2 and f"{begun}: another process is using it" in said
+    shutil.rmtree(begun / "checkpoints")
+    status, said = continuing(begun, tmp_path / "new")
+    assert status == 2 and "the run has no checkpoint yet" in said
+    status, said = continuing(tmp_path, tmp_path / "new")
+    assert status == 2 and "holds no recipe.yaml, so it is not a run folder" in said
+    assert not (tmp_path / "new").exists()

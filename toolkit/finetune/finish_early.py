@@ -1,0 +1,125 @@
+"""`toolkit finish`: end an interrupted run with its best weights so far, by the code that ends every run.
+
+Nothing trains, so no gate runs: the record of the gate before training stays. A run that has no validation yet gets one
+of its newest weights, as training would have made it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from toolkit.data.source_names import check_source
+from toolkit.errors import UserError
+from toolkit.finetune.assembly import Assembled, assemble
+from toolkit.finetune.identity import check_identity
+from toolkit.finetune.model import load_model, make_trainer
+from toolkit.finetune.results import finish, show_results
+from toolkit.machine import runtime
+from toolkit.machine.disk import check_writable
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import recorded_commits
+from toolkit.run_folder import checkpoint
+from toolkit.run_folder.checkpoint import Checkpoints
+from toolkit.run_folder.folder import CHECKPOINTS, amending
+from toolkit.run_folder.tracking import Tracker, check_trackers
+from toolkit.tasks import task_of
+from toolkit.terminal.quiet import silence_startup
+
+
+def finish_early(folder: Path, console: Console) -> dict[str, Any]:
+    """End an interrupted run.
+
+    Args:
+        folder: of the run.
+        console: where to say what happens.
+
+    Returns:
+        The content of metrics.json.
+
+    Raises:
+        UserError: the run has finished, has no checkpoint or is in use, or its data have changed.
+    """
+    recipe = recipe_of_interrupted(folder)
+    if refused := check_writable(folder):
+        raise UserError(f"{folder}: {refused}")
+    check_trackers(recipe)
+    with amending(folder, patience=0):
+        recipe = recipe_of_interrupted(folder)  # another process may just have finished it
+        saved = newest_checkpoint(folder, console)
+        return _finish(recipe, folder, saved, console)
+
+
+def recipe_of_interrupted(folder: Path) -> Recipe:
+    """The recipe of an interrupted run, whose folder may have moved since.
+
+    Raises:
+        UserError: the folder is no run's, or the run has finished.
+    """
+    if not (folder / "recipe.yaml").is_file():
+        raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
+    if (folder / "metrics.json").exists():
+        raise UserError(f"{folder}: the run has finished already: toolkit evaluate {folder}")
+    return load_recipe(folder / "recipe.yaml").with_values({"train.output_dir": str(folder)})
+
+
+def newest_checkpoint(folder: Path, console: Console) -> Path:
+    """The newest checkpoint of a run that is whole.
+
+    Raises:
+        UserError: there is none.
+    """
+    checkpoints = Checkpoints(folder / CHECKPOINTS)
+    saved = checkpoints.newest(lambda damage: console.print(f"skipping {damage}", highlight=False))
+    if saved is None:
+        kind = "no checkpoint yet" if checkpoints.last_step() is None else "no whole checkpoint"
+        raise UserError(f"{folder}: the run has {kind}; train it: toolkit finetune {folder / 'recipe.yaml'}")
+    return saved
+
+
+def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
+    """Assemble what an interrupted run is made of, on the device of its recipe.
+
+    Raises:
+        UserError: it is no longer what the run was begun with.
+    """
+    silence_startup()
+    runtime.configure(recipe.runtime.device, recipe.runtime.threads)
+    runtime.seed_everything(recipe.seed)
+    check_source(recipe, task_of(recipe).CORPORA)
+    recipe.found.commits.update(recorded_commits(folder))
+    job = assemble(recipe)
+    if note := check_identity(recipe, folder, job.identity):
+        console.print(f"note   {note}", highlight=False, soft_wrap=True)
+    return job
+
+
+def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict[str, Any]:
+    def tell(text: str) -> None:
+        console.print(f"note   {text}", highlight=False, soft_wrap=True)
+
+    job = assemble_again(recipe, folder, console)
+    state = checkpoint.read_state(saved)
+    model = load_model(recipe, job)
+    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, state.get("processes", 1))
+    job.let_go()
+    step, most = state["step"], trainer.schedule.max_steps
+    console.print(f"finishing {folder} after step {step} of {most}", highlight=False, soft_wrap=True)
+    left = state.get("left", False)
+    trainer.tracker = Tracker(folder, recipe, step, tell, trainer.schedule.eval_steps, left)
+    exit_status = 1
+    try:
+        trainer.take_up(saved)
+        if trainer.best.best_step is None:
+            trainer.validate(saved)
+        results = finish(recipe, folder, job, trainer)
+        trainer.tracker.summarize(results)
+        exit_status = 0
+    finally:
+        trainer.tracker.close(exit_status)
+    show_results(results, folder, console, job.task.LOWER_IS_BETTER)
+    console.print(f"next: {job.task.DESCRIPTION.command(folder, recipe)}", highlight=False, soft_wrap=True)
+    return results
