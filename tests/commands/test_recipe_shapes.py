@@ -40,6 +40,8 @@ def several(folder: Path, name: str) -> Path:
         return table(folder / name, {"text": said, **{kind: [int(kind in s) for s in some] for kind in KINDS}})
     if name == "truth.jsonl":
         rows = [{"comment": t, **{kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
+    elif name == "nested.jsonl":
+        rows = [{"text": t, "of": {kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
     else:
         rows = [{"text": t, "labels": s} for t, s in zip(said, some, strict=True)]
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -57,6 +59,7 @@ def several(folder: Path, name: str) -> Path:
         ("lists.jsonl", "labels", None),
         ("columns.csv", KINDS, None),
         ("truth.jsonl", KINDS, None),
+        ("nested.jsonl", [f"of.{kind}" for kind in sorted(KINDS)], None),
     ],
 )
 def test_several_labels_per_text(run, tmp_path, name, label, separator):  # noqa: F811
