@@ -77,7 +77,9 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     assert found.rows is not None
     rows = _flat(found.rows)
     columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
-    target, dropped = without_missing(where, rows, columns.target, wanted.missing)
+    target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
+    if wanted.missing == "drop" and len(found.files) > 1:
+        dropped = dropped or "drop"  # other splits may lack some
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name))
@@ -122,14 +124,14 @@ def _flat(rows: Dataset) -> Dataset:
 
 
 def without_missing(
-    where: str, rows: Any, target: Target, missing: str | None
+    where: str, count: int, target: Target, missing: str | None
 ) -> tuple[Target, list[str] | str | None]:
     """Return the target without the rows that the user leaves out, and ``data.missing_labels``.
 
     Raises:
         UserError: rows without a label, or a word that may say so, of which the user says nothing.
     """
-    label, count = target.columns[0], len(rows)
+    label = target.columns[0]
     if target.absent and missing != "drop":
         raise UserError(
             f"{where}: {len(target.absent):,} of {count:,} rows have no {label}, the first is row "
