@@ -40,6 +40,8 @@ def several(folder: Path, name: str) -> Path:
         return table(folder / name, {"text": said, **{kind: [int(kind in s) for s in some] for kind in KINDS}})
     if name == "truth.jsonl":
         rows = [{"comment": t, **{kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
+    elif name == "nested.jsonl":
+        rows = [{"text": t, "of": {kind: kind in s for kind in KINDS}} for t, s in zip(said, some, strict=True)]
     else:
         rows = [{"text": t, "labels": s} for t, s in zip(said, some, strict=True)]
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -57,6 +59,7 @@ def several(folder: Path, name: str) -> Path:
         ("lists.jsonl", "labels", None),
         ("columns.csv", KINDS, None),
         ("truth.jsonl", KINDS, None),
+        ("nested.jsonl", [f"of.{kind}" for kind in sorted(KINDS)], None),
     ],
 )
 def test_several_labels_per_text(run, tmp_path, name, label, separator):  # noqa: F811
@@ -128,9 +131,24 @@ def test_numbers_in_other_writing_are_named(run, tmp_path, value):  # noqa: F811
 def test_decimal_commas_are_asked_about(run, tmp_path):  # noqa: F811
     table(tmp_path / "a.csv", {"text": texts(60), "stars": [f"{n % 9 / 2}".replace(".", ",") for n in range(60)]})
     err = run("recipe", "new", "a.csv")[2]
-    assert "stars holds '0,0', which is no number (1234.5 is one); mend the column, or take its values" in err
+    assert "stars holds '0,0', which is no number (1234.5 is one); mend the column, or say what it holds" in err
     assert run("recipe", "new", "a.csv", "--problem-type", "single_label")[0] == 0
     assert load_recipe("a.yaml").data.problem_type == "single_label"
+
+
+@pytest.mark.parametrize("values", [["1,200", "900", "2,200", "900.50"], ["1", "1,5", "2", "2,5"]])
+def test_a_price_with_commas_is_no_set_of_labels(run, tmp_path, values):  # noqa: F811
+    table(tmp_path / "a.csv", {"text": texts(60), "price": values * 15})
+    assert "which is no number (1234.5 is one)" in run("recipe", "new", "a.csv")[2]
+
+
+def test_pairs_of_ids_are_labels_by_their_name_or_when_told(run, tmp_path):  # noqa: F811
+    pairs = ["1,2", "2,3", "1,3", "3,4", "1,4", "2,4"] * 10
+    table(tmp_path / "a.csv", {"text": texts(60), "labels": pairs})
+    assert run("recipe", "new", "a.csv")[0] == 0
+    table(tmp_path / "b.csv", {"text": texts(60), "label": pairs})
+    assert run("recipe", "new", "b.csv", "--problem-type", "multi_label")[0] == 0
+    assert load_recipe("a.yaml").data.label_separator == load_recipe("b.yaml").data.label_separator == ","
 
 
 def test_the_second_of_several_pairs_and_lists_of_counts_are_not_taken(run, tmp_path):  # noqa: F811
@@ -199,6 +217,15 @@ def test_missing_labels_are_counted_and_left_out_when_asked(run, tmp_path):  # n
     assert "2 of 60 train rows have no label and are left out, the first is row 59" in out
     assert load_recipe("a.yaml").data.missing_labels == "drop"
     assert "2 of 60 train rows have no label and are left out" in run("recipe", "check", "a.yaml")[1]
+
+
+def test_labels_that_another_split_lacks_are_left_out_too(run, tmp_path):  # noqa: F811
+    table(tmp_path / "train.csv", {"text": texts(60), "label": labels(60, 2)})
+    table(tmp_path / "valid.csv", {"text": texts(30), "label": ["", *labels(29, 2)]})
+    err = run("recipe", "new", "train.csv", "-o", "a.yaml")[2]
+    assert "1 of 30 rows of the validation split have no label, the first is row 1; --missing-labels drop leaves" in err
+    status, out, err = run("recipe", "new", "train.csv", "--missing-labels", "drop", "-o", "a.yaml")
+    assert (status, err) == (0, "") and "1 of 30 validation rows have no label and are left out" in out
 
 
 @pytest.mark.parametrize("kind", ["words", "numbers"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import datasets
 import numpy as np
 
-from toolkit.commands.recipe_new.target import DECIMAL_COMMA, NUMBER_NAMES, Target, indicators, no_indicator, target_of
+from toolkit.commands.recipe_new.target import NUMBER_NAMES, Target, indicators, no_indicator, target_of
 from toolkit.errors import UserError
 from toolkit.files.written_values import value_of
 from toolkit.recipe.yaml_source import suggest
@@ -243,8 +243,8 @@ def _check(where: str, rows: int, target: Target, problem: str | None) -> None:
             f"{where}: all {rows} rows have the same {label}; classification needs two labels or more "
             "(another column: --label NAME)"
         )
-    if target.odd is not None and problem is None and all(DECIMAL_COMMA.fullmatch(value) for value in target.counts):
-        told = "mend the column, or take its values for labels with --problem-type single_label"
+    if target.odd is not None and problem is None and "," in target.odd:
+        told = "mend the column, or say what it holds with --problem-type single_label or multi_label"
         raise UserError(f"{where}: {_odd(label, target.odd)}; {told}")
     if target.problem == "single_label" and len(target.counts) == rows - len(target.absent):
         if target.odd is not None:

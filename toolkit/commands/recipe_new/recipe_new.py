@@ -177,4 +177,5 @@ def _checked(recipe: str, data: Path, name: str) -> list[str]:
             return [*checked.found.notes, *check_model(checked), *check_data(checked)]
         except UserError as problem:
             lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(problem).splitlines()]
-            raise UserError(f"{data}: {'; '.join(lines)}") from None
+            said = "; ".join(lines).replace("data.missing_labels: drop", "--missing-labels drop")
+            raise UserError(f"{data}: {said}") from None

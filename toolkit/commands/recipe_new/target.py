@@ -17,7 +17,9 @@ from toolkit.tasks.classification.label_lists import NO, YES
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 #: One in other writing: with a unit, a decimal comma, a separator of thousands.
 ODD_NUMBER = re.compile(r"\D{0,3}\d[\d.,' ]*\D{0,3}")
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+#: One with a comma; of such values only a plural name tells that they are ids of labels.
+COMMAS = re.compile(r"[+-]?\d+,\d+|\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+MANY_NAMES = re.compile(r".*(labels|tags|classes|categories|topics|genres|emotions|ids|types)", re.IGNORECASE)
 #: Names of columns of amounts: if whole numbers have more values than this, they are no classes.
 NUMBER_NAMES = re.compile(
     r"score|similarity|relatedness|price|amount|value|cost|rating|stars|age|year|salary|points|target|y"
@@ -80,13 +82,12 @@ def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, ask
     known = [value for value in present if value not in words]
     if _allowed("regression", problem) and _are_amounts(known, name, asked or problem is not None, problem):
         return Target([name], "regression", _counted(known), len(known), absent=absent, words=words)
-    separator = separator_of(set(known)) if _allowed("multi_label", problem) else None
+    odd = None if problem == "multi_label" else _odd_of(known, name)
+    separator = separator_of(set(known)) if odd is None and _allowed("multi_label", problem) else None
     if separator is not None:
         cells = [[part.strip() for part in (value or "").split(separator) if part.strip()] for value in values]
         return _several([name], cells, separator, [])
     if problem in (None, "single_label"):
-        nearly = all(ODD_NUMBER.fullmatch(value) for value in known)
-        odd = next((value for value in known if not NUMBER.fullmatch(value)), None) if nearly else None
         return Target([name], "single_label", _counted(present), len(present), absent=absent, words=words, odd=odd)
     return None
 
@@ -123,11 +124,18 @@ def separator_of(values: set[str]) -> str | None:
     for mark in SEPARATORS:
         cells = [[part.strip() for part in value.split(mark) if part.strip()] for value in values]
         parts = {part for cell in cells for part in cell}
-        decimal = mark == "," and all(DECIMAL_COMMA.fullmatch(value) for value in values)
         words = mark == " " and not all(part.isdecimal() for part in parts)
-        if any(len(cell) > 1 for cell in cells) and len(parts) < len(values) and not decimal and not words:
+        if any(len(cell) > 1 for cell in cells) and len(parts) < len(values) and not words:
             return mark
     return None
+
+
+def _odd_of(values: Sequence[str], name: str) -> str | None:
+    """One of values that are numbers but not written as such; None of others, and of ids of labels."""
+    nearly = bool(NUMBER_NAMES.fullmatch(name.strip())) and all(ODD_NUMBER.fullmatch(value) for value in values)
+    grouped = not MANY_NAMES.fullmatch(name.strip()) and all(COMMAS.fullmatch(value) for value in values)
+    odd = next((value for value in values if not NUMBER.fullmatch(value)), None)
+    return odd if nearly or grouped else None
 
 
 def _allowed(kind: str, problem: str | None) -> bool:

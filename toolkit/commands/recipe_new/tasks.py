@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 from models import families
 from toolkit.commands.recipe_new import choose
@@ -18,6 +19,7 @@ from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
+from toolkit.files.nested_columns import names_within, opened
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
 from toolkit.tasks.question_answering.squad import OTHER_KEYS
@@ -73,9 +75,11 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
         UserError: no columns of texts and labels, or rows without a label.
     """
     assert found.rows is not None
-    rows = found.rows
+    rows = _flat(found.rows)
     columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
-    target, dropped = without_missing(where, rows, columns.target, wanted.missing)
+    target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
+    if wanted.missing == "drop" and len(found.files) > 1:
+        dropped = dropped or "drop"  # other splits may lack some
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name))
@@ -115,15 +119,21 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     return Draft(body, assumed, steps.seconds)
 
 
+def _flat(rows: Dataset) -> Dataset:
+    """Nested columns by themselves, under their names with dots."""
+    nested = [name for name, kind in rows.features.items() if isinstance(kind, dict)]
+    return opened(rows, names_within(rows.features)).remove_columns(nested)
+
+
 def without_missing(
-    where: str, rows: Any, target: Target, missing: str | None
+    where: str, count: int, target: Target, missing: str | None
 ) -> tuple[Target, list[str] | str | None]:
     """Return the target without the rows that the user leaves out, and ``data.missing_labels``.
 
     Raises:
         UserError: rows without a label, or a word that may say so, of which the user says nothing.
     """
-    label, count = target.columns[0], len(rows)
+    label = target.columns[0]
     if target.absent and missing != "drop":
         raise UserError(
             f"{where}: {len(target.absent):,} of {count:,} rows have no {label}, the first is row "
