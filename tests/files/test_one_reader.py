@@ -6,7 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,25 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
                                   (XY[0], ("NA", "007"), ("null", ""), ("", "1e3"))),
     "NUL": ("a.csv", b"text,n\nx\0y,1\ny,2\n", (XY[0], ("x\0y", "1"), XY[2])),
     "surplus delimiters at the end": ("a.csv", b"text,n\nx,1,\ny,2,,\n", XY),
+    "no header, a label in front": (
+        "a.tsv", b"1\tx\n2\ty y\n2\tz\n1\tw\n1\tv\n",
+        (("column1", "column2"), ("1", "x"), ("2", "y y"), ("2", "z"), ("1", "w"), ("1", "v")),
+    ),
+    "no header, a text in front": ("a.csv", b'"x, y",a\ny,b\nz,b\nw,a\nv,a\n',
+                                   (("column1", "column2"), ("x, y", "a"), *zip("yzwv", "bbaa", strict=True))),
+    "a header of numbers": ("a.csv", b"0,1\nx,1\ny,1\nz,1\n", (("0", "1"), ("x", "1"), ("y", "1"), ("z", "1"))),
+    "a word above numbers": ("a.csv", b"text,n\ntext,1\ntext,2\n", (XY[0], ("text", "1"), ("text", "2"))),
+    "a header again and again": ("a.csv", b"text,n\nx,a\ntext,n\ny,a\n", (XY[0], ("x", "a"), XY[0], ("y", "a"))),
+    "single quotes and semicolons": ("a.csv", b"text;n\n'x; it''s \"y\"';1\n'y\nz';2\n",
+                                     (XY[0], ('x; it\'s "y"', "1"), ("y\nz", "2"))),
+    "apostrophes": ("a.csv", b"text,n\n'tis x,1\ny's,2\n", (XY[0], ("'tis x", "1"), ("y's", "2"))),
     # Encodings.
     "a byte order mark": ("a.csv", f"\ufefftext,n\n{BODY}".encode(), XY),
     "a byte order mark before JSON": ("a.jsonl", f"\ufeff{LINES}".encode(), XY),
     "UTF-16": ("a.csv", "text;n\r\nü;1\r\ny;2\r\n".encode("utf-16"), (XY[0], ("ü", "1"), XY[2])),
     "UTF-16 in .tsv": ("a.tsv", "text\tn\nü\t1\ny\t2\n".encode("utf-16"), (XY[0], ("ü", "1"), XY[2])),
     "cp1252": ("a.csv", "text;n\ngröße, für;1\ny;2\n".encode("cp1252"), (XY[0], ("größe, für", "1"), XY[2])),
+    "GBK": ("a.csv", "text,n\n店,1\n评论进球,2\n".encode("gbk"), (XY[0], ("店", "1"), ("评论进球", "2"))),
     "cp1252 in JSON": ("a.json", LINES.replace('"x"', '"größe"').encode("cp1252"), (XY[0], ("größe", "1"), XY[2])),
     # Compressed.
     "gzip": ("a.csv.gz", gzip.compress(f"text,n\n{BODY}".encode()), XY),
@@ -143,6 +156,8 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "no parquet": ("a.parquet", b"PAR1 and no more", " cannot be read"),
 }  # fmt: skip
 
+#: The keys of a recipe that say how a file is written.
+LAYOUT = ("delimiter", "encoding", "quote", "columns")
 #: Of a file that `recipe new` refuses, the delimiter that a recipe names.
 DELIMITERS = {"a short row of a semicolon file": ";"}
 
@@ -158,18 +173,19 @@ def as_rows(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> tuple[tuple[
     return (tuple(names), *(tuple(map(plain, row)) for row in rows))
 
 
-def trained_on(path: Path, kind: str, delimiter: str | None, encoding: str | None) -> Any:
+def trained_on(path: Path, kind: str, layout: Mapping[str, Any]) -> Any:
     """The header and rows of a file as a run reads it, with the layout that `recipe new` writes."""
     files = {"train": str(path)}
-    data = {"dataset": kind, "files": files, "delimiter": delimiter, "encoding": encoding, "max_length": 32}
+    data = {"dataset": kind, "files": files, "max_length": 32, **layout}
     (path.parent / "x.yaml").write_text(f"{HEAD}data: {json.dumps(data | {'label': 'n'})}\n")
     rows = load_stored(load_recipe(path.parent / "x.yaml"), {})["train"]
     return as_rows(rows.column_names, (row.values() for row in rows))
 
 
-def labelled(path: Path, recipe: Recipe, encoding: str | None) -> Any:
+def labelled(path: Path, recipe: Recipe, needed: Sequence[str] = ("text",), **layout: str | None) -> Any:
     """The header and rows of a file as `predict --input` reads it."""
-    table = read_table(path, ["text"], **source_layout(recipe, path, encoding, None)._asdict())
+    delimiter, rest = source_layout(recipe, path, **layout)
+    table = read_table(path, needed, delimiter, layout=rest)
     parts = ([part.column(index) for index in range(len(table.names))] for part in table.chunks())
     return as_rows(table.names, (row for columns in parts for row in zip(*columns, strict=True)))
 
@@ -198,9 +214,12 @@ def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp
         return as_rows(rows.column_names, (row.values() for row in rows))
 
     new = outcome(path, drafted)
-    encoding, delimiter = (found[0].encoding, found[0].delimiter) if found else (None, DELIMITERS.get(what))
-    run = outcome(path, lambda: trained_on(path, kind_of(path), delimiter, encoding))
-    prediction = outcome(path, lambda: labelled(path, load_recipe(tmp_path / "plain.yaml"), encoding))
+    layout = {key: getattr(found[0], key) for key in LAYOUT} if found else {"delimiter": DELIMITERS.get(what)}
+    run = outcome(path, lambda: trained_on(path, kind_of(path), layout))
+    columns = layout.get("columns")
+    given = {"encoding": layout.get("encoding"), "quote": layout.get("quote"), "columns": columns and ",".join(columns)}
+    needed = ("text",) if isinstance(new, str) or "text" in new[0] else ()
+    prediction = outcome(path, lambda: labelled(path, load_recipe(tmp_path / "plain.yaml"), needed, **given))
     assert new == run == prediction
     assert new == expected or (isinstance(expected, str) and new.startswith(expected))
 
@@ -211,13 +230,13 @@ def test_a_header_alone_is_read_and_has_nothing_to_learn(tmp_path):
     assert read_table(path, ["text"]).size == 0
     assert outcome(path, lambda: look(path)) == ": holds no rows"
     with pytest.raises(UserError, match=r"x.yaml:2: data.files.train: the train split is empty$"):
-        trained_on(path, "csv", None, None)
+        trained_on(path, "csv", {})
 
 
 def test_columns_without_names_get_one_in_a_run_and_stay_as_they_are_in_a_labelled_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,n,,,z,z\nx,1,,2,3,4\n")
-    assert trained_on(path, "csv", None, None)[0] == ("text", "n", "Unnamed: 2", "Unnamed: 3", "z", "z.1")
+    assert trained_on(path, "csv", {})[0] == ("text", "n", "Unnamed: 2", "Unnamed: 3", "z", "z.1")
     assert read_table(path, ["text"]).names == ("text", "n", "", "", "z", "z")
 
 

@@ -61,8 +61,7 @@ def label_file(
     source: Path | None,
     target: Path | None,
     overwrite: bool,
-    encoding: str | None = None,
-    delimiter: str | None = None,
+    layout: Mapping[str, str | None] | None = None,
     spreadsheet_safe: bool = False,
     **columns: str | None,
 ) -> Path:
@@ -74,8 +73,7 @@ def label_file(
         source: the rows, of one of :data:`toolkit.files.tables.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace an existing file.
-        encoding: of ``source``; None for the recipe's, or UTF-8 if that has none.
-        delimiter: of ``source``, if it is csv; None for the recipe's, or one that fits.
+        layout: of ``source``, as :func:`.source_layout.source_layout` takes it; by default the recipe's, or what fits.
         spreadsheet_safe: in a csv ``target``, put an apostrophe before what a spreadsheet would take for a formula.
         columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
             place of the recipe's.
@@ -97,9 +95,10 @@ def label_file(
     check_target(target, source, overwrite)
     if spreadsheet_safe and kind_of(target) != "csv":
         raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
-    layout = source_layout(recipe, source, encoding, delimiter)
+    given = layout or {}
+    delimiter, read = source_layout(recipe, source, **given)
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        table = read_table(source, list(wanted.values()), typed=kind_of(target) == "parquet", **layout._asdict())
+        table = read_table(source, list(wanted.values()), delimiter, kind_of(target) == "parquet", read)
     run = load_run(folder)
     added = task.prediction_columns(run)
     if taken := [name for name in added if name in table.names]:
@@ -107,7 +106,7 @@ def label_file(
             f"{source}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
         )
     begun = time.monotonic()
-    if (note := doubt(recipe, source, encoding)) is not None:
+    if (note := doubt(recipe, source, given.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
     options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
     notes, formulas = _label(run, table, target, wanted, console, options)

@@ -61,6 +61,10 @@ def kind_of(path: Path) -> str:
     return kind
 
 
+#: The layout of a file that says nothing else.
+PLAIN = Layout()
+
+
 class Rows:
     """Consecutive rows of a file.
 
@@ -172,7 +176,7 @@ def read_table(
     needed: Sequence[str],
     delimiter: str | None = None,
     typed: bool = False,
-    encoding: str = "utf-8",
+    layout: Layout = PLAIN,
 ) -> Table:
     """Read a file once to check that all of it is valid.
 
@@ -182,7 +186,7 @@ def read_table(
             in ``doc``, unless one has that name itself.
         delimiter: of csv; None for the one that fits (:func:`toolkit.files.csv_rows.likely_delimiter`).
         typed: find out the schema of JSON.
-        encoding: of all kinds but parquet and Arrow.
+        layout: encoding, quote and columns.
 
     Raises:
         UserError: it is no such file; with the row where it is not.
@@ -191,8 +195,8 @@ def read_table(
     with reading(path):
         plain_file(path)
         if kind not in BINARY:
-            check_encoding(path, encoding)
-        layout = Layout(encoding=encoding) if kind != "csv" else csv_layout(path, needed, delimiter, encoding)
+            check_encoding(path, layout.encoding)
+        layout = csv_layout(path, needed, delimiter, layout) if kind == "csv" else layout
         return read_whole(path, kind, layout, needed, typed, None)
 
 
@@ -421,7 +425,7 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
         lines = _gathered(_lines(path, layout.encoding), _characters)
         yield from (Rows(first, (TEXT,), found, None) for first, found in lines)
     else:
-        records = csv_rows(path, layout.delimiter, layout.encoding)
+        records = csv_rows(path, layout)
         header = next(records)
         empty = True
         for first, found in _gathered(records, _characters):

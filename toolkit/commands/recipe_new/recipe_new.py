@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,13 @@ class NewRecipe:
 
 
 def new_recipe(
-    data: Path, output: Path | None = None, task: str | None = None, text: str | None = None, label: str | None = None
+    data: Path,
+    output: Path | None = None,
+    task: str | None = None,
+    text: str | None = None,
+    label: str | None = None,
+    layout: Mapping[str, str | None] | None = None,
+    header: bool | None = None,
 ) -> NewRecipe:
     """Write a recipe for a file or folder of data.
 
@@ -44,6 +51,7 @@ def new_recipe(
         output: a new file; None for one in the current folder, named after the data.
         task: by default, what the data looks like.
         text, label: the columns of a table, for classification.
+        layout, header: as :func:`.look.look` takes them.
 
     Raises:
         UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
@@ -51,7 +59,7 @@ def new_recipe(
         WriteFailed: the system refuses it.
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
-    found = look(data)
+    found = look(data, layout or {}, header)
     task = task or _task(found)
     _check_choice(data, found, task, text or label)
 

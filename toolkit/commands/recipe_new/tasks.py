@@ -223,12 +223,16 @@ def _tokenizer(pieces: int | None) -> str:
 def _files(found: DataFiles, write: PathWriter) -> list[Line]:
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
     files: list[Line] = [(split, write(paths[0]), what[split]) for split, paths in found.files.items()]
-    delimiter: list[Line] = [("delimiter", found.delimiter, "what parts the columns")] if found.delimiter else []
+    layout: list[Line] = [
+        ("delimiter", found.delimiter, "what parts the columns"),
+        ("quote", found.quote, "what stands round a text; or none"),
+        ("columns", found.columns, "their names, since no header has them; null: the first row is the header"),
+    ]
     kinds = {"csv": "a table", "json": "rows, a line each; or SQuAD's nested file"}
     return [
         ("dataset", found.kind, kinds.get(found.kind, "a table")),
         ("files", files, ""),
-        *delimiter,
+        *(line for line in layout if line[1] is not None),
         *_encoding(found),
     ]
 

@@ -1,0 +1,110 @@
+"""Tables without a header, or with quotes of another kind: detected by `recipe new`, kept in the recipe, and read so by
+runs and by `predict --input`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.commands.recipe_new.look import look
+from toolkit.commands.recipe_new.recipe_new import new_recipe
+from toolkit.data.load import load_stored
+from toolkit.data.source_layout import source_layout
+from toolkit.errors import UserError
+from toolkit.files.csv_rows import lacks_header
+from toolkit.files.tables import read_table
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
+
+ROWS = [(f"{word} {index}, and more", "ham" if index % 2 else "spam") for index, word in enumerate("abcdefgh" * 5)]
+HEADERLESS = "".join(f"{label}\t{text}\n" for text, label in ROWS)
+
+
+def recipe_of(folder: Path, **data: Any) -> Recipe:
+    given = {"dataset": "csv", "files": {"train": "t.tsv"}, "max_length": 32, **data}
+    (folder / "x.yaml").write_text(f"train: {{epochs: 1, learning_rate: 1e-3}}\ndata: {json.dumps(given)}\n")
+    return load_recipe(folder / "x.yaml")
+
+
+def test_a_new_recipe_names_the_columns_of_a_table_without_a_header(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sms.tsv").write_text(HEADERLESS)
+    made = new_recipe(Path("sms.tsv"))
+    assert made.assumed[0] == (
+        "the first row (spam, a 0, and more) is data, so there is no header: the columns are called column1, column2 "
+        "(--columns names them, --header makes it the header)"
+    )
+    recipe = load_recipe(made.path)
+    assert (recipe.data.columns, recipe.data.text, recipe.data.label) == (["column1", "column2"], "column2", "column1")
+    assert load_stored(recipe, {})["train"][0] == {"column1": "spam", "column2": "a 0, and more"}
+    made = new_recipe(Path("sms.tsv"), Path("named.yaml"), layout={"columns": "label,text"})
+    assert "first row" not in made.assumed[0]
+    recipe = load_recipe(made.path)
+    assert (recipe.data.columns, recipe.data.text, recipe.data.label) == (["label", "text"], "text", "label")
+    assert look(Path("sms.tsv"), header=True).rows.column_names == ["spam", "a 0, and more"]
+    Path("t.csv").write_text("text,label\nx,a\ny,b\n")
+    assert look(Path("t.csv")).columns is None
+    assert look(Path("t.csv"), header=False).rows.column_names == ["column1", "column2"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([["a", "x y"], ["b", "z"], ["a", "w"], ["a", "v"], ["b", "u"]], True),
+        ([["one of " * 6, "a"], ["two of " * 7, "b"]], True),
+        ([["3", "x"], ["2", "y"], ["3", "z"], ["2", "w"], ["1", "v"], ["3", "u"], ["1", "t"]], True),
+        ([["text", "label"], ["x", "a"], ["y", "a"]], False),
+        ([["text", "label"], ["text", "1"], ["text", "2"]], False),
+        ([["0", "1"], ["x", "1"], ["y", "1"]], False),
+        ([["", "0", "1"], ["0", "x", "1"], ["1", "y", "1"]], False),
+        ([["country", "2019"], ["x", "1"], ["y", "1"]], False),
+        ([["What do you like most about it?", "x"], ["the long walks at night along the sea", "a"]], False),
+        ([["label", "text"], ["label", "text"], ["a", "x"], ["a", "y"], ["a", "z"]], False),
+        ([["a"], ["a"], ["a"]], False),
+    ],
+)
+def test_a_header_is_told_from_a_row(rows, expected):
+    assert lacks_header(rows) is expected
+
+
+def test_a_labelled_file_has_a_header_where_its_first_row_names_the_texts(tmp_path):
+    recipe = recipe_of(tmp_path, columns=["kind", "body"], text="body", label="kind")
+    for content, expected in {"a\tx\nb\ty\n": ["x", "y"], "body\tkind\nx\ta\n": ["x"], "body\nx\n": ["x"]}.items():
+        (tmp_path / "p.tsv").write_text(content)
+        delimiter, layout = source_layout(recipe, tmp_path / "p.tsv")
+        (rows,) = read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout).chunks()
+        assert rows.values("body") == expected
+    (tmp_path / "p.tsv").write_text("x\ny\n")
+    delimiter, layout = source_layout(recipe, tmp_path / "p.tsv")
+    with pytest.raises(UserError, match=r"p.tsv:1: row 1 has 1 field and 2 columns are named; put quotes round a text"):
+        read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout)
+    delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", columns="body")
+    assert read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout).size == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"columns": ["a", "a"]}, "data.columns: has a name twice or an empty one; name each column once"),
+        ({"dataset": "parquet", "columns": ["a"]}, "data.columns: is for dataset: csv or json, not for parquet"),
+        ({"dataset": "json", "quote": "none"}, "data.quote: is for dataset: csv, not for json; remove it"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(tmp_path, data, expected):
+    with pytest.raises(UserError, match=rf"x.yaml:2: {expected}"):
+        recipe_of(tmp_path, **data)
+
+
+def test_quotes_that_are_text_are_said_to_be_and_read(tmp_path):
+    (tmp_path / "t.tsv").write_text('text\tlabel\n"b" c\tb\n"open\ta\n')
+    with pytest.raises(UserError, match=r"t.tsv:3: row 2 opens a quote.*if quotes are text here, set data.quote: none"):
+        look(tmp_path / "t.tsv")
+    found = look(tmp_path / "t.tsv", {"quote": "none"})
+    assert found.quote == "none" and list(found.rows["text"]) == ['"b" c', '"open']
+    recipe = recipe_of(tmp_path, quote="none")
+    assert list(load_stored(recipe, {})["train"]["text"]) == ['"b" c', '"open']
+    delimiter, layout = source_layout(recipe, tmp_path / "t.tsv")
+    assert read_table(tmp_path / "t.tsv", ["text"], delimiter, layout=layout).size == 2
