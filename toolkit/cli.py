@@ -28,7 +28,7 @@ from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
-KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (one text per line) file"
+KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
 

@@ -378,7 +378,7 @@ def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_n
         ("a.jsonl", {"delimiter": ";"}, "--delimiter: is for csv, not for a.jsonl; remove it"),
         ("a.csv", {"quote": "`"}, "--quote: '`' is none; it should be \" or ' or none"),
         ("a.csv", {"columns": "a,a"}, "--columns: 'a,a' has a name twice or an empty one; name each column once"),
-        ("a.txt", {"columns": "a,b"}, "--columns: is for csv, not for a.txt; remove it"),
+        ("a.parquet", {"columns": "a,b"}, "--columns: is for csv, not for a.parquet; remove it"),
     ],
 )
 def test_what_is_no_encoding_or_delimiter_is_refused(run, name, options, expected):
@@ -388,8 +388,8 @@ def test_what_is_no_encoding_or_delimiter_is_refused(run, name, options, expecte
 
 def test_a_tab_may_be_written_as_a_shell_can(run):
     recipe = load_recipe(run / "recipe.yaml")
-    assert source_layout(recipe, Path("a.csv"), delimiter="\\t") == ("\t", Layout())
-    assert source_layout(recipe, Path("a.csv"), encoding="cp1252") == (None, Layout(encoding="cp1252"))
+    assert source_layout(recipe, Path("a.csv"), delimiter="\\t") == ("csv", "\t", Layout())
+    assert source_layout(recipe, Path("a.csv"), encoding="cp1252") == ("csv", None, Layout(encoding="cp1252"))
 
 
 #: Cells as spreadsheets take them: of these the first seven are formulas.

@@ -74,14 +74,14 @@ def test_a_labelled_file_has_a_header_where_its_first_row_names_the_texts(tmp_pa
     recipe = recipe_of(tmp_path, columns=["kind", "body"], text="body", label="kind")
     for content, expected in {"a\tx\nb\ty\n": ["x", "y"], "body\tkind\nx\ta\n": ["x"], "body\nx\n": ["x"]}.items():
         (tmp_path / "p.tsv").write_text(content)
-        delimiter, layout = source_layout(recipe, tmp_path / "p.tsv")
+        _, delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", ["body"])
         (rows,) = read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout).chunks()
         assert rows.values("body") == expected
     (tmp_path / "p.tsv").write_text("x\ny\n")
-    delimiter, layout = source_layout(recipe, tmp_path / "p.tsv")
-    with pytest.raises(UserError, match=r"p.tsv:1: row 1 has 1 field and 2 columns are named; put quotes round a text"):
+    _, delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", ["body"])
+    with pytest.raises(UserError, match=r"p.tsv:1: row 1 has 1 field and 2 columns are named; name one for each"):
         read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout)
-    delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", columns="body")
+    _, delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", columns="body")
     assert read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout).size == 2
 
 
@@ -89,7 +89,7 @@ def test_a_labelled_file_has_a_header_where_its_first_row_names_the_texts(tmp_pa
     ("data", "expected"),
     [
         ({"columns": ["a", "a"]}, "data.columns: has a name twice or an empty one; name each column once"),
-        ({"dataset": "parquet", "columns": ["a"]}, "data.columns: is for dataset: csv or json, not for parquet"),
+        ({"dataset": "parquet", "columns": ["a"]}, "data.columns: is for dataset: csv, xlsx or json, not for parquet"),
         ({"dataset": "json", "quote": "none"}, "data.quote: is for dataset: csv, not for json; remove it"),
     ],
 )
@@ -106,5 +106,5 @@ def test_quotes_that_are_text_are_said_to_be_and_read(tmp_path):
     assert found.quote == "none" and list(found.rows["text"]) == ['"b" c', '"open']
     recipe = recipe_of(tmp_path, quote="none")
     assert list(load_stored(recipe, {})["train"]["text"]) == ['"b" c', '"open']
-    delimiter, layout = source_layout(recipe, tmp_path / "t.tsv")
+    _, delimiter, layout = source_layout(recipe, tmp_path / "t.tsv")
     assert read_table(tmp_path / "t.tsv", ["text"], delimiter, layout=layout).size == 2

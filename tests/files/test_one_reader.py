@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import bz2
+import datetime
 import gzip
+import io
 import json
 import lzma
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new.look import DataFiles, look
 from toolkit.data.load import load_stored
 from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
-from toolkit.files.tables import kind_of, read_table
+from toolkit.files.csv_rows import Layout
+from toolkit.files.kinds import KINDS
+from toolkit.files.packed import ending
+from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 
@@ -41,6 +49,29 @@ def arrow(kind: str) -> bytes:
     with getattr(pa.ipc, f"new_{kind}")(sink, rows.schema) as writer:
         writer.write_table(rows)
     return sink.getvalue().to_pybytes()
+
+
+def zipped(**members: bytes) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("__", "/").replace("MAC", "__MACOSX"), content)
+    return sink.getvalue()
+
+
+def by_arrow(codec: str, content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as file:
+        file.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+def sheet(*rows: Sequence[Any]) -> bytes:
+    book, sink = openpyxl.Workbook(), io.BytesIO()
+    for row in rows:
+        book.active.append(list(row))
+    book.save(sink)
+    return sink.getvalue()
 
 
 #: What it is -> a file's name, its content, and its header and rows or, as a text, why it is refused.
@@ -98,7 +129,27 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "bzip2, tabs": ("a.tsv.bz2", bz2.compress(b"text\tn\nx\t1\ny\t2\n"), XY),
     "xz": ("a.jsonl.xz", lzma.compress(LINES.encode()), XY),
     "gzip without its ending": ("a.csv", gzip.compress(f"text,n\n{BODY}".encode()), XY),
+    "zstd": ("a.jsonl.zst", by_arrow("zstd", LINES.encode()), XY),
+    "lz4": ("a.csv.lz4", by_arrow("lz4", f"text,n\n{BODY}".encode()), XY),
+    "zip": ("a.csv.zip", zipped(**{"a.csv": f"text,n\n{BODY}".encode()}), XY),
+    "a zip of a Mac, tabs": (
+        "a.zip", zipped(MAC__x=b"\0", a__=b"", **{"a__._a.tsv": b"\0", "a__a.tsv": b"text\tn\nx\t1\ny\t2\n"}), XY,
+    ),
+    # Without an ending that says it.
+    "commas without an ending": ("a", f"text,n\n{BODY}".encode(), XY),
+    "tabs in .label": ("a.label", b"text\tn\nx\t1\ny\t2\n", XY),
+    "JSON without an ending": ("a", LINES.encode(), XY),
+    "parquet without an ending": ("a", parquet(["1", "2"]), XY),
+    "Excel's Unicode text": ("a.txt", "text\tn\r\nx\t1\r\ny\t2\r\n".encode("utf-16"), XY),
+    "commas in .txt": ("a.txt", b"text,n\nx,1\ny,2\n", XY),
     # Other kinds.
+    "a sheet": ("a.xlsx", sheet(["text", "n"], ["x", "1"], [None, None], ["y", "2"]), XY),
+    "numbers, dates, truth and nothing in a sheet": (
+        "a.xlsx", sheet(["text", "n", "m"], [1.0, 2.5, None], [datetime.date(2020, 1, 2), True, "NA"]),
+        (("text", "n", "m"), ("1", "2.5", ""), ("2020-01-02", "TRUE", "NA")),
+    ),
+    "a sheet without a header": ("a.xlsx", sheet("ax", "by", "bz", "aw", "av"),
+                                 (("column1", "column2"), *map(tuple, ("ax", "by", "bz", "aw", "av")))),
     "JSON lines": ("a.ndjson", LINES.encode(), XY),
     "a list in JSON": ("a.json", json.dumps([json.loads(line) for line in LINES.splitlines()], indent=1).encode(), XY),
     "JSON rows over several lines": ("a.json", LINES.replace(",", ",\n").encode(), XY),
@@ -153,6 +204,12 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "bytes that are no text, packed": ("a.csv.gz", gzip.compress(b"text,n\nx,1\n\xe4,2\n"), ":3: is not UTF-8"),
     "a cut archive": ("a.csv.gz", gzip.compress(f"text,n\n{BODY * 99}".encode())[:-9], " cannot be unpacked"),
     "no archive": ("a.csv.gz", f"text,n\n{BODY}".encode(), " is not packed"),
+    "a zip of several tables": ("a.zip", zipped(**{"a.csv": b"text,n\nx,1\n", "b.csv": b"text,n\nx,1\n"}),
+                                " cannot be unpacked: it holds 2 files (a.csv, b.csv), where one is to be; unpack it"),
+    "a damaged zst": ("a.csv.zst", b"\x28\xb5\x2f\xfdxxxx", " cannot be unpacked: ZSTD"),
+    "no sheet": ("a.xlsx", zipped(**{"a.csv": b"text,n\nx,1\n"}), " is no sheet of Excel (.xlsx)"),
+    "a wide row of a sheet": ("a.xlsx", sheet(["text", "n"], ["x", "1"], ["y", "2", "3"]),
+                              ":3: row 2 has 3 fields and the header 2"),
     "no parquet": ("a.parquet", b"PAR1 and no more", " cannot be read"),
 }  # fmt: skip
 
@@ -184,8 +241,8 @@ def trained_on(path: Path, kind: str, layout: Mapping[str, Any]) -> Any:
 
 def labelled(path: Path, recipe: Recipe, needed: Sequence[str] = ("text",), **layout: str | None) -> Any:
     """The header and rows of a file as `predict --input` reads it."""
-    delimiter, rest = source_layout(recipe, path, **layout)
-    table = read_table(path, needed, delimiter, layout=rest)
+    kind, delimiter, rest = source_layout(recipe, path, needed, **layout)
+    table = read_table(path, needed, delimiter, layout=rest, kind=kind)
     parts = ([part.column(index) for index in range(len(table.names))] for part in table.chunks())
     return as_rows(table.names, (row for columns in parts for row in zip(*columns, strict=True)))
 
@@ -215,7 +272,8 @@ def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp
 
     new = outcome(path, drafted)
     layout = {key: getattr(found[0], key) for key in LAYOUT} if found else {"delimiter": DELIMITERS.get(what)}
-    run = outcome(path, lambda: trained_on(path, kind_of(path), layout))
+    kind = found[0].kind if found else KINDS.get(ending(path), "csv")
+    run = outcome(path, lambda: trained_on(path, kind, layout))
     columns = layout.get("columns")
     given = {"encoding": layout.get("encoding"), "quote": layout.get("quote"), "columns": columns and ",".join(columns)}
     needed = ("text",) if isinstance(new, str) or "text" in new[0] else ()
@@ -240,8 +298,53 @@ def test_columns_without_names_get_one_in_a_run_and_stay_as_they_are_in_a_labell
     assert read_table(path, ["text"]).names == ("text", "n", "", "", "z", "z")
 
 
-def test_another_kind_of_file_is_refused_alike(tmp_path):
-    path = tmp_path / "a.xlsx"
-    path.write_bytes(b"PK\3\4")
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.docx", b"\0\1\2\3", ": its name should end in one of .csv, .tsv"),
+        ("a", b"To be, or not to be\nWhether, as, it, is\n", ": its name should end in one of .csv, .tsv"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", ": is a sheet of an Excel before 2007, or has a password"),
+    ],
+)
+def test_another_kind_of_file_is_refused_alike(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_bytes(content)
     said = [outcome(path, read) for read in (lambda: look(path), lambda: read_table(path, ["text"]))]
-    assert said[0] == said[1] and said[0].startswith(": its name should end in one of .csv, .tsv")
+    assert said[0] == said[1] and said[0].startswith(expected)
+
+
+def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):
+    for content in ("Enter Hamlet, Horatio\nExit Hamlet, Horatio\n" * 9, "a\tb\nc\n", "a,b\n", "one\ntwo\n"):
+        (tmp_path / "a.txt").write_text(content)
+        assert look(tmp_path / "a.txt").kind == "text"
+    (tmp_path / "a.txt").write_text("a\tb\nc\td\n")
+    assert look(tmp_path / "a.txt").notes[0] == (
+        "a.txt is read as csv, as its content looks; --task language_modeling reads it as text"
+    )
+    assert look(tmp_path / "a.txt", as_text=True).kind == "text"
+
+
+def test_a_text_file_to_label_is_a_table_where_it_has_the_columns(tmp_path):
+    (tmp_path / "r.yaml").write_text(f"{HEAD}data: {{dataset: csv, max_length: 32, files: {{train: t.csv}}}}\n")
+    recipe, path = load_recipe(tmp_path / "r.yaml"), tmp_path / "a.txt"
+    for content, kind in {"text\tn\nx\t1\n": "csv", "a\tn\nx\t1\n": "text", "text\nx\n": "text"}.items():
+        path.write_text(content)
+        assert source_layout(recipe, path, ["text"]).kind == kind
+    assert source_layout(recipe, path, ["text"], columns="text").kind == "csv"
+    named = load_recipe(tmp_path / "r.yaml", ["data.columns=[n, text]"])
+    path.write_text("1\tx\n2\ty\n")
+    assert source_layout(named, path, ["text"])[0::2] == ("csv", Layout(columns=("n", "text")))
+
+
+def test_where_a_column_is_missing_and_the_first_row_is_no_header_that_is_said(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("spam,x\nham,y\nspam,z\nspam,w\nham,v\n")
+    hint = "; its first row looks like data: name the columns with"
+    with pytest.raises(UserError, match=rf"has no column text; it has spam, x{hint} --columns$"):
+        read_table(path, ["text"])
+    recipe = tmp_path / "x.yaml"
+    recipe.write_text(
+        f"{HEAD}data: {{dataset: csv, max_length: 32, validation_fraction: 0.5, files: {{train: {path}}}}}\n"
+    )
+    with pytest.raises(UserError, match=rf"data.text: no column text .* it has spam, x{hint} data.columns$"):
+        check_data(load_recipe(recipe))

@@ -201,9 +201,9 @@ BAD = [
     ("squad.json", b'{"data": [], "version": "1.1"}', r"has no column text; it has data, version$"),
     ("cut.csv", "text\nx\nü".encode()[:-1], r":3: is not utf-8 \(byte 7\)"),
     (
-        "a.xlsx",
-        b"PK",
-        r"its name should end in one of \.csv, \.tsv, \.tab, \.jsonl, \.json, ",
+        "a.docx",
+        b"\0\1",
+        r"its name should end in one of \.csv, \.tsv, \.tab, \.xlsx, \.jsonl, \.json, ",
     ),
 ]
 

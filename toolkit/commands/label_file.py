@@ -18,10 +18,11 @@ from rich.text import Text
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import doubt, source_layout
 from toolkit.errors import UserError
+from toolkit.files.kinds import kind_of
 from toolkit.files.nested_columns import MISSING
 from toolkit.files.table_writer import check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
-from toolkit.files.tables import Rows, Table, kind_of, read_table
+from toolkit.files.tables import Rows, Table, read_table
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run, Task
 from toolkit.terminal.progress import ProgressBar
@@ -70,7 +71,7 @@ def label_file(
     Args:
         folder: a finished run.
         console: shows the progress, and the speed and notes at the end.
-        source: the rows, of one of :data:`toolkit.files.tables.KINDS`.
+        source: the rows, of one of :data:`toolkit.files.kinds.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace an existing file.
         layout: of ``source``, as :func:`.source_layout.source_layout` takes it; by default the recipe's, or what fits.
@@ -91,14 +92,17 @@ def label_file(
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
     if source is None or target is None:
         raise UserError(f"--{'input' if source is None else 'output'}: missing; --input and --output belong together")
-    wanted = _columns(recipe, task, source, columns)
+    wanted = _columns(recipe, task, columns)
+    given = layout or {}
+    read = source_layout(recipe, source, wanted.values(), **given)
+    if read.kind == "text":
+        wanted = _of_text(source, wanted)
     check_target(target, source, overwrite)
     if spreadsheet_safe and kind_of(target) != "csv":
         raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
-    given = layout or {}
-    delimiter, read = source_layout(recipe, source, **given)
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        table = read_table(source, list(wanted.values()), delimiter, kind_of(target) == "parquet", read)
+        typed = kind_of(target) == "parquet"
+        table = read_table(source, list(wanted.values()), read.delimiter, typed, read.layout, read.kind)
     run = load_run(folder)
     added = task.prediction_columns(run)
     if taken := [name for name in added if name in table.names]:
@@ -128,11 +132,11 @@ def _of_formulas(count: int, quoted: bool) -> str:
     return f"{cells}, which a spreadsheet takes for a formula; --spreadsheet-safe puts an apostrophe in front"
 
 
-def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str | None]) -> dict[str, str]:
+def _columns(recipe: Recipe, task: Task, given: Mapping[str, str | None]) -> dict[str, str]:
     """Return what the task reads -> its column in the file.
 
     Raises:
-        UserError: a column is given that the task does not read, or the file can have no such columns.
+        UserError: a column is given that the task does not read.
     """
     read = _read_columns(recipe, task)
     for option, column in given.items():
@@ -140,12 +144,19 @@ def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str |
             known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
             flag = f"--{option.replace('_', '-')}"
             raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known}")
-    if kind_of(source) == "text":
-        if len(read) > 1:
-            needed = " and ".join(read.values())
-            raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
-        return {next(iter(read)): TEXT_COLUMN}
     return {name: given.get(f"{name}_column") or column for name, column in read.items()}
+
+
+def _of_text(source: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the same for a file of a text per line.
+
+    Raises:
+        UserError: the task reads several columns.
+    """
+    if len(wanted) > 1:
+        needed = " and ".join(wanted.values())
+        raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
+    return {next(iter(wanted)): TEXT_COLUMN}
 
 
 def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:

@@ -30,6 +30,8 @@ QUOTED_CHARACTERS = 2**16
 QUOTES = ('"', "'", "none")
 #: What to do about quotes that enclose nothing.
 PLAIN_QUOTES = "if quotes are text here, set data.quote: none (--quote none)"
+#: What is said where a header looks like a row, before the option that helps.
+NO_HEADER = "; its first row looks like data: name the columns with"
 #: A number as a table has it.
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 #: Words from which on the name of a column may be a text. Questions of a survey are shorter.
@@ -95,7 +97,7 @@ def _fit(path: Path, layout: Layout, needed: Sequence[str]) -> tuple[bool, bool,
     """Whether the header has the needed columns, and several; the share of rows that are as wide; their width."""
     header, *rows = first_rows(path, layout, SNIFFED_ROWS) or [[]]
     alike = sum(len(row) == len(header) for row in rows) / max(len(rows), 1)
-    several = len(header) == len(layout.columns) if layout.columns else len(header) > 1
+    several = len(header) > 1 and len(header) == len(layout.columns or header)
     return set(needed) <= set(layout.columns or header), several, alike, len(header)
 
 
@@ -217,6 +219,8 @@ def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
 
 
 def _of_another_width(found: int, width: int, layout: Layout) -> str:
-    right = f"text that holds {layout.delimiter!r}" if found > width else "text of several lines"
-    named = f"{width} columns are named" if layout.columns else f"the header {width}"
-    return f"has {found} field{'s' if found > 1 else ''} and {named}; put quotes round a {right}"
+    right = f"put quotes round a text {f'that holds {layout.delimiter!r}' if found > width else 'of several lines'}"
+    if layout.columns:
+        right = f"name one for each, or {right}"
+    named = f"{width} column{'s are' if width > 1 else ' is'} named" if layout.columns else f"the header {width}"
+    return f"has {found} field{'s' if found > 1 else ''} and {named}; {right}"

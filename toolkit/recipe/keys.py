@@ -29,12 +29,12 @@ else:
     TokenizerKind = Literal[tuple(dict.fromkeys(kind for known in KNOWN.values() for kind in known.tokenizers))]
 
 #: Data sets that are the user's files.
-FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
+FILE_KINDS = ("json", "csv", "xlsx", "parquet", "arrow", "text")
 
 #: Those that may be in another encoding than UTF-8.
 ENCODED_KINDS = ("csv", "json", "text")
 #: Those whose rows may come without the names of the columns.
-HEADERLESS_KINDS = ("csv", "json")
+HEADERLESS_KINDS = ("csv", "xlsx", "json")
 #: Delimiters that csv may have.
 DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 

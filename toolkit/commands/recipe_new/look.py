@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +24,9 @@ from toolkit.files.csv_rows import (
     likely_delimiter,
     usual_delimiter,
 )
+from toolkit.files.kinds import KINDS, is_table, kind_of
 from toolkit.files.packed import begins_packed, ending
-from toolkit.files.tables import KINDS, kind_of
+from toolkit.files.sheet_rows import sheet_names, sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
@@ -76,19 +78,23 @@ class Said(NamedTuple):
 
     layout: Mapping[str, str]
     header: bool | None
+    as_text: bool
 
 
-def look(data: Path, layout: Mapping[str, str | None] | None = None, header: bool | None = None) -> DataFiles:
+def look(
+    data: Path, layout: Mapping[str, str | None] | None = None, header: bool | None = None, as_text: bool = False
+) -> DataFiles:
     """Look at a file or a folder.
 
     Args:
         layout: what the user says of a table, as :func:`toolkit.data.source_layout.source_layout` takes it.
         header: whether its first row is one; None for what it looks like.
+        as_text: a text file is no table, though it may look like one.
 
     Raises:
         UserError: nothing is there, or nothing that can be trained on.
     """
-    said = Said({name: value for name, value in (layout or {}).items() if value is not None}, header)
+    said = Said({name: value for name, value in (layout or {}).items() if value is not None}, header, as_text)
     try:
         if data.is_dir():
             return _folder(data, said)
@@ -103,6 +109,8 @@ def look(data: Path, layout: Mapping[str, str | None] | None = None, header: boo
 
 def _file(path: Path, said: Said) -> DataFiles:
     kind = kind_of(path)
+    if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
+        kind = "csv"
     if kind == "text":
         return _text({code_of(path): [path]}, said)
     return _table(kind, {"train": path, **_siblings(path)}, said)
@@ -191,8 +199,11 @@ def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
 def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
     train = files["train"]
     found = DataFiles(kind, {split: [path] for split, path in files.items()})
+    if (by_name := KINDS.get(ending(train))) != kind:
+        otherwise = "; --task language_modeling reads it as text" if by_name == "text" else ""
+        found.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
     layout = checked_layout(said.layout, kind, train)
-    if said.header is not None and kind != "csv":
+    if said.header is not None and kind not in ("csv", "xlsx"):
         raise UserError(f"--header: is for csv, not for {train}; remove it")
     if kind in ("csv", "json"):
         found.encoding = _encoding(found, train, said)
@@ -200,7 +211,14 @@ def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
     if kind == "csv":
         found.quote = _quote(found, train, layout)
         found.delimiter = layout.get("delimiter") or _delimiter(found, train)
-        found.columns = found.columns or _columns(found, train, said.header)
+        rows = first_rows(train, _layout(found, train), LOOKED_AT_ROWS)
+    if kind == "xlsx":
+        names = sheet_names(train)
+        if len(names) > 1:
+            found.notes.append(f"read the first of {len(names)} sheets, {names[0]}")
+        rows = list(itertools.islice(sheet_rows(train), LOOKED_AT_ROWS))
+    if kind in ("csv", "xlsx"):
+        found.columns = found.columns or _columns(found, rows, said.header)
     if kind == "json" and found.encoding is None and (questions := _squad(train)):
         found.questions = questions
         return found
@@ -258,9 +276,8 @@ def _delimiter(found: DataFiles, path: Path) -> str | None:
     return likely
 
 
-def _columns(found: DataFiles, path: Path, header: bool | None) -> list[str] | None:
+def _columns(found: DataFiles, rows: Sequence[Sequence[str]], header: bool | None) -> list[str] | None:
     """Return names of the columns of a table without a header; None where there is one."""
-    rows = first_rows(path, _layout(found, path), LOOKED_AT_ROWS)
     if header or not rows or (header is None and not lacks_header(rows)):
         return None
     names = [f"column{number}" for number in range(1, len(rows[0]) + 1)]

@@ -59,7 +59,7 @@ def new_recipe(
         WriteFailed: the system refuses it.
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
-    found = look(data, layout or {}, header)
+    found = look(data, layout, header, task == "language_modeling")
     task = task or _task(found)
     _check_choice(data, found, task, text or label)
 
