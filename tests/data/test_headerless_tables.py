@@ -108,3 +108,30 @@ def test_quotes_that_are_text_are_said_to_be_and_read(tmp_path):
     assert list(load_stored(recipe, {})["train"]["text"]) == ['"b" c', '"open']
     _, delimiter, layout = source_layout(recipe, tmp_path / "t.tsv")
     assert read_table(tmp_path / "t.tsv", ["text"], delimiter, layout=layout).size == 2
+
+
+def test_a_new_recipe_takes_the_splits_of_a_file_that_has_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [list(row) for row in ROWS]
+    Path("full.json").write_text(
+        json.dumps({"train": rows[:30], "val": rows[30:36], "oos": rows[:2], "test": rows[36:]})
+    )
+    made = new_recipe(Path("full.json"), layout={"columns": "text,label"})
+    assert made.assumed[0] == (
+        "the column split divides the rows (train: train, validation: val, test: test); not used: oos"
+    )
+    assert "30 rows; texts in the column text" in made.assumed[1] and "test file" not in " ".join(made.assumed)
+    recipe = load_recipe(made.path)
+    assert recipe.data.validation_fraction is None and recipe.data.columns == ["text", "label"]
+    found = load_stored(recipe, {})
+    assert {split: len(rows) for split, rows in found.items()} == {"train": 30, "validation": 6, "test": 4}
+    assert found["test"][3]["text"] == ROWS[-1][0]
+    found = look(Path("full.json"))
+    assert found.columns == ["column1", "column2"] and found.rows.column_names == found.columns
+    assert found.notes[0] == "rows are lists: their columns are called column1, column2 (--columns names them)"
+
+
+def test_a_column_called_split_that_names_no_splits_stays_one(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps({"spam": [{"text": "x"}] * 2, "ham": [{"text": "y"}] * 2}))
+    found = look(tmp_path / "t.json")
+    assert found.splits == {} and found.rows.column_names == ["split", "text"] and len(found.rows) == 4

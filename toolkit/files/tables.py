@@ -407,7 +407,7 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
     if kind in ARROW_KINDS:
         yield from _batches(path, kind)
     elif kind == "json":
-        for first, found in _gathered(json_rows(path, layout.encoding), lambda row: len(row[0])):
+        for first, found in _gathered(json_rows(path, layout.encoding, layout.columns), lambda row: len(row[0])):
             keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
             rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
             yield Rows(first, keys, rows, [text for text, _ in found])

@@ -24,6 +24,7 @@ from toolkit.files.csv_rows import (
     likely_delimiter,
     usual_delimiter,
 )
+from toolkit.files.json_rows import SPLIT, column_names
 from toolkit.files.kinds import KINDS, is_table, kind_of
 from toolkit.files.packed import begins_packed, ending
 from toolkit.files.sheet_rows import sheet_names, sheet_rows
@@ -55,7 +56,8 @@ class DataFiles:
         kind: as ``data.dataset`` of a recipe.
         files: split -> its file; for plain text, control code -> its files.
         delimiter, encoding, quote, columns: as in the recipe; None if it can omit them.
-        rows: of the training file; None for plain text and for questions.
+        splits: split -> what the column ``split`` says of its rows; empty without such a column.
+        rows: of the training split; None for plain text and for questions.
         questions: of a question file.
         classes: whether each label has a folder of texts; then ``files`` is label -> its texts.
         notes: assumptions, a line each.
@@ -68,9 +70,14 @@ class DataFiles:
     encoding: str | None = None
     quote: str | None = None
     columns: list[str] | None = None
+    splits: dict[str, str] = field(default_factory=dict)
     rows: datasets.Dataset | None = None
     questions: list[squad.Example] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def has(self, split: str) -> bool:
+        """Whether there are rows of a split."""
+        return split in self.files or split in self.splits
 
 
 class Said(NamedTuple):
@@ -223,10 +230,35 @@ def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
         found.questions = questions
         return found
     found.rows = _rows(found, train)
+    if kind == "json" and (names := column_names(sum(name != SPLIT for name in found.rows.column_names))):
+        if found.columns is None and set(names) <= set(found.rows.column_names):
+            found.columns = names
+            found.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
+    _divide(found)
     for split in ("validation", "test"):
         if split in files:
             found.notes.append(f"{files[split].name}, beside {train.name}, is the {split} split")
     return found
+
+
+def _divide(found: DataFiles) -> None:
+    """Keep the training rows of a table whose column ``split`` says which these are."""
+    rows = found.rows
+    if rows is None or len(found.files) > 1 or SPLIT not in rows.column_names:
+        return
+    values = [str(value) for value in rows.unique(SPLIT)]
+    for split, pattern in SPLIT_NAMES.items():
+        if (value := next((one for one in values if re.fullmatch(pattern, one, re.IGNORECASE)), None)) is not None:
+            found.splits[split] = value
+    if "train" not in found.splits or len(found.splits) < 2:
+        found.splits.clear()
+        return
+    left = [value for value in values if value not in found.splits.values()]
+    said = ", ".join(f"{split}: {value}" for split, value in found.splits.items())
+    unused = f"; not used: {', '.join(left)}" if left else ""
+    found.notes.append(f"the column {SPLIT} divides the rows ({said}){unused}")
+    chosen = [index for index, value in enumerate(rows[SPLIT]) if str(value) == found.splits["train"]]
+    found.rows = rows.select(chosen).remove_columns(SPLIT)
 
 
 def _encoding(found: DataFiles, path: Path, said: Said) -> str | None:
@@ -280,7 +312,7 @@ def _columns(found: DataFiles, rows: Sequence[Sequence[str]], header: bool | Non
     """Return names of the columns of a table without a header; None where there is one."""
     if header or not rows or (header is None and not lacks_header(rows)):
         return None
-    names = [f"column{number}" for number in range(1, len(rows[0]) + 1)]
+    names = column_names(len(rows[0]))
     shown = ", ".join(cell if len(cell) <= 20 else f"{cell[:19]}…" for cell in rows[0][:4])
     found.notes.append(
         f"the first row ({shown}) is data, so there is no header: the columns are called {', '.join(names)} "
