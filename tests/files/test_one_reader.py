@@ -198,8 +198,10 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "a short row": ("a.csv", b"text,n\nx,1\ny\nz,3\n", ":3: row 2 has 1 field and the header 2"),
     "a long row": ("a.csv", b'text,n\n"x\n",1\ny,1,2\n', ":4: row 2 has 3 fields and the header 2"),
     "an unquoted line break": ("a.tsv", b"text\tn\nx\nz\t1\ny\t2\n", ":2: row 1 has 1 field and the header 2"),
-    "a carriage return without quotes": ("a.tsv", b"text\tn\nx\rz\t1\ny\t2\n",
-                                         ":2: row 1 has 1 field and the header 2"),
+    "a carriage return without quotes": (
+        "a.tsv", b"text\tn\nx\rz\t1\ny\t2\n",
+        ":2: row 1 has 1 field and the header 2; put quotes round a text that holds a carriage return",
+    ),
     "a short row of a semicolon file": ("a.csv", b"text;n\nx;1\ny\nz;3\n", ":3: row 2 has 1 field and the header 2"),
     "a short row, packed": ("a.csv.gz", gzip.compress(b"text,n\nx,1\ny\n"), ":3: row 2 has 1 field and the header 2"),
     "an open quote": ("a.csv", b'text,n\nx,1\n"y,2\nz,3\n', ":3: row 2 opens a quote and does not close it"),

@@ -152,14 +152,22 @@ def _is_a_value(name: str, values: Sequence[str]) -> bool:
 
 
 class _CsvLines:
-    """The lines of a csv file, and behind them :data:`END`."""
+    """The lines of a csv file, and behind them :data:`END`.
+
+    Attributes:
+        stray: whether the last one ends in a carriage return alone, and the first does not.
+    """
 
     def __init__(self, file: Iterable[str]) -> None:
-        self.ended = False
+        self.ended = self.stray = False
         self._file = file
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._file
+        old_mac = None
+        for line in self._file:
+            old_mac = line.endswith("\r") if old_mac is None else old_mac
+            self.stray = line.endswith("\r") and not old_mac
+            yield line
         self.ended = True
         yield END
 
@@ -210,7 +218,7 @@ def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
                 if 1 < width < len(row) and not any(row[width:]):
                     del row[width:]
                 else:
-                    raise wrong(_of_another_width(len(row), width, layout))
+                    raise wrong(_of_another_width(len(row), width, layout, lines.stray))
             width = width or len(row)
             yield row
             line, number = records.line_num + 1, number + 1
@@ -218,8 +226,9 @@ def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
             raise UnreadableFile(path, "holds nothing but empty lines")
 
 
-def _of_another_width(found: int, width: int, layout: Layout) -> str:
-    right = f"put quotes round a text {f'that holds {layout.delimiter!r}' if found > width else 'of several lines'}"
+def _of_another_width(found: int, width: int, layout: Layout, stray: bool) -> str:
+    inside = "that holds a carriage return" if stray else "of several lines"
+    right = f"put quotes round a text {f'that holds {layout.delimiter!r}' if found > width else inside}"
     if layout.columns:
         right = f"name one for each, or {right}"
     named = f"{width} column{'s are' if width > 1 else ' is'} named" if layout.columns else f"the header {width}"

@@ -230,10 +230,10 @@ def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
         found.questions = questions
         return found
     found.rows = _rows(found, train)
-    if kind == "json" and (names := column_names(sum(name != SPLIT for name in found.rows.column_names))):
-        if found.columns is None and set(names) <= set(found.rows.column_names):
-            found.columns = names
-            found.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
+    names = column_names(sum(name != SPLIT for name in found.rows.column_names))
+    if kind == "json" and found.columns is None and set(names) == {*found.rows.column_names} - {SPLIT}:
+        found.columns = names
+        found.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
     _divide(found)
     for split in ("validation", "test"):
         if split in files:
