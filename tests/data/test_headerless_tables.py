@@ -135,3 +135,17 @@ def test_a_column_called_split_that_names_no_splits_stays_one(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps({"spam": [{"text": "x"}] * 2, "ham": [{"text": "y"}] * 2}))
     found = look(tmp_path / "t.json")
     assert found.splits == {} and found.rows.column_names == ["split", "text"] and len(found.rows) == 4
+
+
+def test_a_line_without_a_text_behind_its_label_is_named(tmp_path):
+    path = tmp_path / "t.label"
+    path.write_text("A:x y z\n" * 60 + "B:y\n")
+    found = r"t.label:61: row 61 has 1 field and 2 columns are named; write them all$"
+    with pytest.raises(UserError, match=found):
+        look(path)
+    recipe = recipe_of(tmp_path, files={"train": str(path)}, delimiter=" ", columns=["label", "text"])
+    with pytest.raises(UserError, match=found):
+        load_stored(recipe, {})
+    _, delimiter, layout = source_layout(recipe, path, ["text"])
+    with pytest.raises(UserError, match=found):
+        read_table(path, ["text"], delimiter, layout=layout)

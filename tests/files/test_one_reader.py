@@ -115,6 +115,10 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "single quotes and semicolons": ("a.csv", b"text;n\n'x; it''s \"y\"';1\n'y\nz';2\n",
                                      (XY[0], ('x; it\'s "y"', "1"), ("y\nz", "2"))),
     "apostrophes": ("a.csv", b"text,n\n'tis x,1\ny's,2\n", (XY[0], ("'tis x", "1"), ("y's", "2"))),
+    "a label before each text": ("a.label", b'A:x "how, many ?\nB:y who is\n',
+                                 (("label", "text"), ("A:x", '"how, many ?'), ("B:y", "who is"))),
+    "fastText's labels": ("a.txt", b"__label__a x y\r\n__label__b z, w\r\n",
+                          (("label", "text"), ("__label__a", "x y"), ("__label__b", "z, w"))),
     # Encodings.
     "a byte order mark": ("a.csv", f"\ufefftext,n\n{BODY}".encode(), XY),
     "a byte order mark before JSON": ("a.jsonl", f"\ufeff{LINES}".encode(), XY),
@@ -291,7 +295,9 @@ def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp
     kind = found[0].kind if found else KINDS.get(ending(path), "csv")
     run = outcome(path, lambda: trained_on(path, kind, layout))
     columns = layout.get("columns")
-    given = {"encoding": layout.get("encoding"), "quote": layout.get("quote"), "columns": columns and ",".join(columns)}
+    given = {key: layout.get(key) for key in ("encoding", "quote")} | {"columns": columns and ",".join(columns)}
+    if name.endswith((".label", ".txt")):  # for the others, it is the one that fits
+        given["delimiter"] = layout.get("delimiter")
     needed = ("text",) if isinstance(new, str) or "text" in new[0] else ()
     prediction = outcome(path, lambda: labelled(path, load_recipe(tmp_path / "plain.yaml"), needed, **given))
     assert new == run == prediction
@@ -330,7 +336,8 @@ def test_another_kind_of_file_is_refused_alike(tmp_path, name, content, expected
 
 
 def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):
-    for content in ("Enter Hamlet, Horatio\nExit Hamlet, Horatio\n" * 9, "a\tb\nc\n", "a,b\n", "one\ntwo\n"):
+    texts = ["Enter Hamlet, Horatio\nExit Hamlet, Horatio\n" * 9, "a\tb\nc\n", "a,b\n", "one\ntwo\n"]
+    for content in [*texts, "__label__a __label__b x\n" * 2]:
         (tmp_path / "a.txt").write_text(content)
         assert look(tmp_path / "a.txt").kind == "text"
     (tmp_path / "a.txt").write_text("a\tb\nc\td\n")

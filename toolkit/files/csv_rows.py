@@ -106,7 +106,7 @@ def first_rows(path: Path, layout: Layout, count: int) -> list[list[str]]:
     head = io.StringIO(_head(path, layout.encoding), newline="")
     rows: list[list[str]] = []
     with long_fields(), contextlib.suppress(csv.Error):
-        rows += itertools.islice(filter(None, csv.reader(head, **_dialect(layout))), count)
+        rows += itertools.islice(filter(None, _reader(head, layout)), count)
     return rows
 
 
@@ -115,10 +115,27 @@ def _head(path: Path, encoding: str) -> str:
         return file.read(SNIFFED_CHARACTERS)
 
 
-def _dialect(layout: Layout) -> dict[str, Any]:
-    """Return the arguments of :func:`csv.reader`."""
-    quoting = {"quoting": csv.QUOTE_NONE} if layout.quote == "none" else {"quotechar": layout.quote}
-    return {"delimiter": layout.delimiter, **quoting}
+def _reader(lines: Iterable[str], layout: Layout) -> Any:
+    """Return a :func:`csv.reader`; or, where blanks part columns that have names, one of words and the line's rest."""
+    if layout.delimiter == " " and layout.columns:
+        return _Words(lines, len(layout.columns))
+    quoting: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if layout.quote == "none" else {"quotechar": layout.quote}
+    return csv.reader(lines, delimiter=layout.delimiter, **quoting)
+
+
+class _Words:
+    """The rows of lines that begin with words, each a column; the last column has the rest of the line."""
+
+    def __init__(self, lines: Iterable[str], count: int) -> None:
+        self.line_num, self._lines, self._count = 0, iter(lines), count
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        line = next(self._lines).rstrip("\r\n")
+        self.line_num += 1
+        return line.split(" ", self._count - 1) if line else []
 
 
 def has_single_quotes(path: Path, encoding: str) -> bool:
@@ -193,7 +210,7 @@ def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
     """
     with long_fields(), opened_text(path, layout.encoding, newline="") as file:
         lines = _CsvLines(file)
-        records = csv.reader(lines, **_dialect(layout))
+        records = _reader(lines, layout)
         width, line, number = len(layout.columns or ()), 1, 1 if layout.columns else 0
         if layout.columns:
             yield list(layout.columns)
@@ -230,6 +247,6 @@ def _of_another_width(found: int, width: int, layout: Layout, stray: bool) -> st
     inside = "that holds a carriage return" if stray else "of several lines"
     right = f"put quotes round a text {f'that holds {layout.delimiter!r}' if found > width else inside}"
     if layout.columns:
-        right = f"name one for each, or {right}"
+        right = "write them all" if layout.delimiter == " " else f"name one for each, or {right}"
     named = f"{width} column{'s are' if width > 1 else ' is'} named" if layout.columns else f"the header {width}"
     return f"has {found} field{'s' if found > 1 else ''} and {named}; {right}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 from models.files.plain import UnreadableFile
@@ -25,6 +26,8 @@ BINARY = ("parquet", "arrow", "xlsx")
 MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 #: First bytes of Excel's files before 2007, and of its encrypted ones.
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
+#: A line that begins with its only label.
+LABELLED = re.compile(r"(__label__\S+ (?!__label__)|[A-Za-z_]+:\w+ )\S")
 #: Bytes that are looked at.
 LOOKED_AT = 2**16
 
@@ -53,17 +56,38 @@ def _by_content(path: Path) -> str | None:
         raise UserError(f"{path}: is a sheet of an Excel before 2007, or has a password; save it as .xlsx or csv")
     known = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     text = _decoded(head)
-    return known or ("json" if text.lstrip()[:1] in ("{", "[") else "csv" if _is_table(text) else None)
+    if known is None and text.lstrip()[:1] in ("{", "["):
+        return "json"
+    return known or ("csv" if _is_table(text) or first_label(text) else None)
 
 
 def is_table(path: Path) -> bool:
-    """Whether the first rows of a text have as many fields each, two or more.
+    """Whether the first rows of a text have as many fields each, two or more; or begin with labels.
+
+    Raises:
+        UnreadableFile: it cannot be unpacked.
+    """
+    text = head_of(path)
+    return _is_table(text) or first_label(text) is not None
+
+
+def head_of(path: Path) -> str:
+    """The beginning of a text, good for its delimiters and line ends.
 
     Raises:
         UnreadableFile: it cannot be unpacked.
     """
     with opened(path) as file:
-        return _is_table(_decoded(file.read(LOOKED_AT)))
+        return _decoded(file.read(LOOKED_AT))
+
+
+def first_label(text: str) -> str | None:
+    """Return the first word of a text whose lines begin with labels, ``DESC:manner`` or ``__label__sport``; None of
+    another."""
+    lines = [line for line in text.splitlines() if line][:SNIFFED_ROWS]
+    if len(lines) < 2 or not all(map(LABELLED.match, lines)):
+        return None
+    return lines[0].partition(" ")[0]
 
 
 def _decoded(head: bytes) -> str:

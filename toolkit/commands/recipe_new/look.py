@@ -25,7 +25,7 @@ from toolkit.files.csv_rows import (
     usual_delimiter,
 )
 from toolkit.files.json_rows import SPLIT, column_names
-from toolkit.files.kinds import KINDS, is_table, kind_of
+from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of
 from toolkit.files.packed import begins_packed, ending
 from toolkit.files.sheet_rows import sheet_names, sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
@@ -215,7 +215,10 @@ def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
     if kind in ("csv", "json"):
         found.encoding = _encoding(found, train, said)
     found.columns = layout.get("columns")
-    if kind == "csv":
+    if kind == "csv" and not layout.keys() - {"encoding"} and (label := first_label(head_of(train))):
+        found.delimiter, found.columns = " ", ["label", "text"]
+        found.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
+    elif kind == "csv":
         found.quote = _quote(found, train, layout)
         found.delimiter = layout.get("delimiter") or _delimiter(found, train)
         rows = first_rows(train, _layout(found, train), LOOKED_AT_ROWS)
@@ -224,8 +227,8 @@ def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
         if len(names) > 1:
             found.notes.append(f"read the first of {len(names)} sheets, {names[0]}")
         rows = list(itertools.islice(sheet_rows(train), LOOKED_AT_ROWS))
-    if kind in ("csv", "xlsx"):
-        found.columns = found.columns or _columns(found, rows, said.header)
+    if found.columns is None and kind in ("csv", "xlsx"):
+        found.columns = _columns(found, rows, said.header)
     if kind == "json" and found.encoding is None and (questions := _squad(train)):
         found.questions = questions
         return found
