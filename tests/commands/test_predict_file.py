@@ -386,6 +386,18 @@ def test_what_is_no_encoding_or_delimiter_is_refused(run, name, options, expecte
         source_layout(load_recipe(run / "recipe.yaml"), Path(name), **options)
 
 
+def test_a_table_without_a_header_is_labelled_with_the_names_of_the_command_line(run, tmp_path, command_line):
+    (tmp_path / "a.txt").write_text("cat dog;1\n'pear; fig';2\n")
+    options = ["--columns", "text,n", "--delimiter", ";", "--quote", "'"]
+    status, _, errors = command_line(
+        "predict", run, "--input", tmp_path / "a.txt", "--output", tmp_path / "b.csv", *options
+    )
+    assert status == 0, errors
+    rows = read(tmp_path / "b.csv")
+    assert [(row["text"], row["n"]) for row in rows] == [("cat dog", "1"), ("pear; fig", "2")]
+    assert_same_as_alone(run, ["cat dog", "pear; fig"], rows)
+
+
 def test_a_tab_may_be_written_as_a_shell_can(run):
     recipe = load_recipe(run / "recipe.yaml")
     assert source_layout(recipe, Path("a.csv"), delimiter="\\t") == ("csv", "\t", Layout())

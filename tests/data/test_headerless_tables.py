@@ -149,3 +149,18 @@ def test_a_line_without_a_text_behind_its_label_is_named(tmp_path):
     _, delimiter, layout = source_layout(recipe, path, ["text"])
     with pytest.raises(UserError, match=found):
         read_table(path, ["text"], delimiter, layout=layout)
+
+
+def test_the_layout_may_be_said_on_the_command_line(tmp_path, monkeypatch, command_line):
+    monkeypatch.chdir(tmp_path)
+    Path("sms.txt").write_bytes("".join(f"{label};{text} é\n" for text, label in ROWS).encode("cp1252"))
+    options = ["--columns", "label,text", "--delimiter", ";", "--quote", "none", "--encoding", "latin-1"]
+    status, _, errors = command_line("recipe", "new", "sms.txt", *options)
+    assert status == 0, errors
+    data = load_recipe(Path("sms.yaml")).data
+    assert (data.columns, data.delimiter, data.quote, data.encoding) == (["label", "text"], ";", "none", "latin-1")
+    status, _, errors = command_line("recipe", "new", "sms.txt", "-o", "b.yaml", *options, "--header")
+    assert status == 2 and "--columns: names the columns of a table without a header; remove --header" in errors
+    options = ["-o", "b.yaml", "--no-header", "--task", "language_modeling"]
+    status, _, errors = command_line("recipe", "new", "sms.txt", *options)
+    assert status == 2 and "--header: is for csv, not for sms.txt; remove it" in errors and not Path("b.yaml").exists()

@@ -101,6 +101,8 @@ def look(
     Raises:
         UserError: nothing is there, or nothing that can be trained on.
     """
+    if header and layout and layout.get("columns") is not None:
+        raise UserError("--columns: names the columns of a table without a header; remove --header")
     said = Said({name: value for name, value in (layout or {}).items() if value is not None}, header, as_text)
     try:
         if data.is_dir():
