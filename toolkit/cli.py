@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "finish", "evaluate", "predict", "generate", "export")
-KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (one text per line) file"
+KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
 
@@ -281,6 +281,27 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
     measure(_run_folder(run), console(), split)
 
 
+#: Options for the layout of a table.
+LAYOUT = {
+    "encoding": ("ENCODING", "The encoding"),
+    "delimiter": ("CHARACTER", "What parts the columns"),
+    "quote": ("QUOTE", "What stands round a text, \" or ' or none,"),
+    "columns": ("NAME,NAME", "The names of the columns, if no header has them,"),
+}
+
+
+def _layout_options(file: str, otherwise: str) -> Callable[[Any], Any]:
+    """Return a decorator that adds the options of :data:`LAYOUT`."""
+
+    def add(command: Any) -> Any:
+        for name, (value, what) in reversed(LAYOUT.items()):
+            help = f"{what} of {file}. Default: {otherwise}."
+            command = click.option(f"--{name}", metavar=value, help=help)(command)
+        return command
+
+    return add
+
+
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--text", "texts", multiple=True, help="A text to classify. May be given several times.")
@@ -299,8 +320,7 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option("--text-pair-column", help="The column of the second texts. Default: the recipe's data.text.")
 @click.option("--question-column", help="The column of the questions. Default: the recipe's data.question.")
 @click.option("--context-column", help="The column of the contexts. Default: the recipe's data.context.")
-@click.option("--encoding", help="The encoding of --input. Default: the recipe's data.encoding.")
-@click.option("--delimiter", help="The column separator of a csv --input. Default: the recipe's data.delimiter.")
+@_layout_options("--input", "the recipe's")
 @click.option("--overwrite", is_flag=True, help="Replace --output if it exists.")
 @click.option(
     "--spreadsheet-safe", is_flag=True, help="Put ' before csv cells that spreadsheets would run as formulas."
@@ -316,6 +336,7 @@ def predict(
     """Predict with the best model of RUN, for the given texts or for each row of a file."""
 
     if any(of_a_file.values()):
+        of_a_file["layout"] = {name: of_a_file.pop(name) for name in LAYOUT}
         from toolkit.commands.label_file import label_file
 
         if texts or pairs or question or context:
@@ -522,6 +543,8 @@ def copy_recipe(name: str, target: Path | None) -> None:
     type=click.Choice(["drop", "keep"]),
     help="Leave out rows without a label, or keep a word such as nan as one. Default: refuse them.",
 )
+@_layout_options("DATA", "what fits")
+@click.option("--header/--no-header", default=None, help="Whether the first row is a header. Default: by its look.")
 def new_recipe(data: Path, **options: Any) -> None:
     """Write a recipe for DATA.
 
@@ -529,6 +552,7 @@ def new_recipe(data: Path, **options: Any) -> None:
     """
     from toolkit.commands.recipe_new.recipe_new import new_recipe as new
 
+    options["layout"] = {name: options.pop(name) for name in LAYOUT}
     made = new(data, **options)
     for line in made.assumed:
         click.echo(visible(f"  {line}"))

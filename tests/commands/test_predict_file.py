@@ -25,6 +25,7 @@ from toolkit.commands.predict import load_run
 from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
 from toolkit.files import table_writer, tables
+from toolkit.files.csv_rows import Layout
 from toolkit.finetune.finetune import finetune
 from toolkit.machine.disk import WriteFailed
 from toolkit.recipe.load import load_recipe
@@ -331,15 +332,16 @@ def test_a_file_is_read_in_the_encoding_of_the_recipe_or_of_the_command_line(run
     assert [row["text"] for row in read(target, delimiter=";")] == WORDS  # in UTF-8
     for encoding in ("cp1252", "utf-16", "utf-16-be"):
         source.write_bytes(f"text|n\r\n{rows.replace(';', '|')}".encode(encoding))
-        found, said = label(run, source, tmp_path / "b.jsonl", overwrite=True, encoding=encoding, delimiter="|")
+        layout = {"encoding": encoding, "delimiter": "|"}
+        found, said = label(run, source, tmp_path / "b.jsonl", overwrite=True, layout=layout)
         assert [row["text"] for row in found] == WORDS and "note" not in said
     assert_same_as_alone(run, WORDS, found)
     (tmp_path / "a.tsv").write_text(f"text,n\n{rows.replace(';', ',')}", encoding="utf-8")
-    found, _ = label(run, tmp_path / "a.tsv", tmp_path / "b.jsonl", overwrite=True, delimiter=",")
+    found, _ = label(run, tmp_path / "a.tsv", tmp_path / "b.jsonl", overwrite=True, layout={"delimiter": ","})
     assert [row["text"] for row in found] == WORDS
     for name, content in {"a.txt": "\n".join(WORDS), "a.json": json.dumps([{"text": text} for text in WORDS])}.items():
         (tmp_path / name).write_bytes(content.encode("utf-16"))
-        found, _ = label(run, tmp_path / name, tmp_path / "b.jsonl", overwrite=True, encoding="utf-16")
+        found, _ = label(run, tmp_path / name, tmp_path / "b.jsonl", overwrite=True, layout={"encoding": "utf-16"})
         assert [row["text"] for row in found] == WORDS
 
 
@@ -352,7 +354,7 @@ def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_n
     assert (
         f"note: {source} is read as cp1252, as the run's recipe says, and seems to be UTF-8: --encoding utf-8" in said
     )
-    found, said = label(western, source, tmp_path / "b.jsonl", overwrite=True, encoding="utf-8")
+    found, said = label(western, source, tmp_path / "b.jsonl", overwrite=True, layout={"encoding": "utf-8"})
     assert found[0]["text"] == WORDS[0] and "note" not in said
     source.write_bytes(f"text;n\n{rows}".encode("cp1252"))
     with pytest.raises(UserError) as problem:
@@ -374,17 +376,32 @@ def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_n
         ("a.parquet", {"encoding": "utf-8"}, "--encoding: a.parquet is parquet, which has none; remove it"),
         ("a.csv", {"delimiter": "ab"}, "--delimiter: 'ab' is none; it should be one character that is no letter"),
         ("a.jsonl", {"delimiter": ";"}, "--delimiter: is for csv, not for a.jsonl; remove it"),
+        ("a.csv", {"quote": "`"}, "--quote: '`' is none; it should be \" or ' or none"),
+        ("a.csv", {"columns": "a,a"}, "--columns: 'a,a' has a name twice or an empty one; name each column once"),
+        ("a.parquet", {"columns": "a,b"}, "--columns: is for csv, not for a.parquet; remove it"),
     ],
 )
 def test_what_is_no_encoding_or_delimiter_is_refused(run, name, options, expected):
     with pytest.raises(UserError, match=re.escape(expected)):
-        source_layout(load_recipe(run / "recipe.yaml"), Path(name), options.get("encoding"), options.get("delimiter"))
+        source_layout(load_recipe(run / "recipe.yaml"), Path(name), **options)
+
+
+def test_a_table_without_a_header_is_labelled_with_the_names_of_the_command_line(run, tmp_path, command_line):
+    (tmp_path / "a.txt").write_text("cat dog;1\n'pear; fig';2\n")
+    options = ["--columns", "text,n", "--delimiter", ";", "--quote", "'"]
+    status, _, errors = command_line(
+        "predict", run, "--input", tmp_path / "a.txt", "--output", tmp_path / "b.csv", *options
+    )
+    assert status == 0, errors
+    rows = read(tmp_path / "b.csv")
+    assert [(row["text"], row["n"]) for row in rows] == [("cat dog", "1"), ("pear; fig", "2")]
+    assert_same_as_alone(run, ["cat dog", "pear; fig"], rows)
 
 
 def test_a_tab_may_be_written_as_a_shell_can(run):
     recipe = load_recipe(run / "recipe.yaml")
-    assert source_layout(recipe, Path("a.csv"), None, "\\t") == ("utf-8", "\t")
-    assert source_layout(recipe, Path("a.csv"), "cp1252", None) == ("cp1252", None)
+    assert source_layout(recipe, Path("a.csv"), delimiter="\\t") == ("csv", "\t", Layout())
+    assert source_layout(recipe, Path("a.csv"), encoding="cp1252") == ("csv", None, Layout(encoding="cp1252"))
 
 
 #: Cells as spreadsheets take them: of these the first seven are formulas.

@@ -222,7 +222,7 @@ BAD = {
     "broken.json": (b'{"text": "a", ', "broken.json"),
     "bytes.csv": (bytes(range(256)) * 40, "bytes.csv"),
     "short.txt": (b"zu kurz", "short.txt: "),
-    "rows.xlsx": (b"PK\x03\x04", "rows.xlsx: its name should end in one of .csv"),
+    "rows.xlsx": (b"PK\x03\x04", "rows.xlsx is no sheet of Excel (.xlsx); save it as one, or as csv"),
     "squad.json": (b'{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1"}]}]}]}', "squad.json"),
 }
 

@@ -78,7 +78,9 @@ OTHERS = sorted(set(os.listdir(Path(datasets.__file__).parent / "packaged_module
 
 @pytest.mark.parametrize("name", sorted(set(OTHERS) - {"csv", "json", "parquet", "arrow", "text"}))
 def test_every_other_reader_of_the_library_is_refused(recipe, name):
-    assert ":3: data.dataset: " in refusal(recipe(name)) and "set one of json, csv, parquet" in refusal(recipe(name))
+    assert ":3: data.dataset: " in refusal(recipe(name)) and "set one of json, csv, xlsx, parquet" in refusal(
+        recipe(name)
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_what_is_no_name_of_a_data_set_is_refused(recipe, name):
 
 def test_a_file_as_the_data_set_is_told_where_it_belongs(recipe):
     jsonl(Path("t.jsonl"), ROWS)
-    assert "t.jsonl is a file; set its kind (json, csv, parquet, arrow, text), and" in refusal(recipe("t.jsonl"))
+    assert "t.jsonl is a file; set its kind (json, csv, xlsx, parquet, arrow, text), and" in refusal(recipe("t.jsonl"))
 
 
 def test_a_folder_with_a_script_is_refused_and_the_script_not_run(recipe, tmp_path):

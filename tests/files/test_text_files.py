@@ -11,6 +11,7 @@ import pytest
 
 from models.reformer.tokenizer import ByteTokenizer
 from toolkit.commands.recipe_check import check_data
+from toolkit.commands.recipe_new.look import look
 from toolkit.errors import UserError
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, opened_text
 from toolkit.finetune.identity import identity_of
@@ -221,3 +222,39 @@ def test_a_folder_of_texts_for_each_label(tmp_path, monkeypatch):
     assert "data.sources.ja: none/*: no such file here" in refusal(load_recipe("x.yaml", ["data.sources.ja=none/*"]))
     (tmp_path / "told" / "ja" / "1.txt").write_text(" \n")
     assert "data.sources.ja: told/ja/1.txt is empty" in refusal(load_recipe("x.yaml")).replace(f"{tmp_path}/", "")
+
+
+#: Encoding -> words in it, few as a table's are.
+EAST_ASIAN = {
+    "gb18030": ["比赛进球教练,sport", "火车酒店地图,travel"],
+    "big5": ["這家酒店的服務非常好,1", "味道一般,2"],
+    "cp949": ["경기 골 감독,1", "기차 호텔 지도,2"],
+    "cp932": ["配送がとても早い,1", "品質がひどい,2"],
+    "euc_jp": ["配送がとても早い,1", "品質がひどい,2"],
+}
+
+
+@pytest.mark.parametrize("encoding", EAST_ASIAN)
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_encoding_of_east_asia_is_told_by_what_is_read(tmp_path, encoding, count):
+    lines = EAST_ASIAN[encoding][:count]
+    (tmp_path / "t.csv").write_bytes("\n".join(lines).encode(encoding))
+    with pytest.raises(WrongEncoding) as problem:
+        check_encoding(tmp_path / "t.csv")
+    assert problem.value.likely == encoding
+    assert f"it seems to be {encoding} ({lines[0].split()[0]!r}), not " in str(problem.value)
+
+
+def test_where_two_encodings_are_as_likely_both_readings_are_shown_and_one_is_asked_for(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("text,label\n汤盐锅,盐锅\n盐汤锅,汤锅\n".encode("gbk"))
+    right = (
+        r"is not utf-8 \(byte 11\); it may be gb18030 \('汤盐锅,盐锅'\) or .* \('.*'\): "
+        "set --encoding to the one that reads right, if either does$"
+    )
+    with pytest.raises(UserError, match=right):
+        look(path)
+    found = look(path, {"encoding": "gbk"})
+    assert found.encoding == "gbk" and found.rows[0] == {"text": "汤盐锅", "label": "盐锅"}
+    with pytest.raises(UserError, match=r"t.csv:2: is not ascii .*: set --encoding to"):
+        look(path, {"encoding": "ascii"})

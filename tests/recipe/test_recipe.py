@@ -115,7 +115,7 @@ def test_a_mistake_on_the_command_line_says_so(write):
         (["data.dataset=json"], "data.files: missing"),
         (
             ["data.files={train: a}"],
-            "data.files: is for dataset json, csv, parquet, arrow or text, not for cldr_languages",
+            "data.files: is for dataset json, csv, xlsx, parquet, arrow or text, not for cldr_languages",
         ),
         (["data.dataset=text", "data.files={train: a}"], "data.dataset: plain text has no labels"),
         (["tokenizer.kind=sentencepiece"], "tokenizer.kind: give path"),

@@ -16,7 +16,7 @@ from toolkit.commands.label_file import Advance, append_columns, check_files, re
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import doubt, source_layout
 from toolkit.errors import UserError
-from toolkit.files.tables import TEXT, kind_of
+from toolkit.files.tables import TEXT
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.interface import Labelled, Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate_together, longest_text
@@ -63,10 +63,10 @@ def generate_file(
     check_generates(folder, recipe)
     check_files(source, target, "prompts", overwrite, spreadsheet_safe)
     assert source is not None and target is not None
-    if column is not None and kind_of(source) == "text":
+    layout = source_layout(recipe, source, [column or "prompt"], encoding=encoding, delimiter=delimiter)
+    if column is not None and layout.kind == "text":
         raise UserError(f"--prompt-column: {source} is text, with a prompt in each line; remove it")
-    wanted = {"prompt": TEXT if kind_of(source) == "text" else column or "prompt"}
-    layout = source_layout(recipe, source, encoding, delimiter)
+    wanted = {"prompt": TEXT if layout.kind == "text" else column or "prompt"}
     table = read_source(source, list(wanted.values()), target, layout, console)
     run = load_run(folder)
     decoding = decoding_of(run, **options)

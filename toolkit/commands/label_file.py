@@ -18,10 +18,11 @@ from rich.text import Text
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import SourceLayout, doubt, source_layout
 from toolkit.errors import UserError
+from toolkit.files.kinds import kind_of
 from toolkit.files.nested_columns import MISSING
 from toolkit.files.table_writer import check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
-from toolkit.files.tables import Rows, Table, kind_of, read_table
+from toolkit.files.tables import Rows, Table, read_table
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Labelled, Task
 from toolkit.terminal.progress import ProgressBar
@@ -65,8 +66,7 @@ def label_file(
     source: Path | None,
     target: Path | None,
     overwrite: bool,
-    encoding: str | None = None,
-    delimiter: str | None = None,
+    layout: Mapping[str, str | None] | None = None,
     spreadsheet_safe: bool = False,
     **columns: str | None,
 ) -> Path:
@@ -75,11 +75,10 @@ def label_file(
     Args:
         folder: a finished run.
         console: shows the progress, and the speed and notes at the end.
-        source: the rows, of one of :data:`toolkit.files.tables.KINDS`.
+        source: the rows, of one of :data:`toolkit.files.kinds.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace an existing file.
-        encoding: of ``source``; None for the recipe's, or UTF-8 if that has none.
-        delimiter: of ``source``, if it is csv; None for the recipe's, or one that fits.
+        layout: of ``source``, as :func:`.source_layout.source_layout` takes it; by default the recipe's, or what fits.
         spreadsheet_safe: in a csv ``target``, put an apostrophe before what a spreadsheet would take for a formula.
         columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
             place of the recipe's.
@@ -97,11 +96,14 @@ def label_file(
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
     check_files(source, target, "input", overwrite, spreadsheet_safe)
     assert source is not None and target is not None
-    wanted = _columns(recipe, task, source, columns)
-    layout = source_layout(recipe, source, encoding, delimiter)
-    table = read_source(source, list(wanted.values()), target, layout, console)
+    wanted = _columns(recipe, task, columns)
+    given = layout or {}
+    read = source_layout(recipe, source, wanted.values(), **given)
+    if read.kind == "text":
+        wanted = _of_text(source, wanted)
+    table = read_source(source, list(wanted.values()), target, read, console)
     run = load_run(folder)
-    if (note := doubt(recipe, source, encoding)) is not None:
+    if (note := doubt(recipe, source, given.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
     def label(texts: Mapping[str, list[str]], _: list[int], advance: Advance) -> Labelled:
@@ -132,7 +134,8 @@ def check_files(source: Path | None, target: Path | None, option: str, overwrite
 def read_source(source: Path, columns: Sequence[str], target: Path, layout: SourceLayout, console: Console) -> Table:
     """Read a file of rows once, to find what is wrong with it."""
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        return read_table(source, columns, typed=kind_of(target) == "parquet", **layout._asdict())
+        typed = kind_of(target) == "parquet"
+        return read_table(source, columns, layout.delimiter, typed, layout.layout, layout.kind)
 
 
 def append_columns(
@@ -175,11 +178,11 @@ def _of_formulas(count: int, quoted: bool) -> str:
     return f"{cells}, which a spreadsheet takes for a formula; --spreadsheet-safe puts an apostrophe in front"
 
 
-def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str | None]) -> dict[str, str]:
+def _columns(recipe: Recipe, task: Task, given: Mapping[str, str | None]) -> dict[str, str]:
     """Return what the task reads -> its column in the file.
 
     Raises:
-        UserError: a column is given that the task does not read, or the file can have no such columns.
+        UserError: a column is given that the task does not read.
     """
     read = _read_columns(recipe, task)
     for option, column in given.items():
@@ -187,12 +190,19 @@ def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str |
             known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
             flag = f"--{option.replace('_', '-')}"
             raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known}")
-    if kind_of(source) == "text":
-        if len(read) > 1:
-            needed = " and ".join(read.values())
-            raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
-        return {next(iter(read)): TEXT_COLUMN}
     return {name: given.get(f"{name}_column") or column for name, column in read.items()}
+
+
+def _of_text(source: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the same for a file of a text per line.
+
+    Raises:
+        UserError: the task reads several columns.
+    """
+    if len(wanted) > 1:
+        needed = " and ".join(wanted.values())
+        raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
+    return {next(iter(wanted)): TEXT_COLUMN}
 
 
 def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:

@@ -12,9 +12,8 @@ import datasets
 
 from models.files.hub import forget_partial, refusal
 from models.files.hub_errors import GOES_ON, HubError, Wanted, explain
-from toolkit.data.rows import no_log, reraise_full_disk, said
+from toolkit.data.rows import READERS, no_log, reraise_full_disk, said
 from toolkit.errors import UserError
-from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.yaml_source import suggest
 
@@ -27,7 +26,7 @@ def check_reader(recipe: Recipe, builder: Any, allowed: Collection[str]) -> None
         raise recipe.error(
             "data.dataset",
             f"{recipe.data.dataset} holds data of the kind {found}, which is not read here; "
-            f"it should consist of files of one of the kinds {', '.join(FILE_KINDS)}",
+            f"it should consist of files of one of the kinds {', '.join(READERS)}",
         )
 
 

@@ -25,6 +25,7 @@ from toolkit.data.source_names import check_source
 from toolkit.data.sources import from_files, named_columns, read_file
 from toolkit.data.splits import SPLITS, chosen
 from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.csv_rows import NO_HEADER, lacks_header
 from toolkit.files.digest import digest
 from toolkit.files.nested_columns import names_within, opened
 from toolkit.recipe.keys import FILE_KINDS
@@ -119,7 +120,11 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
     for key, column in columns.items():
         if column not in rows.column_names:
             known = ", ".join(names_within(rows.features))
-            raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}")
+            lacks = recipe.data.dataset in ("csv", "xlsx") and lacks_header(
+                [rows.column_names, *zip(*rows[:1000].values(), strict=True)]
+            )
+            doubt = f"{NO_HEADER} data.columns" if lacks else ""
+            raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}{doubt}")
 
 
 def hold_out(

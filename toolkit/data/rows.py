@@ -23,8 +23,8 @@ from toolkit.recipe.keys import FILE_KINDS
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
 datasets.disable_caching()
 
-#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.keys.FILE_KINDS`.
-READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
+#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.keys.FILE_KINDS`; of Excel's, it has none.
+READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS if kind != "xlsx"}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -106,18 +107,21 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
     Raises:
         UnreadableFile: it is not of that kind.
     """
-    kind, encoding = recipe.data.dataset, recipe.data.encoding or "utf-8"
+    kind, data = recipe.data.dataset, recipe.data
     if kind in ENCODED_KINDS:
         _check_encoding(recipe, path)
-    delimiter = _delimiter(recipe, path, encoding) if kind == "csv" else ","
+    columns = tuple(data.columns) if data.columns else None
+    layout = Layout(encoding=data.encoding or "utf-8", quote=data.quote or '"', columns=columns)
+    if kind == "csv":
+        layout = replace(layout, delimiter=_delimiter(recipe, path, layout))
 
     def fill(unfinished: Path) -> None:
         (unfinished / "train").mkdir()
         with sound(path):
-            schema, tables = arrow_rows(path, kind, Layout(delimiter, encoding=encoding))
+            schema, tables = arrow_rows(path, kind, layout)
             write_rows(Features.from_arrow_schema(schema), tables, unfinished / "train" / "rows.arrow")
 
-    key = digest("file", kind, sha256(path), delimiter, encoding, datasets.__version__, CACHE_VERSION)
+    key = digest("file", kind, sha256(path), repr(layout), datasets.__version__, CACHE_VERSION)
     return stored(kept("rows", key, fill))["train"]
 
 
@@ -134,22 +138,22 @@ def named_columns(recipe: Recipe) -> list[str]:
     return [column for key in COLUMN_KEYS if (column := getattr(data, key))] + data.label_columns + data.text_columns
 
 
-def _delimiter(recipe: Recipe, path: Path, encoding: str) -> str:
+def _delimiter(recipe: Recipe, path: Path, layout: Layout) -> str:
     """Delimiter of a csv file: the recipe's, else the usual one.
 
     Raises:
         UserError: it seems to have another, which is named.
         UnreadableFile: its header has a column twice that the recipe names.
     """
-    used = recipe.data.delimiter or usual_delimiter(path)
-    header = next(iter(first_rows(path, used, encoding, 1)), [])
-    check_once(path, header, named_columns(recipe))
-    if (likely := likely_delimiter(path, encoding, named_columns(recipe), used)) != used:
-        shown = repr(used.join(header)[:60])
+    layout = replace(layout, delimiter=recipe.data.delimiter or usual_delimiter(path))
+    header = next(iter(first_rows(path, layout, 1)), [])
+    check_once(path, layout.columns or header, named_columns(recipe))
+    if (likely := likely_delimiter(path, layout, named_columns(recipe))) != layout.delimiter:
+        shown = repr(layout.delimiter.join(header)[:60])
         missing = "" if recipe.data.delimiter else "missing: "
         wrong = f"{missing}the columns of {shown} seem to be parted by {likely!r}"
         raise recipe.error("data.delimiter", f"{wrong}; set data.delimiter: {json.dumps(likely)}")
-    return used
+    return layout.delimiter
 
 
 def _looked_in(recipe: Recipe, written: str) -> str:

@@ -7,9 +7,12 @@ import contextlib
 import csv
 import io
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from models.files.plain import UnreadableFile
 from toolkit.files.packed import ending
@@ -21,27 +24,53 @@ LONGEST_FIELD = 2**26
 DELIMITERS = (",", ";", "\t", "|")
 #: Rows and characters of a file that are read to find its delimiter.
 SNIFFED_ROWS, SNIFFED_CHARACTERS = 50, 2**20
+#: Characters that are read to find what is put round a text.
+QUOTED_CHARACTERS = 2**16
+#: What may be put round a field; ``none`` where every quote is a character of the text.
+QUOTES = ('"', "'", "none")
+#: What to do about quotes that enclose nothing.
+PLAIN_QUOTES = "if quotes are text here, set data.quote: none (--quote none)"
+#: What is said where a header looks like a row, before the option that helps.
+NO_HEADER = "; its first row looks like data: name the columns with"
+#: A number as a table has it.
+NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+#: Words from which on the name of a column may be a text. Questions of a survey are shorter.
+LONG_NAME = 12
 #: Sentinel after the last line of a csv file: a row of its own unless a quote is open. Not a character.
 END = "\ufdd0"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Format of a text file; the delimiter and the line ends are those of csv."""
+    """Format of a text file; all but the encoding are those of csv.
+
+    Attributes:
+        quote: one of :data:`QUOTES`.
+        columns: their names in a file without a header, also of JSON whose rows are lists; None for the header's.
+    """
 
     delimiter: str = ","
     line_end: str = "\n"
     byte_order_mark: bool = False
     encoding: str = "utf-8"
+    quote: str = '"'
+    columns: tuple[str, ...] | None = None
 
 
-def csv_layout(path: Path, needed: Sequence[str], delimiter: str | None, encoding: str) -> Layout:
-    """Find the layout of a csv file from the arguments, its ending and its first lines."""
+def csv_layout(path: Path, needed: Sequence[str], delimiter: str | None, layout: Layout) -> Layout:
+    """Find the layout of a csv file from the arguments, its ending and its first lines.
+
+    Args:
+        delimiter: None for the one that fits.
+        layout: encoding, quote and columns.
+    """
+    encoding = layout.encoding
     with open(path, "rb") as file:
         mark = file.read(3) == codecs.BOM_UTF8
     with opened_text(path, encoding, newline="") as text:
         end = "\r\n" if text.readline(SNIFFED_CHARACTERS).endswith("\r\n") else "\n"
-    return Layout(delimiter or likely_delimiter(path, encoding, needed), end, mark, encoding)
+    delimiter = delimiter or likely_delimiter(path, replace(layout, delimiter=""), needed)
+    return replace(layout, delimiter=delimiter, line_end=end, byte_order_mark=mark)
 
 
 def usual_delimiter(path: Path) -> str:
@@ -49,46 +78,113 @@ def usual_delimiter(path: Path) -> str:
     return "\t" if ending(path) in (".tsv", ".tab") else ","
 
 
-def likely_delimiter(path: Path, encoding: str, needed: Sequence[str] = (), used: str | None = None) -> str:
+def likely_delimiter(path: Path, layout: Layout, needed: Sequence[str] = ()) -> str:
     """Find the delimiter of a csv file: one that gives its header the needed columns and its first rows as many fields.
 
     Args:
-        used: the delimiter unless another one gives the needed columns, or several where it gives one; None for the
-            best of all, or the usual one where each gives a single column.
+        layout: its delimiter stays unless another one gives the needed columns, or several where it gives one; an
+            empty one for the best of all, or the usual one where each gives a single column.
     """
-    first = used or usual_delimiter(path)
-    found = {delimiter: _fit(path, encoding, needed, delimiter) for delimiter in (first, *DELIMITERS)}
+    first = layout.delimiter or usual_delimiter(path)
+    tried = (first, *DELIMITERS)
+    found = {delimiter: _fit(path, replace(layout, delimiter=delimiter), needed) for delimiter in tried}
     best = max(found, key=lambda delimiter: found[delimiter])
-    better = found[best][:2] > found[first][:2] if used else found[best][1]
+    better = found[best][:2] > found[first][:2] if layout.delimiter else found[best][1]
     return best if better else first
 
 
-def _fit(path: Path, encoding: str, needed: Sequence[str], delimiter: str) -> tuple[bool, bool, float, int]:
+def _fit(path: Path, layout: Layout, needed: Sequence[str]) -> tuple[bool, bool, float, int]:
     """Whether the header has the needed columns, and several; the share of rows that are as wide; their width."""
-    header, *rows = first_rows(path, delimiter, encoding, SNIFFED_ROWS) or [[]]
+    header, *rows = first_rows(path, layout, SNIFFED_ROWS) or [[]]
     alike = sum(len(row) == len(header) for row in rows) / max(len(rows), 1)
-    return set(needed) <= set(header), len(header) > 1, alike, len(header)
+    several = len(header) > 1 and len(header) == len(layout.columns or header)
+    return set(needed) <= set(layout.columns or header), several, alike, len(header)
 
 
-def first_rows(path: Path, delimiter: str, encoding: str, count: int) -> list[list[str]]:
-    """The header and the rows behind it, ``count`` in all, whatever their width; fewer if they are very long."""
-    with opened_text(path, encoding, newline="") as file:
-        head = io.StringIO(file.read(SNIFFED_CHARACTERS), newline="")
+def first_rows(path: Path, layout: Layout, count: int) -> list[list[str]]:
+    """The first rows, with the header if there is one, whatever their width; fewer if they are very long."""
+    head = io.StringIO(_head(path, layout.encoding), newline="")
     rows: list[list[str]] = []
     with long_fields(), contextlib.suppress(csv.Error):
-        rows += itertools.islice(filter(None, csv.reader(head, delimiter=delimiter)), count)
+        rows += itertools.islice(filter(None, _reader(head, layout)), count)
     return rows
 
 
+def _head(path: Path, encoding: str) -> str:
+    with opened_text(path, encoding, newline="") as file:
+        return file.read(SNIFFED_CHARACTERS)
+
+
+def _reader(lines: Iterable[str], layout: Layout) -> Any:
+    """Return a :func:`csv.reader`; or, where blanks part columns that have names, one of words and the line's rest."""
+    if layout.delimiter == " " and layout.columns:
+        return _Words(lines, len(layout.columns))
+    quoting: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if layout.quote == "none" else {"quotechar": layout.quote}
+    return csv.reader(lines, delimiter=layout.delimiter, **quoting)
+
+
+class _Words:
+    """The rows of lines that begin with words, each a column; the last column has the rest of the line."""
+
+    def __init__(self, lines: Iterable[str], count: int) -> None:
+        self.line_num, self._lines, self._count = 0, iter(lines), count
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        line = next(self._lines).rstrip("\r\n")
+        self.line_num += 1
+        return line.split(" ", self._count - 1) if line else []
+
+
+def has_single_quotes(path: Path, encoding: str) -> bool:
+    """Whether a csv file has a field within ``'`` for at least half of its first rows, and none that begins with
+    ``"``."""
+    head = _head(path, encoding)[:QUOTED_CHARACTERS].replace("\r\n", "\n")
+    begin = rf"(?:^|(?<=[{re.escape(''.join(DELIMITERS))}]))"
+    bare, count = re.subn(rf"{begin}'(?:[^']|'')*'(?=[{re.escape(''.join(DELIMITERS))}]|$)", ".", head, flags=re.M)
+    return 2 * count >= max(len(bare.splitlines()), 1) and not re.search(f'{begin}"', bare, re.M)
+
+
+def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first of some rows looks like the others: with one of the values of a column that has few, or a text
+    as long as theirs, and no word above numbers."""
+    first = list(rows[0])
+    others = [row for row in rows[1:] if len(row) == len(first) and list(row) != first]
+    if len(first) < 2 or len(set(first)) < len(first) or not others:
+        return False
+    if all(not name.strip() or name == str(index) for index, name in enumerate(first)):
+        return False  # as pandas writes columns that have no names
+    columns = [(name, [row[index] for row in others if row[index].strip()]) for index, name in enumerate(first)]
+    if any(values and not NUMBER.fullmatch(name) and all(map(NUMBER.fullmatch, values)) for name, values in columns):
+        return False
+    return any(name.strip() and values and _is_a_value(name, values) for name, values in columns)
+
+
+def _is_a_value(name: str, values: Sequence[str]) -> bool:
+    if 2 * len(set(values)) <= len(values):
+        return name in values
+    return len(name.split()) >= LONG_NAME and len(name) >= median(map(len, values)) / 2
+
+
 class _CsvLines:
-    """The lines of a csv file, and behind them :data:`END`."""
+    """The lines of a csv file, and behind them :data:`END`.
+
+    Attributes:
+        stray: whether the last one ends in a carriage return alone, and the first does not.
+    """
 
     def __init__(self, file: Iterable[str]) -> None:
-        self.ended = False
+        self.ended = self.stray = False
         self._file = file
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._file
+        old_mac = None
+        for line in self._file:
+            old_mac = line.endswith("\r") if old_mac is None else old_mac
+            self.stray = line.endswith("\r") and not old_mac
+            yield line
         self.ended = True
         yield END
 
@@ -104,18 +200,20 @@ def long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
-    """Yield the fields of the header and of each row; all have the same number.
+def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
+    """Yield the names of the columns, and the fields of each row; all have the same number.
 
     Empty fields beyond the header's are dropped, since spreadsheets write them.
 
     Raises:
         UnreadableFile: a row differs, or a quote is not closed.
     """
-    with long_fields(), opened_text(path, encoding, newline="") as file:
+    with long_fields(), opened_text(path, layout.encoding, newline="") as file:
         lines = _CsvLines(file)
-        records = csv.reader(lines, delimiter=delimiter)
-        width, line, number = 0, 1, 0
+        records = _reader(lines, layout)
+        width, line, number = len(layout.columns or ()), 1, 1 if layout.columns else 0
+        if layout.columns:
+            yield list(layout.columns)
 
         def wrong(problem: object) -> UnreadableFile:
             return UnreadableFile(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {problem}")
@@ -127,7 +225,7 @@ def csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
                 raise wrong(f"cannot be read: {problem}") from None
             if lines.ended:
                 if row != [END]:
-                    raise wrong("opens a quote and does not close it")
+                    raise wrong(f"opens a quote and does not close it; {PLAIN_QUOTES}")
                 break
             if not row and width != 1:  # in a single column, an empty line is an empty text
                 line = records.line_num + 1
@@ -137,7 +235,7 @@ def csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
                 if 1 < width < len(row) and not any(row[width:]):
                     del row[width:]
                 else:
-                    raise wrong(_of_another_width(len(row), width, delimiter))
+                    raise wrong(_of_another_width(len(row), width, layout, lines.stray))
             width = width or len(row)
             yield row
             line, number = records.line_num + 1, number + 1
@@ -145,6 +243,10 @@ def csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
             raise UnreadableFile(path, "holds nothing but empty lines")
 
 
-def _of_another_width(found: int, width: int, delimiter: str) -> str:
-    right = f"text that holds {delimiter!r}" if found > width else "text of several lines"
-    return f"has {found} field{'s' if found > 1 else ''} and the header {width}; put quotes round a {right}"
+def _of_another_width(found: int, width: int, layout: Layout, stray: bool) -> str:
+    inside = "that holds a carriage return" if stray else "of several lines"
+    right = f"put quotes round a text {f'that holds {layout.delimiter!r}' if found > width else inside}"
+    if layout.columns:
+        right = "write them all" if layout.delimiter == " " else f"name one for each, or {right}"
+    named = f"{width} column{'s are' if width > 1 else ' is'} named" if layout.columns else f"the header {width}"
+    return f"has {found} field{'s' if found > 1 else ''} and {named}; {right}"

@@ -1,10 +1,11 @@
-"""The rows of a file of JSON, as they are written: objects one after the other, or one list of them."""
+"""The rows of a file of JSON, as they are written: objects one after the other, one list of them, or a list for each
+split. A row may be a list, too: its columns are named as those of csv without a header."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,20 @@ BLOCK = 2**16
 DEEPEST = 200
 #: The column of texts that are not in a table.
 TEXT = "text"
+#: The column of the names of the lists, where a file has several.
+SPLIT = "split"
 
 
 def _refused(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the text and the value of each object of a file: JSON lines, or one list. A text in a list is a row of it.
+def json_rows(path: Path, encoding: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the text and the value of each object of a file: JSON lines, one list, or an object of lists. A text in a
+    list is a row of it.
+
+    Args:
+        columns: of rows that are lists; None for ``column1`` and so on.
 
     Raises:
         UnreadableFile: anything else.
@@ -59,8 +66,17 @@ def json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]
                 text, place, counted = text[place:] + more, 0, 0
                 continue
             written = text[place:end]
+            if number == 1 and not opened and _is_of_lists(row):
+                while not text[end:].strip() and (more := file.read(BLOCK)):
+                    text += more
+                if not text[end:].strip():
+                    yield from _of_lists(path, row, columns)
+                    return
             if opened and isinstance(row, str):
                 row, written = {TEXT: row}, f'{{"{TEXT}": {written}}}'
+            if isinstance(row, list):
+                columns = columns or column_names(len(row))
+                row, written = _named(row, columns, wrong)
             if not isinstance(row, dict):
                 raise wrong("is no JSON object")
             if written.count("[") + written.count("{") > DEEPEST and _is_deeper(row, DEEPEST):
@@ -71,6 +87,47 @@ def json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]
             raise UnreadableFile(path, f"ends within the list of its rows, after row {number - 1}")
         if text[place + 1 :].strip():
             raise UnreadableFile(path, "goes on behind the list of its rows")
+
+
+def column_names(count: int) -> list[str]:
+    """Return names for columns that have none."""
+    return [f"column{number}" for number in range(1, count + 1)]
+
+
+def _named(
+    row: list[Any], columns: Sequence[str], wrong: Callable[[str], UnreadableFile]
+) -> tuple[dict[str, Any], str]:
+    if len(row) != len(columns):
+        raise wrong(f"has {len(row)} values and {len(columns)} columns are named ({', '.join(columns)})")
+    named = dict(zip(columns, row, strict=True))
+    return named, json.dumps(named, ensure_ascii=False)
+
+
+def _is_of_lists(value: Any) -> bool:
+    """Whether a file's one object holds lists of rows, and nothing else."""
+    if not isinstance(value, dict) or not all(isinstance(rows, list) for rows in value.values()):
+        return False
+    kinds = {type(row) for rows in value.values() for row in rows}
+    return kinds in ({list}, {dict})
+
+
+def _of_lists(
+    path: Path, lists: dict[str, list[Any]], columns: Sequence[str] | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of several lists, as :func:`json_rows`, each with the name of its list as its :data:`SPLIT`."""
+    for name, rows in lists.items():
+        for number, row in enumerate(rows, start=1):
+
+            def wrong(problem: str, place: str = f"row {number} of {name}") -> UnreadableFile:
+                return UnreadableFile(path, f"{place} {problem}")
+
+            if isinstance(row, list):
+                columns = columns or column_names(len(row))
+                row, _ = _named(row, columns, wrong)
+            if _is_deeper(row, DEEPEST):
+                raise wrong("is nested too deeply")
+            row = {SPLIT: name, **row} if len(lists) > 1 else row
+            yield json.dumps(row, ensure_ascii=False), row
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

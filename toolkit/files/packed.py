@@ -10,24 +10,43 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from models.files.plain import UnreadableFile
 
 
+def _members(archive: zipfile.ZipFile) -> list[str]:
+    """The files of an archive, without what a Mac adds."""
+    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    return [name for name in names if not PurePosixPath(name).name.startswith(".")]
+
+
 def _unzipped(file: BinaryIO) -> Any:
     archive = zipfile.ZipFile(file)
-    return archive.open(archive.namelist()[0])
+    names = _members(archive)
+    if len(names) != 1:
+        shown = ", ".join(names[:4])
+        raise ValueError(f"it holds {len(names)} files ({shown}), where one is to be; unpack it")
+    return archive.open(names[0])
 
 
-#: First bytes of a compressed file -> what opens it. Those with None are only told apart from text.
-COMPRESSED: dict[bytes, Callable[[BinaryIO], Any] | None] = {
+def _by_arrow(codec: str) -> Callable[[BinaryIO], Any]:
+    def opener(file: BinaryIO) -> Any:
+        import pyarrow
+
+        return pyarrow.CompressedInputStream(file, codec)
+
+    return opener
+
+
+#: First bytes of a compressed file -> what opens it.
+COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ": lzma.LZMAFile,
-    b"\x28\xb5\x2f\xfd": None,
-    b"\x04\x22\x4d\x18": None,
+    b"\x28\xb5\x2f\xfd": _by_arrow("zstd"),
+    b"\x04\x22\x4d\x18": _by_arrow("lz4"),
     b"PK\x03\x04": _unzipped,
 }
 
@@ -42,8 +61,12 @@ ALWAYS_ALLOWED = 2**26
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name in lower case, without that of compression."""
+    """The ending of a file's name in lower case, without that of compression; of a zip, that of the file in it."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes[-1:] == [".zip"] and path.is_file():
+        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            if names := _members(archive):
+                return PurePosixPath(names[0]).suffix.lower()
     return next((suffix for suffix in reversed(suffixes) if suffix not in ENDINGS), "")
 
 
@@ -102,8 +125,6 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             yield file
             return
     opener = next(opener for magic, opener in COMPRESSED.items() if head.startswith(magic))
-    if opener is None:
-        raise UnreadableFile(path, "is packed; unpack it")
     try:
         measured = _Measured(path, opener)
     except (ValueError, IndexError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:

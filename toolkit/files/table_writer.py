@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from models.port.tokenization import representable
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout, usual_delimiter
+from toolkit.files.kinds import kind_of
 from toolkit.files.packed import ending
 from toolkit.files.strict_json import finite
-from toolkit.files.tables import Rows, Table, as_array, kind_of
+from toolkit.files.tables import Rows, Table, as_array
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 

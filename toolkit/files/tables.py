@@ -1,4 +1,4 @@
-"""Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, Arrow, and one text per line.
+"""Rows of a file, read in chunks and as they are written: csv, tsv, xlsx, JSON, parquet, Arrow, and one text per line.
 
 Runs, `predict --input` and `recipe new` read local files by this module. No value is interpreted: ``001`` stays
 ``001``, the word NA a word. An error in a file names its line, and its row, counted from 1 without the header.
@@ -23,21 +23,14 @@ from tqdm import tqdm
 from models.files.plain import UnreadableFile, plain_file
 from models.port.tokenization import representable
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import Layout, csv_layout, csv_rows
+from toolkit.files.csv_rows import NO_HEADER, Layout, csv_layout, csv_rows, lacks_header
 from toolkit.files.json_rows import TEXT, json_rows
+from toolkit.files.kinds import BINARY, kind_of
 from toolkit.files.nested_columns import MISSING, reached
-from toolkit.files.packed import ending, is_packed
+from toolkit.files.packed import is_packed
+from toolkit.files.sheet_rows import sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 
-#: A file's ending, without that of compression -> what it holds. JSON is read as a list of rows or row after row.
-KINDS = {
-    ".csv": "csv", ".tsv": "csv", ".tab": "csv",
-    ".jsonl": "json", ".json": "json", ".ndjson": "json",
-    ".parquet": "parquet", ".arrow": "arrow",
-    ".txt": "text", ".text": "text", ".md": "text",
-}  # fmt: skip
-#: Kinds that have no encoding.
-BINARY = ("parquet", "arrow")
 #: Type of a column of JSON that holds values of several types: the text of each. Earlier versions have none.
 SEVERAL: pa.DataType | None = pa.json_() if hasattr(pa, "json_") else None
 
@@ -49,16 +42,10 @@ MOST_COLUMNS = 2**13
 CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2**22
 
 
-def kind_of(path: Path) -> str:
-    """What a file holds, by its ending: a value of :data:`KINDS`.
-
-    Raises:
-        UserError: no ending that is known.
-    """
-    kind = KINDS.get(ending(path))
-    if kind is None:
-        raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
-    return kind
+#: Kinds that are read as record batches.
+ARROW_KINDS = ("parquet", "arrow")
+#: The layout of a file that says nothing else.
+PLAIN = Layout()
 
 
 class Rows:
@@ -76,6 +63,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def header_is_a_row(self) -> bool:
+        """Whether the names of a csv file's columns look like its first row."""
+        return self.written is None and lacks_header([self.names, *self._rows])
 
     def column(self, index: int) -> list[Any]:
         """Return a column's values: texts, or JSON values."""
@@ -172,27 +163,29 @@ def read_table(
     needed: Sequence[str],
     delimiter: str | None = None,
     typed: bool = False,
-    encoding: str = "utf-8",
+    layout: Layout = PLAIN,
+    kind: str | None = None,
 ) -> Table:
     """Read a file once to check that all of it is valid.
 
     Args:
-        path: of one of the :data:`KINDS`.
+        path: of one of the :data:`toolkit.files.kinds.KINDS`.
         needed: columns that it must have exactly once each, with text or nothing; ``doc.body`` is the column ``body``
             in ``doc``, unless one has that name itself.
         delimiter: of csv; None for the one that fits (:func:`toolkit.files.csv_rows.likely_delimiter`).
         typed: find out the schema of JSON.
-        encoding: of all kinds but parquet and Arrow.
+        layout: encoding, quote and columns.
+        kind: None for what the file is by its name or content.
 
     Raises:
         UserError: it is no such file; with the row where it is not.
     """
-    kind = kind_of(path)
+    kind = kind or kind_of(path)
     with reading(path):
         plain_file(path)
         if kind not in BINARY:
-            check_encoding(path, encoding)
-        layout = Layout(encoding=encoding) if kind != "csv" else csv_layout(path, needed, delimiter, encoding)
+            check_encoding(path, layout.encoding)
+        layout = csv_layout(path, needed, delimiter, layout) if kind == "csv" else layout
         return read_whole(path, kind, layout, needed, typed, None)
 
 
@@ -268,7 +261,7 @@ def read_whole(
         _check_width(path, max(len(names), stored_columns(types.values())), size)
         within |= _check_texts(path, rows, needed)
         if kind != "json":  # in JSON a key may come in a later row
-            _check_needed(path, [*header, *within], needed)
+            _check_needed(path, [*header, *within], needed, rows)
     if header is None:
         raise UnreadableFile(path, "holds no rows")
     found = tuple(names if kind == "json" else header)
@@ -290,10 +283,11 @@ def stored_columns(kinds: Iterable[pa.DataType]) -> int:
     )
 
 
-def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
+def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str], rows: Rows | None = None) -> None:
     for name in needed:
         if name not in names:
-            raise UnreadableFile(path, f"has no column {name}; it has {', '.join(names) or 'none'}")
+            doubt = f"{NO_HEADER} --columns" if rows is not None and rows.header_is_a_row() else ""
+            raise UnreadableFile(path, f"has no column {name}; it has {', '.join(names) or 'none'}{doubt}")
     check_once(path, names, needed)
 
 
@@ -410,10 +404,10 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
     Args:
         names: of the columns, of JSON; None for those of each chunk.
     """
-    if kind in BINARY:
+    if kind in ARROW_KINDS:
         yield from _batches(path, kind)
     elif kind == "json":
-        for first, found in _gathered(json_rows(path, layout.encoding), lambda row: len(row[0])):
+        for first, found in _gathered(json_rows(path, layout.encoding, layout.columns), lambda row: len(row[0])):
             keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
             rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
             yield Rows(first, keys, rows, [text for text, _ in found])
@@ -421,7 +415,7 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
         lines = _gathered(_lines(path, layout.encoding), _characters)
         yield from (Rows(first, (TEXT,), found, None) for first, found in lines)
     else:
-        records = csv_rows(path, layout.delimiter, layout.encoding)
+        records = csv_rows(path, layout) if kind == "csv" else sheet_rows(path, layout.columns)
         header = next(records)
         empty = True
         for first, found in _gathered(records, _characters):

@@ -12,6 +12,7 @@ from toolkit.recipe.keys import (
     DELIMITER,
     ENCODED_KINDS,
     FILE_KINDS,
+    HEADERLESS_KINDS,
     PROBLEM_METRICS,
     TRAINED_KINDS,
 )
@@ -81,8 +82,16 @@ def check_choices(recipe: Recipe) -> None:
 
 
 def _check_files(recipe: Recipe) -> None:
-    """Check delimiter and encoding, which only some kinds of files take."""
+    """Check the layout, which only some kinds of files have."""
     data, delimiter, encoding = recipe.data, recipe.data.delimiter, recipe.data.encoding
+    if data.quote is not None and data.dataset != "csv":
+        raise recipe.error("data.quote", f"is for dataset: csv, not for {data.dataset}; remove it")
+    if data.columns is not None:
+        if data.dataset not in HEADERLESS_KINDS:
+            right = _any(HEADERLESS_KINDS)
+            raise recipe.error("data.columns", f"is for dataset: {right}, not for {data.dataset}; remove it")
+        if not all(data.columns) or len(set(data.columns)) < len(data.columns):
+            raise recipe.error("data.columns", "has a name twice or an empty one; name each column once")
     if delimiter is not None:
         if data.dataset != "csv":
             raise recipe.error("data.delimiter", f"is for dataset: csv, not for {data.dataset}; remove it")

@@ -29,10 +29,12 @@ else:
     TokenizerKind = Literal[tuple(dict.fromkeys(kind for known in KNOWN.values() for kind in known.tokenizers))]
 
 #: Data sets that are the user's files.
-FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
+FILE_KINDS = ("json", "csv", "xlsx", "parquet", "arrow", "text")
 
 #: Those that may be in another encoding than UTF-8.
 ENCODED_KINDS = ("csv", "json", "text")
+#: Those whose rows may come without the names of the columns.
+HEADERLESS_KINDS = ("csv", "xlsx", "json")
 #: Delimiters that csv may have.
 DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
@@ -262,6 +264,8 @@ class Data(Section):
     shuffle_buffer: Positive | None = None
     files: Files | None = None
     delimiter: str | None = None
+    quote: Literal['"', "'", "none"] | None = None
+    columns: Annotated[list[str], Field(min_length=1)] | None = None
     encoding: str | None = None
     sources: dict[str, str | list[str]] | None = None
     text: TextColumns = "text"

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 
 from models.files.plain import UnreadableFile, plain_file
+from toolkit.data.source_layout import checked_layout
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import likely_delimiter, usual_delimiter
+from toolkit.files.csv_rows import (
+    Layout,
+    first_rows,
+    has_single_quotes,
+    lacks_header,
+    likely_delimiter,
+    usual_delimiter,
+)
+from toolkit.files.json_rows import SPLIT, column_names
+from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of
 from toolkit.files.packed import begins_packed, ending
-from toolkit.files.tables import KINDS, kind_of
+from toolkit.files.sheet_rows import sheet_names, sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
@@ -32,6 +44,8 @@ MOST_CODES = 8
 FEWEST_TEXTS = 3
 #: Bytes of a JSON file that are searched for the keys of SQuAD's format.
 LOOKED_AT_BYTES = 2**20
+#: Rows of a table that are compared with its first one.
+LOOKED_AT_ROWS = 1000
 
 
 @dataclass
@@ -41,8 +55,9 @@ class DataFiles:
     Attributes:
         kind: as ``data.dataset`` of a recipe.
         files: split -> its file; for plain text, control code -> its files.
-        delimiter, encoding: as in the recipe; None if it can omit them.
-        rows: of the training file; None for plain text and for questions.
+        delimiter, encoding, quote, columns: as in the recipe; None if it can omit them.
+        splits: split -> what the column ``split`` says of its rows; empty without such a column.
+        rows: of the training split; None for plain text and for questions.
         questions: of a question file.
         classes: whether each label has a folder of texts; then ``files`` is label -> its texts.
         notes: assumptions, a line each.
@@ -53,21 +68,46 @@ class DataFiles:
     classes: bool = False
     delimiter: str | None = None
     encoding: str | None = None
+    quote: str | None = None
+    columns: list[str] | None = None
+    splits: dict[str, str] = field(default_factory=dict)
     rows: datasets.Dataset | None = None
     questions: list[squad.Example] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def has(self, split: str) -> bool:
+        """Whether there are rows of a split."""
+        return split in self.files or split in self.splits
 
-def look(data: Path) -> DataFiles:
+
+class Said(NamedTuple):
+    """What the user says of the layout; see :func:`look`."""
+
+    layout: Mapping[str, str]
+    header: bool | None
+    as_text: bool
+
+
+def look(
+    data: Path, layout: Mapping[str, str | None] | None = None, header: bool | None = None, as_text: bool = False
+) -> DataFiles:
     """Look at a file or a folder.
+
+    Args:
+        layout: what the user says of a table, as :func:`toolkit.data.source_layout.source_layout` takes it.
+        header: whether its first row is one; None for what it looks like.
+        as_text: a text file is no table, though it may look like one.
 
     Raises:
         UserError: nothing is there, or nothing that can be trained on.
     """
+    if header and layout and layout.get("columns") is not None:
+        raise UserError("--columns: names the columns of a table without a header; remove --header")
+    said = Said({name: value for name, value in (layout or {}).items() if value is not None}, header, as_text)
     try:
         if data.is_dir():
-            return _folder(data)
-        return _file(plain_file(data))
+            return _folder(data, said)
+        return _file(plain_file(data), said)
     except FileNotFoundError:
         raise UserError(f"{data}: no such file or folder") from None
     except UnreadableFile as problem:
@@ -76,11 +116,13 @@ def look(data: Path) -> DataFiles:
         raise UserError(f"{data}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
-def _file(path: Path) -> DataFiles:
+def _file(path: Path, said: Said) -> DataFiles:
     kind = kind_of(path)
+    if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
+        kind = "csv"
     if kind == "text":
-        return _text({code_of(path): [path]})
-    return _table(kind, {"train": path, **_siblings(path)})
+        return _text({code_of(path): [path]}, said)
+    return _table(kind, {"train": path, **_siblings(path)}, said)
 
 
 def _siblings(path: Path) -> dict[str, Path]:
@@ -97,7 +139,7 @@ def _siblings(path: Path) -> dict[str, Path]:
     return found
 
 
-def _folder(folder: Path) -> DataFiles:
+def _folder(folder: Path, said: Said) -> DataFiles:
     entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
@@ -107,14 +149,14 @@ def _folder(folder: Path) -> DataFiles:
         named = [path for path in tables if _siblings(path) or len(tables) == 1]
         train = [path for path in tables if re.search(SPLIT_NAMES["train"], path.name, re.IGNORECASE)]
         if len(chosen := train or named) == 1:
-            return _file(plain_file(chosen[0]))
+            return _file(plain_file(chosen[0]), said)
         names = ", ".join(path.name for path in tables[:6])
         raise UserError(f"{folder}: holds several tables ({names}), so it is unclear which one to train on; name it")
     if below:
-        return _below(below)
+        return _below(below, said)
     if texts:
         many = len(texts) > MOST_CODES
-        return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts})
+        return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts}, said)
     raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}")
 
 
@@ -127,11 +169,11 @@ def code_of(path: Path) -> str:
 # -- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _below(folders: dict[Path, list[Path]]) -> DataFiles:
+def _below(folders: dict[Path, list[Path]], said: Said) -> DataFiles:
     """Read texts in folders: one label per folder if there are several, of several texts each; else a control code."""
     if len(folders) < 2 or min(map(len, folders.values())) < FEWEST_TEXTS:
-        return _text({code_of(path): files for path, files in folders.items()})
-    found = _text({path.name: files for path, files in folders.items()})
+        return _text({code_of(path): files for path, files in folders.items()}, said)
+    found = _text({path.name: files for path, files in folders.items()}, said)
     found.classes = True
     read = {label: [_whole(path, found.encoding or "utf-8") for path in paths] for label, paths in found.files.items()}
     texts = [text for texts in read.values() for text in texts]
@@ -145,9 +187,13 @@ def _whole(path: Path, encoding: str) -> str:
         return file.read()
 
 
-def _text(files: dict[str, list[Path]]) -> DataFiles:
+def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
     found = DataFiles("text", files)
-    encodings = {_encoding(found, plain_file(path)) for paths in files.values() for path in paths}
+    first = next(iter(files.values()))[0]
+    checked_layout(said.layout, "text", first)
+    if said.header is not None:
+        raise UserError(f"--header: is for csv, not for {first}; remove it")
+    encodings = {_encoding(found, plain_file(path), said) for paths in files.values() for path in paths}
     if len(encodings) > 1:
         wrong = ", ".join(sorted(encoding or "utf-8" for encoding in encodings))
         raise UserError(f"{next(iter(files.values()))[0].parent}: the texts are in several encodings ({wrong})")
@@ -158,31 +204,81 @@ def _text(files: dict[str, list[Path]]) -> DataFiles:
 # -- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _table(kind: str, files: dict[str, Path]) -> DataFiles:
+def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
     train = files["train"]
     found = DataFiles(kind, {split: [path] for split, path in files.items()})
+    if (by_name := KINDS.get(ending(train))) != kind:
+        otherwise = "; --task language_modeling reads it as text" if by_name == "text" else ""
+        found.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
+    layout = checked_layout(said.layout, kind, train)
+    if said.header is not None and kind not in ("csv", "xlsx"):
+        raise UserError(f"--header: is for csv, not for {train}; remove it")
     if kind in ("csv", "json"):
-        found.encoding = _encoding(found, train)
-    if kind == "csv":
-        found.delimiter = _delimiter(found, train)
+        found.encoding = _encoding(found, train, said)
+    found.columns = layout.get("columns")
+    if kind == "csv" and not layout.keys() - {"encoding"} and (label := first_label(head_of(train))):
+        found.delimiter, found.columns = " ", ["label", "text"]
+        found.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
+    elif kind == "csv":
+        found.quote = _quote(found, train, layout)
+        found.delimiter = layout.get("delimiter") or _delimiter(found, train)
+        rows = first_rows(train, _layout(found, train), LOOKED_AT_ROWS)
+    if kind == "xlsx":
+        names = sheet_names(train)
+        if len(names) > 1:
+            found.notes.append(f"read the first of {len(names)} sheets, {names[0]}")
+        rows = list(itertools.islice(sheet_rows(train), LOOKED_AT_ROWS))
+    if found.columns is None and kind in ("csv", "xlsx"):
+        found.columns = _columns(found, rows, said.header)
     if kind == "json" and found.encoding is None and (questions := _squad(train)):
         found.questions = questions
         return found
     found.rows = _rows(found, train)
+    names = column_names(sum(name != SPLIT for name in found.rows.column_names))
+    if kind == "json" and found.columns is None and set(names) == {*found.rows.column_names} - {SPLIT}:
+        found.columns = names
+        found.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
+    _divide(found)
     for split in ("validation", "test"):
         if split in files:
             found.notes.append(f"{files[split].name}, beside {train.name}, is the {split} split")
     return found
 
 
-def _encoding(found: DataFiles, path: Path) -> str | None:
+def _divide(found: DataFiles) -> None:
+    """Keep the training rows of a table whose column ``split`` says which these are."""
+    rows = found.rows
+    if rows is None or len(found.files) > 1 or SPLIT not in rows.column_names:
+        return
+    values = [str(value) for value in rows.unique(SPLIT)]
+    for split, pattern in SPLIT_NAMES.items():
+        if (value := next((one for one in values if re.fullmatch(pattern, one, re.IGNORECASE)), None)) is not None:
+            found.splits[split] = value
+    if "train" not in found.splits or len(found.splits) < 2:
+        found.splits.clear()
+        return
+    left = [value for value in values if value not in found.splits.values()]
+    said = ", ".join(f"{split}: {value}" for split, value in found.splits.items())
+    unused = f"; not used: {', '.join(left)}" if left else ""
+    found.notes.append(f"the column {SPLIT} divides the rows ({said}){unused}")
+    chosen = [index for index, value in enumerate(rows[SPLIT]) if str(value) == found.splits["train"]]
+    found.rows = rows.select(chosen).remove_columns(SPLIT)
+
+
+def _encoding(found: DataFiles, path: Path, said: Said) -> str | None:
     """Return a file's encoding; None for UTF-8."""
+    if (given := said.layout.get("encoding")) is not None:
+        try:
+            check_encoding(path, given)
+        except WrongEncoding as problem:
+            raise UserError(f"{path}:{problem.line}: {problem.told('--encoding')}") from None
+        return given
     try:
         check_encoding(path)
         return None
     except WrongEncoding as problem:
         if problem.likely is None:
-            raise UserError(f"{path}: {problem}, in data.encoding of a recipe") from None
+            raise UserError(f"{path}: {problem.told('--encoding')}") from None
         try:
             check_encoding(path, problem.likely)
         except WrongEncoding:
@@ -191,13 +287,42 @@ def _encoding(found: DataFiles, path: Path) -> str | None:
         return problem.likely
 
 
+def _layout(found: DataFiles, path: Path) -> Layout:
+    return Layout(
+        found.delimiter or usual_delimiter(path), encoding=found.encoding or "utf-8", quote=found.quote or '"'
+    )
+
+
+def _quote(found: DataFiles, path: Path, given: Mapping[str, Any]) -> str | None:
+    """Return what stands round the texts; None for the usual quotes."""
+    if "quote" in given:
+        return given["quote"]
+    if not has_single_quotes(path, found.encoding or "utf-8"):
+        return None
+    found.notes.append("texts are between single quotes (--quote says otherwise)")
+    return "'"
+
+
 def _delimiter(found: DataFiles, path: Path) -> str | None:
     """Return the delimiter that fits; None for the default one."""
-    likely = likely_delimiter(path, found.encoding or "utf-8")
+    likely = likely_delimiter(path, replace(_layout(found, path), delimiter=""))
     if likely == usual_delimiter(path):
         return None
     found.notes.append(f"the columns are parted by {likely!r}")
     return likely
+
+
+def _columns(found: DataFiles, rows: Sequence[Sequence[str]], header: bool | None) -> list[str] | None:
+    """Return names of the columns of a table without a header; None where there is one."""
+    if header or not rows or (header is None and not lacks_header(rows)):
+        return None
+    names = column_names(len(rows[0]))
+    shown = ", ".join(cell if len(cell) <= 20 else f"{cell[:19]}…" for cell in rows[0][:4])
+    found.notes.append(
+        f"the first row ({shown}) is data, so there is no header: the columns are called {', '.join(names)} "
+        "(--columns names them, --header makes it the header)"
+    )
+    return names
 
 
 def _squad(path: Path) -> list[squad.Example]:
@@ -215,7 +340,8 @@ def _squad(path: Path) -> list[squad.Example]:
 
 def _rows(found: DataFiles, path: Path) -> datasets.Dataset:
     """Read the rows of a table as a run does."""
-    settings: dict[str, Any] = {"delimiter": found.delimiter, "encoding": found.encoding}
+    keys = ("delimiter", "encoding", "quote", "columns")
+    settings: dict[str, Any] = {key: getattr(found, key) for key in keys}
     data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(path)}, **settings}
     provisional = Recipe.model_validate({"data": data, "train": {"learning_rate": 1.0, "epochs": 1.0}})
     try:

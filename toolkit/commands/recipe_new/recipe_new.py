@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,8 @@ def new_recipe(
     label: Sequence[str] = (),
     problem_type: str | None = None,
     missing_labels: str | None = None,
+    layout: Mapping[str, str | None] | None = None,
+    header: bool | None = None,
 ) -> NewRecipe:
     """Write a recipe for a file or folder of data.
 
@@ -62,6 +64,7 @@ def new_recipe(
         output: a new file; None for one in the current folder, named after the data.
         task: by default, what the data looks like.
         text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.Wanted`.
+        layout, header: as :func:`.look.look` takes them.
 
     Raises:
         UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
@@ -69,7 +72,7 @@ def new_recipe(
         WriteFailed: the system refuses it.
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
-    found = look(data)
+    found = look(data, layout, header, task == "language_modeling")
     task = task or _task(found)
     wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)
     _check_choice(data, found, task, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
+from toolkit.files.json_rows import SPLIT
 from toolkit.files.nested_columns import names_within, opened
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
@@ -87,7 +88,7 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     cut = float(np.mean(tokens.lengths > length))
     one_each = target.problem == "single_label"
     counts = list(target.counts.values()) if one_each else [len(rows)]
-    share = None if "validation" in found.files and not found.classes else choose.held_out(counts)
+    share = None if found.has("validation") and not found.classes else choose.held_out(counts)
     kept = round(len(rows) * (1 - (share or 0)))
     most = min(20, choose.epochs_for(len(target.counts), kept, length))
     steps = choose.steps_for(kept, length, most_epochs=most)
@@ -193,9 +194,9 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
-    if contexts == 1 and "validation" not in found.files:
+    if contexts == 1 and not found.has("validation"):
         raise UserError(f"{where}: all questions are about one text; to hold some out, two or more are needed")
-    share = None if "validation" in found.files else choose.held_out([contexts])
+    share = None if found.has("validation") else choose.held_out([contexts])
     steps = choose.steps_for(round(windows), length, most_epochs=10)
     data: list[Line] = [
         *_files(found, write),
@@ -319,13 +320,27 @@ def _tokenizer(pieces: int | None) -> str:
 def _files(found: DataFiles, write: PathWriter) -> list[Line]:
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
     files: list[Line] = [(split, write(paths[0]), what[split]) for split, paths in found.files.items()]
-    delimiter: list[Line] = [("delimiter", found.delimiter, "what parts the columns")] if found.delimiter else []
+    unnamed = "column1, column2" if found.kind == "json" else "the first row is the header"
+    layout: list[Line] = [
+        ("delimiter", found.delimiter, "what parts the columns"),
+        ("quote", found.quote, "what stands round a text; or none"),
+        ("columns", found.columns, f"their names, since no header has them; null: {unnamed}"),
+    ]
     kinds = {"csv": "a table", "json": "rows, a line each; or SQuAD's nested file"}
     return [
         ("dataset", found.kind, kinds.get(found.kind, "a table")),
         ("files", files, ""),
-        *delimiter,
+        *(line for line in layout if line[1] is not None),
+        *(_splits(found.splits) if found.splits else ()),
         *_encoding(found),
+    ]
+
+
+def _splits(splits: Mapping[str, str]) -> list[Line]:
+    """The column that divides the rows of one file."""
+    return [
+        ("split_column", SPLIT, "the column that says of which split a row is"),
+        ("splits", dict(splits), "what it says there"),
     ]
 
 
@@ -410,5 +425,5 @@ def _validation(found: DataFiles, share: float | None) -> list[str]:
     held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
     return [
         *held,
-        *([] if "test" in found.files or found.classes else ["no test file, so no final figure: add data.files.test"]),
+        *([] if found.has("test") or found.classes else ["no test file, so no final figure: add data.files.test"]),
     ]
