@@ -72,6 +72,7 @@ def test_numbers_and_columns_keep_their_order(table):
         ('text,label\na,"x,y"\nb,x\n', SEVERAL, 'or set data.label_separator: ","'),
         ("text,label\na,[x y]\nb,['x']\n", SEVERAL, "row 1 of the train split has '[x y]' as its label"),
         ("text,x,y\na,1,2\nb,0,1\n", SEVERAL + "  label: [x, y]\n", "row 1 of the train split has '2' as its y"),
+        ("text,label\na,x\nb,y\n", "  label: ''\n", "data.label: no column  in the train split; it has text, label"),
         ("text,x,y\na,1,0\nb,0,1\n", SEVERAL + "  label: [x, z]\n", "no column z in the train split"),
         ("text,x,y\na,1,0\nb,0,1\n", SEVERAL + "  label: [x, text]\n", "data.label: text is the text column as well"),
         ("text,x,y\na,1,\nb,0,1\n", SEVERAL + "  label: [x, y]\n", "1 of 2 rows of the train split have no value in x"),

@@ -135,7 +135,8 @@ def _check_encoding(recipe: Recipe, path: Path) -> None:
 def named_columns(recipe: Recipe) -> list[str]:
     """The columns that the recipe's data section names, but for those of ``data.filter``."""
     data = recipe.data
-    return [column for key in COLUMN_KEYS if (column := getattr(data, key))] + data.label_columns + data.text_columns
+    named = [*(getattr(data, key) for key in COLUMN_KEYS), *data.label_columns]
+    return [column for column in named if column] + data.text_columns
 
 
 def _delimiter(recipe: Recipe, path: Path, layout: Layout) -> str:

@@ -299,7 +299,7 @@ class Data(Section):
     @property
     def label_columns(self) -> list[str]:
         """The columns of the labels: one, or several that hold 0 and 1; none for a task without labels."""
-        return self.label if isinstance(self.label, list) else [self.label] if self.label else []
+        return self.label if isinstance(self.label, list) else [] if self.label is None else [self.label]
 
 
 class LoRA(Section):
