@@ -112,7 +112,7 @@ def load_squad(folder: Path) -> object:
 
 
 def load_documents(folder: Path) -> object:
-    text = "task: language_modeling\nmodel: {name: ctrl}\ntokenizer: {vocab_size: 50}\n"
+    text = "task: language_modeling\nmodel: {name: ctrl}\ntokenizer: {vocab_size: 24}\n"
     more = "data: {dataset: text, max_length: 32, sources: {Books: b.txt}, validation_fraction: 0.5}\n"
     return check_data(recipe_in(folder, text + more))
 

@@ -91,7 +91,7 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     share = None if found.has("validation") and not found.classes else choose.held_out(counts)
     kept = round(len(rows) * (1 - (share or 0)))
     most = min(20, choose.epochs_for(len(target.counts), kept, length))
-    steps = choose.steps_for(kept, length, most_epochs=most)
+    steps = choose.steps_for(kept, length, choose.LABEL_BUDGET, most)
     data: list[Line] = [
         *(_folders(found, write) if found.classes else [*_files(found, write), *_columns(columns, target, dropped)]),
         ("max_length", length, f"tokens; shorter texts are padded, longer ones cut{_cut(cut)}"),
@@ -104,7 +104,9 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
         + _tokenizer(tokens.pieces)
         + section("data", data)
         + "\n"
-        + training(steps, 1.5e-3, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
+        + training(
+            steps, 1e-3 if steps.batch_size < 16 else 1.5e-3, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}"
+        )
     )
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.script_of(texts)
