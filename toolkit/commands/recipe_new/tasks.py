@@ -98,15 +98,14 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
         *_share(share, ", the same share of each label" * one_each),
     ]
     best, *others = PROBLEM_METRICS[target.problem]
+    rate = 1e-3 if steps.batch_size < 16 else 1.5e-3
     body = (
         _head("classification", PREDICTED[target.problem])
         + _model(name, "sequence_classification", length, len(rows))
         + _tokenizer(tokens.pieces)
         + section("data", data)
         + "\n"
-        + training(
-            steps, 1e-3 if steps.batch_size < 16 else 1.5e-3, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}"
-        )
+        + training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
     )
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.script_of(texts)
