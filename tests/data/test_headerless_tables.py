@@ -99,15 +99,15 @@ def test_a_layout_that_cannot_be_is_refused(tmp_path, data, expected):
 
 
 def test_quotes_that_are_text_are_said_to_be_and_read(tmp_path):
-    (tmp_path / "t.tsv").write_text('text\tlabel\n"b" c\tb\n"open\ta\n')
-    with pytest.raises(UserError, match=r"t.tsv:3: row 2 opens a quote.*if quotes are text here, set data.quote: none"):
-        look(tmp_path / "t.tsv")
-    found = look(tmp_path / "t.tsv", {"quote": "none"})
+    (tmp_path / "t.csv").write_text('text,label\n"b" c,b\n"open,a\n')
+    with pytest.raises(UserError, match=r"t.csv:3: row 2 opens a quote.*if quotes are text here, set data.quote: none"):
+        look(tmp_path / "t.csv")
+    found = look(tmp_path / "t.csv", {"quote": "none"})
     assert found.quote == "none" and list(found.rows["text"]) == ['"b" c', '"open']
-    recipe = recipe_of(tmp_path, quote="none")
+    recipe = recipe_of(tmp_path, files={"train": "t.csv"}, quote="none")
     assert list(load_stored(recipe, {})["train"]["text"]) == ['"b" c', '"open']
-    _, delimiter, layout = source_layout(recipe, tmp_path / "t.tsv")
-    assert read_table(tmp_path / "t.tsv", ["text"], delimiter, layout=layout).size == 2
+    _, delimiter, layout = source_layout(recipe, tmp_path / "t.csv")
+    assert read_table(tmp_path / "t.csv", ["text"], delimiter, layout=layout).size == 2
 
 
 def test_a_new_recipe_takes_the_splits_of_a_file_that_has_them(tmp_path, monkeypatch):

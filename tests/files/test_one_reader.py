@@ -114,6 +114,8 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "a header again and again": ("a.csv", b"text,n\nx,a\ntext,n\ny,a\n", (XY[0], ("x", "a"), XY[0], ("y", "a"))),
     "single quotes and semicolons": ("a.csv", b"text;n\n'x; it''s \"y\"';1\n'y\nz';2\n",
                                      (XY[0], ('x; it\'s "y"', "1"), ("y\nz", "2"))),
+    "quotes that are text": ("a.tsv", b'text\tn\n"x\t1\ny "z\t2\nv\t3\n"w" u\t4\n',
+                             (XY[0], ('"x', "1"), ('y "z', "2"), ("v", "3"), ('"w" u', "4"))),
     "apostrophes": ("a.csv", b"text,n\n'tis x,1\ny's,2\n", (XY[0], ("'tis x", "1"), ("y's", "2"))),
     "a label before each text": ("a.label", b'A:x "how, many ?\nB:y who is\n',
                                  (("label", "text"), ("A:x", '"how, many ?'), ("B:y", "who is"))),

@@ -147,6 +147,14 @@ def has_single_quotes(path: Path, encoding: str) -> bool:
     return 2 * count >= max(len(bare.splitlines()), 1) and not re.search(f'{begin}"', bare, re.M)
 
 
+def has_plain_quotes(path: Path, encoding: str) -> bool:
+    """Whether quotes are text in a file parted by tabs: as such, all rows are as wide, and one begins a field that it
+    does not end."""
+    rows = first_rows(path, Layout("\t", encoding=encoding, quote="none"), SNIFFED_CHARACTERS) or [[]]
+    opened = any(cell.startswith('"') and (cell == '"' or not cell.endswith('"')) for row in rows for cell in row)
+    return opened and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1
+
+
 def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first of some rows looks like the others: with one of the values of a column that has few, or a text
     as long as theirs, and no word above numbers."""

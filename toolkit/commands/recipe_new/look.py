@@ -19,6 +19,7 @@ from toolkit.errors import UserError
 from toolkit.files.csv_rows import (
     Layout,
     first_rows,
+    has_plain_quotes,
     has_single_quotes,
     lacks_header,
     likely_delimiter,
@@ -297,6 +298,9 @@ def _quote(found: DataFiles, path: Path, given: Mapping[str, Any]) -> str | None
     """Return what stands round the texts; None for the usual quotes."""
     if "quote" in given:
         return given["quote"]
+    if has_plain_quotes(path, found.encoding or "utf-8"):
+        found.notes.append("quotes are part of the texts, since one opens and does not close (--quote says otherwise)")
+        return "none"
     if not has_single_quotes(path, found.encoding or "utf-8"):
         return None
     found.notes.append("texts are between single quotes (--quote says otherwise)")
