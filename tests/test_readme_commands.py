@@ -118,6 +118,8 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit parity mutants --model reformer": Elsewhere("a gate for each fault; the slow tests try them"),
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
     "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),
+    "toolkit finish RUN": Elsewhere("test_finish_early.py ends interrupted runs"),
+    "toolkit finetune RECIPE --continue RUN": Elsewhere("test_continued.py continues runs"),
     # A port of one's own.
     "toolkit parity --port port.py --reference-model reference.py hidden=32": Here("gates", says="^PARITY 114 tensors"),
     "toolkit parity map --port port.py --reference-model reference.py -o map.yaml": Here("gates"),
