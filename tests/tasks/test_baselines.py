@@ -14,6 +14,7 @@ from toolkit.tasks.classification import baselines
 from toolkit.tasks.classification.baselines import TFIDF, measured
 from toolkit.tasks.classification.report import expected_calibration_error
 from toolkit.tasks.classification.task import LOWER_IS_BETTER
+from toolkit.tasks.language_modeling import ngrams
 from toolkit.tasks.language_modeling.ngrams import KneserNey, perplexity
 
 WORDS = ["red", "green", "blue"]
@@ -151,3 +152,25 @@ def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
     probability, right = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.65]), np.array([1, 1, 0, 0, 1, 0], bool)
     assert expected_calibration_error(probability, right) == pytest.approx((4 * 0.45 + 0.45 + 0.65) / 6)
     assert expected_calibration_error(np.ones(4), np.ones(4, bool)) == 0
+
+
+def test_of_many_tokens_a_part_is_counted_and_rows_are_read_in_parts(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows, lengths = np.cumsum(rng.integers(0, 2, (400, 10)), axis=1) % 9, np.full(400, 10)
+    whole = perplexity((rows, lengths), (rows[:50], lengths[:50]), 9)
+    monkeypatch.setattr(ngrams, "ROWS_AT_ONCE", 7)
+    assert perplexity((rows, lengths), (rows[:50], lengths[:50]), 9) == pytest.approx(whole, rel=1e-12)
+    monkeypatch.setattr(ngrams, "MOST_TOKENS", 1000)
+    assert whole < perplexity((rows, lengths), (rows[:50], lengths[:50]), 9) < 1.2 * whole
+
+
+def test_texts_are_scored_in_parts(monkeypatch):
+    data = splits(ClassLabel(names=WORDS), WORDS * 5, [0, 1, 2] * 5, WORDS * 3, [0, 1, 2] * 3)
+    monkeypatch.setattr(baselines, "ROWS_AT_ONCE", 4)
+    assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
+
+
+@pytest.mark.parametrize(("texts", "labels"), [(["a b", "c"], [1, 1]), (["", " \n"], [0, 1])])
+def test_where_there_is_nothing_to_fit_the_common_label_stands_alone(texts, labels):
+    data = splits(ClassLabel(names=WORDS), texts, labels, ["a b"], [1])
+    assert list(measured(recipe("single_label"), data)) == ["most common label"]

@@ -23,6 +23,8 @@ COMMON = {"single_label": "most common label", "multi_label": "most common label
 TFIDF = "TF-IDF with a linear model"
 #: Characters of training texts that TF-IDF learns from: 20 s on one core. Of more, rows evenly spaced.
 MOST_CHARACTERS = 20_000_000
+#: Rows whose texts are in memory at once.
+ROWS_AT_ONCE = 4096
 #: Features of either kind, the most frequent.
 MOST_FEATURES = 50_000
 
@@ -36,19 +38,26 @@ def measured(recipe: Recipe, splits: DatasetDict) -> dict[str, dict[str, dict[st
     problem, two = settled(recipe.data.problem_type), len(recipe.data.text_columns) > 1
     train = _of_at_most(splits["train"], MOST_CHARACTERS)
     targets = {name: _targets(rows, problem) for name, rows in {**splits, "train": train}.items()}
-    scorers = {
-        COMMON[problem]: _common(targets["train"], problem),
-        TFIDF: _tfidf(train["text"], targets["train"], problem, two),
-    }
-    others = {name: rows["text"] for name, rows in splits.items() if name != "train"}
+    scorers = {COMMON[problem]: _common(targets["train"], problem)}
+    if (tfidf := _tfidf(train["text"], targets["train"], problem, two)) is not None:
+        scorers[TFIDF] = tfidf
+    others = {name: rows for name, rows in splits.items() if name != "train"}
     return {
-        method: {name: metrics.of_texts(scores(texts), targets[name]) for name, texts in others.items()}
+        method: {name: metrics.of_texts(_scored(rows, scores), targets[name]) for name, rows in others.items()}
         for method, scores in scorers.items()
     }
 
 
+def _scored(rows: Dataset, scores: Scorer) -> np.ndarray:
+    starts = range(0, len(rows), ROWS_AT_ONCE)
+    return np.concatenate([scores(rows[start : start + ROWS_AT_ONCE]["text"]) for start in starts])
+
+
 def _of_at_most(rows: Dataset, characters: int) -> Dataset:
-    total = sum(map(len, rows["text"]))
+    import pyarrow.compute as pc
+
+    batches = rows.select_columns(["text"]).with_format("arrow").iter(ROWS_AT_ONCE)  # all texts may not fit the memory
+    total = sum(pc.sum(pc.utf8_length(batch["text"])).as_py() for batch in batches)
     if total <= characters:
         return rows
     count = max(2, len(rows) * characters // total)
@@ -75,11 +84,15 @@ def _common(targets: np.ndarray, problem: str) -> Scorer:
     return lambda texts: np.repeat(best, len(texts), axis=0)
 
 
-def _tfidf(texts: Sequence[str], targets: np.ndarray, problem: str, two: bool) -> Scorer:
-    """Fit a linear model; of a label that training lacks, or that all its texts have, the score is a constant."""
+def _tfidf(texts: Sequence[str], targets: np.ndarray, problem: str, two: bool) -> Scorer | None:
+    """Fit a linear model; None where there is nothing to fit: texts without a word, or one label alone (as of a run
+    that is limited to a few rows). Of a label that training lacks, or that all its texts have, the score is a
+    constant."""
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC
 
+    if (problem == "single_label" and len(set(targets.tolist())) < 2) or not any(map(str.strip, texts)):
+        return None
     features = Features(two)
     seen = features.fit(texts)
     if problem == "regression":

@@ -345,13 +345,13 @@ def baselines(
     size = tokenizer.vocab_size
     others = {"validation": prepared.validation, "test": prepared.test}
     kept = {split: rows for split, rows in others.items() if rows is not None}
-    counted = train.input_ids.astype(np.int64), train.lengths
+    counted = train.input_ids, train.lengths
     return {
         "token frequencies": {
             split: {"perplexity": unigram_perplexity(train, rows, size)} for split, rows in kept.items()
         },
         "trigrams (Kneser-Ney)": {
-            split: {"perplexity": perplexity(counted, (rows.input_ids.astype(np.int64), rows.lengths), size)}
+            split: {"perplexity": perplexity(counted, (rows.input_ids, rows.lengths), size)}
             for split, rows in kept.items()
         },
     }
