@@ -151,8 +151,9 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
     if differing:
         raise recipe.error(
             "train.output_dir",
-            f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"{goes_on(folder)}; to begin with its weights, {further}; to start over, set another train.output_dir",
+            f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); resume it: "
+            f"toolkit finetune {shlex.quote(str(folder / 'recipe.yaml'))}; or give the folder to toolkit finish, which "
+            "ends it, or to --continue, which begins with its weights; to start over, set another train.output_dir",
         )
 
 
