@@ -204,7 +204,8 @@ def test_an_unfinished_run_of_another_recipe_is_left_alone(recipe_file, tmp_path
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "recipe.yaml").write_text(load_recipe(recipe_file, [f"train.output_dir={folder}"]).to_yaml())
-    with pytest.raises(UserError, match=r"batch_size: 4 there, 2 here.*: toolkit finetune .*recipe.*give the folder to toolkit finish"):
+    right = r"batch_size: 4 there, 2 here.*: toolkit finetune .*recipe.*give the folder to toolkit finish"
+    with pytest.raises(UserError, match=right):
         train(recipe_file, folder, "train.batch_size=2")
     assert [path.name for path in folder.iterdir()] == ["recipe.yaml"]
 
