@@ -48,7 +48,7 @@ def generate_file(
     Args:
         folder: a finished run.
         console: shows the progress, and the speed and notes at the end.
-        source: the prompts, in a file of one of :data:`toolkit.files.tables.KINDS`.
+        source: the prompts, in a file of one of :data:`toolkit.files.kinds.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace an existing file.
         column: of the prompts; None for ``prompt``.

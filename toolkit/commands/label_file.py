@@ -20,7 +20,7 @@ from toolkit.data.source_layout import SourceLayout, doubt, source_layout
 from toolkit.errors import UserError
 from toolkit.files.kinds import kind_of
 from toolkit.files.nested_columns import MISSING
-from toolkit.files.table_writer import check_target, table_writer
+from toolkit.files.table_writer import Writer, check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
 from toolkit.files.tables import Rows, Table, read_table
 from toolkit.tasks import task_of
@@ -160,15 +160,16 @@ def append_columns(
             f"{table.path}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
         )
     begun = time.monotonic()
-    notes, formulas = _label(table, target, wanted, added, label, console, options)
+    with table_writer(target, table, added, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
+        notes = _label(table, wanted, len(added), label, writer, bar)
     seconds = time.monotonic() - begun
     console.print(
         f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
     )
     for what, noted in notes.items():
         console.print(f"note: {noted.line(what)}", soft_wrap=True)
-    if formulas:
-        console.print(f"note: {_of_formulas(formulas, options['quoted'])}", soft_wrap=True)
+    if writer.formulas:
+        console.print(f"note: {_of_formulas(writer.formulas, options['quoted'])}", soft_wrap=True)
 
 
 def _of_formulas(count: int, quoted: bool) -> str:
@@ -214,36 +215,29 @@ def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
 
 
 def _label(
-    table: Table,
-    target: Path,
-    wanted: Mapping[str, str],
-    added: Mapping[str, type],
-    label: Label,
-    console: Console,
-    options: Mapping[str, bool],
-) -> tuple[dict[str, Noted], int]:
-    """Label all rows; return what to note about some of them, and the number of cells that are formulas."""
+    table: Table, wanted: Mapping[str, str], added: int, label: Label, writer: Writer, bar: ProgressBar
+) -> dict[str, Noted]:
+    """Label and write all rows; return what to note about some of them. ``added`` is the number of new columns."""
     notes: dict[str, Noted] = {}
     done = 0
-    with table_writer(target, table, added, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
 
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            bar.update(done)
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        bar.update(done)
 
-        for rows in table.chunks():
-            before = done
-            columns = {name: _texts(rows, column) for name, column in wanted.items()}
-            values, found = _predicted(rows, columns, len(added), label, advance)
-            writer.write(rows, values)
-            for what, numbers in found.items():
-                notes.setdefault(what, Noted()).add(numbers)
-            done = before + len(rows)
-            bar.update(done)
-        if done != table.size:
-            raise UserError(f"{table.path}: has changed while it was read; try again")
-    return {what: noted for what, noted in notes.items() if noted.count}, writer.formulas
+    for rows in table.chunks():
+        before = done
+        columns = {name: _texts(rows, column) for name, column in wanted.items()}
+        values, found = _predicted(rows, columns, added, label, advance)
+        writer.write(rows, values)
+        for what, numbers in found.items():
+            notes.setdefault(what, Noted()).add(numbers)
+        done = before + len(rows)
+        bar.update(done)
+    if done != table.size:
+        raise UserError(f"{table.path}: has changed while it was read; try again")
+    return {what: noted for what, noted in notes.items() if noted.count}
 
 
 def _texts(rows: Rows, column: str) -> list[str | None]:

@@ -214,9 +214,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         raise
     finally:
         trainer.tracker.close(exit_status)
-    show_results(results, folder, console, job.task.LOWER_IS_BETTER)
-    next_command = job.task.DESCRIPTION.command(folder, recipe)
-    console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
+    show_results(results, recipe, folder, console)
     return folder
 
 

@@ -120,6 +120,5 @@ def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict
         exit_status = 0
     finally:
         trainer.tracker.close(exit_status)
-    show_results(results, folder, console, job.task.LOWER_IS_BETTER)
-    console.print(f"next: {job.task.DESCRIPTION.command(folder, recipe)}", highlight=False, soft_wrap=True)
+    show_results(results, recipe, folder, console)
     return results

@@ -23,6 +23,7 @@ from toolkit.machine import interruption, runtime
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.tracking import read_metrics
+from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
 
@@ -160,17 +161,18 @@ def _figure(name: str, numbers: Mapping[str, float]) -> str:
     return f"{numbers[name]:,.0f}" if name in COUNTS else f"{numbers[name]:.4f}"
 
 
-def show_results(results: dict[str, Any], folder: Path, console: Console, lower_is_better: Mapping[str, bool]) -> None:
+def show_results(results: dict[str, Any], recipe: Recipe, folder: Path, console: Console) -> None:
     """A table of the best model's numbers and the baselines', and what to do with it."""
-    splits = [name for name in ("validation", "test") if name in results]
+    task, splits = task_of(recipe), [name for name in ("validation", "test") if name in results]
     best, done = results["best"], results["training"]
     if done["finished_early"]:
         console.print(f"finished early at step {done['steps']} of {done['schedule']['max_steps']}", highlight=False)
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
     console.print(metrics_table({split: results[split] for split in splits}))
-    if line := compared(results, lower_is_better):
+    if line := compared(results, task.LOWER_IS_BETTER):
         console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
     if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
         console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"trained {done['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"next: {task.DESCRIPTION.command(folder, recipe)}", highlight=False, soft_wrap=True)

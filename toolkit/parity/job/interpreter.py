@@ -30,7 +30,7 @@ INSTEAD = {"paddlepaddle": "paddlepaddle-gpu"}
 OLDEST = (3, 10)
 #: Seconds after which a silent interpreter counts as none.
 PATIENCE = 60.0
-#: The question. It looks at metadata and imports nothing heavy, so the answer takes a fifth of a second.
+#: The question. It looks at metadata and imports nothing heavy, so the answer takes a tenth of a second.
 QUESTION = """
 import importlib.metadata, json, platform, sys
 found = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}

@@ -125,14 +125,19 @@ def expected_calibration_error(probability: np.ndarray, right: np.ndarray) -> fl
         probability: (N,) of the predicted labels.
         right: (N,) whether each is the text's.
     """
-    places = np.minimum((probability * BINS).astype(int), BINS - 1)
+    places = _bins(probability)
     apart = [abs(probability[places == one].sum() - right[places == one].sum()) for one in range(BINS)]
     return float(sum(apart) / len(probability))
 
 
+def _bins(probability: np.ndarray) -> np.ndarray:
+    """Return the bin of each probability, from 0."""
+    return np.minimum((probability * BINS).astype(int), BINS - 1)
+
+
 def _calibration(probability: np.ndarray, right: np.ndarray) -> Iterator[Element]:
     """Show whether the probabilities can be believed."""
-    places = np.minimum((probability * BINS).astype(int), BINS - 1)
+    places = _bins(probability)
     rows = [
         (
             f"{one / BINS:.1f} to {(one + 1) / BINS:.1f}",
