@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from toolkit.commands.recipe_new.choose import held_out, steps_for
+from toolkit.commands.recipe_new.choose import MOST_PIECES, epochs_for, held_out, steps_for, tokens_of
 from toolkit.commands.recipe_new.write import scalar
 from toolkit.data.rows import quietly
 from toolkit.recipe.load import load_recipe
@@ -284,6 +284,28 @@ def test_steps_are_minutes_for_little_and_for_much_data():
             steps = steps_for(rows, length)
             assert (steps.epochs is None) != (steps.max_steps is None) and steps.seconds < 600
     assert steps_for(10**7, 64).max_steps and steps_for(100, 64).epochs == 20
+
+
+def test_few_labels_get_few_passes_and_little_data_the_steps_to_learn_anything():
+    assert epochs_for(2, 8529, 64) == 3 and epochs_for(77, 9003, 64) == 10
+    assert epochs_for(2, 1440, 1024) == 8 and epochs_for(2, 200, 64) > 20
+
+
+def test_as_many_pieces_are_chosen_as_the_texts_give():
+    from models.reformer.tokenizer import train_sentencepiece
+
+    asked = []
+
+    def train(texts, pieces, folder):
+        asked.append(pieces)
+        return train_sentencepiece(texts, pieces, folder)
+
+    words = ["".join(random.Random(number).choices("abcdefghijklmnop", k=7)) for number in range(1500)]
+    texts = [f"{words[number % 1500]} and {words[number % 1499]}" for number in range(20_000)]
+    found = tokens_of(texts, 10**6, train)
+    assert asked[0] == MOST_PIECES and len(asked) > 1 and found.pieces == asked[-1]
+    same = ["the same few words"] * 1000
+    assert tokens_of(same, 10**6, train).pieces is None
 
 
 @pytest.mark.parametrize("counts", [[2, 2], [2, 1], [3, 1, 1], [500, 500], [197, 3], [10**6, 5], [30] * 77])
