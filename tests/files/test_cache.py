@@ -150,6 +150,23 @@ def test_an_entry_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "cache" / "tokens").iterdir()) == []
 
 
+def test_of_two_processes_that_make_an_entry_the_first_keeps_its_own(tmp_path, monkeypatch, capfd):
+    """One of four processes once found its rows gone, since another replaced them by the same."""
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "cache"))
+    inodes = []
+
+    def fill(folder: Path) -> None:
+        if not inodes:
+            inodes.append(0)
+            other = cache.kept("tokens", "key", fill)  # as another process does meanwhile
+            inodes[0] = (other / "x").stat().st_ino
+        (folder / "x").write_text("x")
+
+    folder = cache.kept("tokens", "key", fill)
+    assert (folder / "x").stat().st_ino == inodes[0]
+    assert [path.name for path in folder.parent.iterdir()] == ["key"] and capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("file", ["measured.json", "constants.safetensors", "manifest.json", "entry.txt"])
 @pytest.mark.parametrize("name", ["empty", "cut in half", "one bit", "a folder", "nothing", "random bytes"])
 def test_a_damaged_measurement_of_a_gate_is_measured_again(tmp_path, monkeypatch, capfd, file, name):

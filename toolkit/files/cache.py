@@ -14,9 +14,11 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from toolkit.files.ownership import TEMPORARY
 from toolkit.files.whole import DamagedFolder, verify_folder, write_folder
 from toolkit.machine.disk import WriteFailed
 from toolkit.machine.runtime import cache_folder
@@ -68,8 +70,11 @@ def find(kind: str, key: str) -> Path | None:
 
 
 def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """Make an entry, replacing any that exists; see :func:`kept`. Without room in the cache it is made among the
-    temporary files."""
+    """Make an entry; see :func:`kept`. Without room in the cache it is made among the temporary files.
+
+    Of processes that make the same entry at the same time, the first to end keeps its own, from which it may be reading
+    already, and the others use that.
+    """
     folder = cache_folder() / kind / key
 
     def fill_and_name(unfinished: Path) -> None:
@@ -77,7 +82,7 @@ def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
         (unfinished / NAME).write_text(f"{kind}/{key}\n", encoding="utf-8")
 
     try:
-        write_folder(folder, fill_and_name)
+        write_folder(folder, fill_and_name, replaces=False)
     except (OSError, WriteFailed) as problem:
         if (made := find(kind, key)) is not None:  # by another process, at the same time
             return made
@@ -88,11 +93,12 @@ def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Remove an entry. What resists is moved aside when it is written again, and reported if that fails too."""
+    """Remove an entry. What resists is moved aside; if that fails too, the next one cannot be kept, which is reported."""
     try:
         shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
     except OSError:
-        return
+        with contextlib.suppress(OSError):
+            os.replace(folder, tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))
 
 
 def _note_use(folder: Path) -> None:

@@ -72,23 +72,24 @@ def appearing(path: Path) -> Iterator[Path]:
             raise
 
 
-def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = True) -> None:
+def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = True, replaces: bool = True) -> None:
     """Make a folder that appears whole or not at all.
 
     Args:
-        target: the folder; an existing one is replaced, if all that is in it was written by this.
+        target: the folder.
         fill: writes the files into the folder it is given.
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
+        replaces: replace an existing folder, if all that is in it was written by this; else it is refused.
 
     Raises:
         WriteFailed: the system refuses it; the old folder stays.
         InTheWay: something else is there, and stays.
     """
     with writing(target):
-        _write_folder(target, fill, manifest)
+        _write_folder(target, fill, manifest, replaces)
 
 
-def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) -> None:
+def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool, replaces: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
     try:
@@ -102,7 +103,10 @@ def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) ->
             if path.is_file():  # safetensors lets nobody but the owner read what it writes
                 os.chmod(path, 0o666 & ~umask())
             _flush(path)
-        _replace_folder(temporary, target)
+        if replaces and os.path.lexists(target):
+            _replace_folder(temporary, target)
+        else:
+            os.replace(temporary, target)
         _flush(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -135,16 +139,14 @@ def sha256(path: Path) -> str:
 
 
 def _replace_folder(temporary: Path, target: Path) -> None:
-    """Rename a folder into its place. It cannot replace a non-empty one: that one is moved aside first."""
-    if os.path.lexists(target):
-        if (foreign := _foreign(target, temporary)) is not None:
-            raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
-        aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
-        os.replace(target, aside)
-        os.replace(temporary, target)
-        shutil.rmtree(aside)
-    else:
-        os.replace(temporary, target)
+    """Rename a folder into another's place. A rename replaces no folder that holds files: the other is moved aside
+    first."""
+    if (foreign := _foreign(target, temporary)) is not None:
+        raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
+    aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
+    os.replace(target, aside)
+    os.replace(temporary, target)
+    shutil.rmtree(aside)
 
 
 def _foreign(target: Path, temporary: Path) -> Path | None:
