@@ -18,8 +18,11 @@ label::first-letter { text-transform: uppercase; }
 textarea, input, select, button { font: inherit; color: inherit; background: var(--paper); border-radius: .3rem;
   border: 1px solid var(--grey); padding: .4rem .6rem; width: 100%; }
 textarea { display: block; height: 6rem; resize: vertical; }
+#question { height: 3.2rem; }
 #context { height: 12rem; }
-.options { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 0 1rem; }
+a { color: var(--blue); }
+.options { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 0 1rem;
+  align-items: end; }
 button { margin-top: 1rem; width: auto; padding: .45rem 1.3rem; font-weight: 600; cursor: pointer;
   background: var(--blue); border-color: var(--blue); color: var(--paper); }
 :focus-visible { outline: 3px solid var(--orange); outline-offset: 1px; }
@@ -122,8 +125,9 @@ form.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
 });
 // A link may hold what is asked: #text=...&text_pair=...
-const linked = [...new URLSearchParams(location.hash.slice(1))].filter(([name]) => form.elements[name]);
-for (const [name, value] of linked) form.elements[name].value = value;
+const linked = [...new URLSearchParams(location.hash.slice(1))]
+  .map(([name, value]) => [form.elements.namedItem(name), value]).filter(([field]) => field);
+for (const [field, value] of linked) field.value = value;
 tell();
 if (linked.length) form.requestSubmit();
 """
@@ -170,8 +174,8 @@ def _results(service: Service) -> Iterator[Element]:
     """Where the script shows the answer, and how a program gets it."""
     yield element("section", element("noscript", "This page needs JavaScript."), id="answer", aria_live="polite")
     yield element("h2", "From a program")
-    several = f"{' and '.join(service.texts)} may also be a list, of up to {TEXTS}. The run is described at "
-    yield element("p", several, element("a", "/model", href="/model"), class_="soft")
+    several = f"For {' and '.join(service.texts)} a list of up to {TEXTS} may be sent. The run is described at "
+    yield element("p", several, element("a", "/model", href="/model"), ".", class_="soft")
     for name, title in (("sent", f"POST {service.path}"), ("shell", "In a shell"), ("received", "Answer")):
         yield element("h3", title, id=f"{name}-title")
         yield element("pre", id=name, tabindex=0, role="region", aria_labelledby=f"{name}-title")

@@ -116,6 +116,7 @@ def _generation(run: Run) -> Service:
     codes = {code: control_token(run, code) for code in known}
     fields: Any = {
         "prompt": (Texts, [""] if known else ...),
+        **({"control": (Literal[tuple(known)], known[0])} if known else {}),
         "length": (int, Field(min(LENGTH, longest_text(run.model) // 2), ge=1, le=TOKENS)),
         "temperature": (float | None, Field(None, gt=0)),
         "top_k": (int | None, Field(None, ge=1)),
@@ -125,8 +126,6 @@ def _generation(run: Run) -> Service:
         "stop": (str | None, None),
         "seed": (int, Field(0, ge=0, lt=2**63)),
     }
-    if known:
-        fields["control"] = (Literal[tuple(known)], known[0])
 
     def answer(asked: dict[str, Any], advance: Advance) -> dict[str, Any]:
         prompts, control = asked.pop("prompt"), asked.pop("control", None)

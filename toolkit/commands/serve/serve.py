@@ -48,12 +48,11 @@ def serve(folder: Path, console: Console, host: str, port: int, timeout: float) 
         from toolkit.commands.serve.worker import Worker
 
         address, port = listening.getsockname()[:2]
-        worker = Worker()
-        run = worker.run(load_run, folder)
+        run = load_run(folder)  # here: imported in a thread, Paddle would take the signals
         service = service_of(run)
         about = description(run, service)
         names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-        app = make_app(service, worker, about, page(about, service), names, timeout)
+        app = make_app(service, Worker(), about, page(about, service), names, timeout)
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
             access_log=False, server_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=LAST,

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from toolkit.commands.label_file import Advance
 
@@ -30,10 +30,6 @@ class Worker:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._places = threading.BoundedSemaphore(QUEUE)
-
-    def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Compute this there, and wait for it."""
-        return self._thread.submit(work, *arguments).result()
 
     async def compute(self, work: Callable[[Advance], Result]) -> Result:
         """Compute this when its turn comes. If the caller is cancelled, it stops when it next calls its argument.
