@@ -76,7 +76,7 @@ function labels(row, notes) {
   const shares = Object.entries(row).filter(([name]) => name.startsWith("probability_"))
     .map(([name, share]) => [name.slice(12), share ?? 0]).sort((one, other) => other[1] - one[1]);
   const said = row.predicted_labels?.join(", ") ?? row.predicted_label;
-  const parts = [make("p", "said", said || "no label above 0.5"), bars(shares.slice(0, most)), ...notes];
+  const parts = [make("p", "said", said || "no label"), bars(shares.slice(0, most)), ...notes];
   if (shares.length > most)
     parts.push(make("details", "", make("summary", "", `${shares.length - most} more`), bars(shares.slice(most))));
   return parts;
