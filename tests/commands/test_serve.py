@@ -7,7 +7,6 @@ import html
 import http.client
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -33,9 +32,10 @@ from test_train import WORDS, recipe_file, train  # noqa: F401
 
 from toolkit.commands.generate import generate_text
 from toolkit.commands.label_file import label_file
+from toolkit.commands.predict import load_run
 from toolkit.commands.serve import requests
 from toolkit.commands.serve.app import BODY, make_app
-from toolkit.commands.serve.requests import TEXTS, Service
+from toolkit.commands.serve.requests import TEXTS, Service, service_of
 from toolkit.commands.serve.serve import listen
 from toolkit.commands.serve.worker import QUEUE, Worker
 from toolkit.finetune.finetune import finetune
@@ -44,8 +44,6 @@ from toolkit.recipe.load import load_recipe
 ROOT = Path(__file__).resolve().parents[2]
 JSON = {"Content-Type": "application/json"}
 HANGS = 60
-#: Tasks, by how their runs are made.
-TASKS = ("pairs", "multi_label", "regression", "answers", "ctrl", "reformer")
 
 
 def console() -> Console:
@@ -121,13 +119,12 @@ def test_the_run_is_described_without_its_place(run, url):
     assert about["run"] == "tiny <b>" and str(run.parent) not in json.dumps(about)
 
 
-def test_the_page_loads_nothing_and_has_a_label_for_each_input(url):
+def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
     with urllib.request.urlopen(url) as answer:
         page, headers = answer.read().decode(), answer.headers
     assert "default-src 'none'" in page and headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert "tiny &lt;b&gt;" in page and not re.search(r"(src|href)=\"?(http|//)|@import|url\(", page)
-    names = re.findall(r"<(?:textarea|input|select)[^>]* id=\"(\w+)\"", page)
-    assert names == ["text"] and all(f'<label for="{name}">' in page for name in names)
+    assert re.findall(r"<(?:textarea|input|select)[^>]* id=\"(\w+)\"", page) == re.findall(r'<label for="(\w+)"', page)
 
 
 def test_many_at_once_all_get_their_own_answer(url):
@@ -150,10 +147,8 @@ def test_a_port_in_use_and_a_host_that_is_none_are_a_line(run, url, command_line
 
 
 @contextlib.contextmanager
-def answering(answer, timeout: float = HANGS):
-    """The application on a real server in a thread, over a service that is none of Paddle's; gives its address."""
-    fields = {name: (requests.Texts, ...) for name in ("text", "pair")}
-    service = Service("/predict", ("text", "pair"), create_model("T", __base__=requests._Request, **fields), answer)
+def serving(service: Service, timeout: float = HANGS):
+    """The application on a real server in a thread; gives its address."""
     app = make_app(service, Worker(), {}, "", {"localhost", "my-box"}, timeout)
     with listen("127.0.0.1", 0) as listening:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, log_level="critical"))
@@ -164,6 +159,13 @@ def answering(answer, timeout: float = HANGS):
         finally:
             server.should_exit = True
             thread.join()
+
+
+def answering(answer, timeout: float = HANGS):
+    """The same over a service that is none of Paddle's."""
+    fields = {name: (requests.Texts, ...) for name in ("text", "pair")}
+    request = create_model("T", __base__=requests._Request, **fields)
+    return serving(Service("/predict", ("text", "pair"), request, answer), timeout)
 
 
 def echo(asked, advance):
@@ -272,9 +274,10 @@ def test_an_unforeseen_failure_is_said_here_and_not_there(capfd):
 
 def make_run(task: str, folder: Path, classifier: Path) -> Path:
     """A tiny run of a task."""
+    (folder := folder / task).mkdir()
     if task == "pairs":
-        (folder / "pairs.csv").write_text("a,b,label\n" + "".join(f"{word},of,{label}\n" for label, words in
-                                          WORDS.items() for word in words))  # fmt: skip
+        rows = "".join(f"{word},of,{label}\n" for label, words in WORDS.items() for word in words)
+        (folder / "pairs.csv").write_text(f"a,b,label\n{rows}")
         files = f"data.files={{train: {folder}/pairs.csv, validation: {folder}/pairs.csv}}"
         return train(classifier, folder / "run", files, "data.text=[a, b]", "train.max_steps=1")
     if task in ("multi_label", "regression"):
@@ -293,58 +296,74 @@ ROWS = {
     "answers": [{"question": "Which number?", "context": "🙂 ab 4 abcd. abcde it's"}] * 2,
 }
 SENT = {"a": "text", "b": "text_pair"}
-GENERATED = {"prompt": ["one two", "two"], "length": 6, "temperature": 0.8, "seed": 3}
+ASKED = {"prompt": ["one two", "two"], "length": 6, "temperature": 0.8, "seed": 3}
 OPTIONS = {"length": 6, "temperature": 0.8, "top_k": None, "top_p": None, "beams": 1, "stop": None}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_each_task_answers_as_its_command_and_shows_it_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
+@pytest.mark.parametrize("task", ["pairs", "multi_label", "answers"])
+def test_each_task_answers_as_its_command_and_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
     run = make_run(task, tmp_path, recipe_file)
+    rows = ROWS.get(task, [{"text": "cat dog"}, {"text": "saw"}])
+    sent = {SENT.get(name, name): [row[name] for row in rows] for name in rows[0]}
+    expected = labelled(run, rows, tmp_path)
     with served(run) as url:
-        if task in ("ctrl", "reformer"):
-            expected = [
-                generate_text(run, console(), None, prompt, seed=3 + place, **OPTIONS)
-                for place, prompt in enumerate(GENERATED["prompt"])
-            ]
-            assert ask(f"{url}/generate", GENERATED) == (200, {"generated_texts": expected, "notes": {}})
-            beams = {"error": "beams: beam search does not sample; remove temperature, top_k and top_p"}
-            assert ask(f"{url}/generate", {**GENERATED, "beams": 2}) == (422, beams)
-            assert ask(f"{url}/generate", {"prompt": "one", "length": 5000})[0] == 422
-            assert ask(f"{url}/generate", {"prompt": "one", "control": "None"})[0] == 422
-            assert ask(f"{url}/generate", {"length": 2})[0] == (200 if task == "ctrl" else 422)
-            seen(url, {**GENERATED, "prompt": "one two"}, expected[0], tmp_path)
-            return
-        rows = ROWS.get(task, [{"text": "cat dog"}, {"text": "saw"}])
-        sent = {SENT.get(name, name): [row[name] for row in rows] for name in rows[0]}
-        expected = labelled(run, rows, tmp_path)
         status, found = ask(f"{url}/predict", sent)
         assert (status, found["predictions"]) == (200, expected)
         said = expected[0].get("predicted_answer") or expected[0].get("predicted_label")
-        seen(url, {name: values[0] for name, values in sent.items()}, said, tmp_path)
+        look_at(url, {name: values[0] for name, values in sent.items()}, said, tmp_path)
 
 
-def seen(url: str, asked: dict, said: str | None, folder: Path) -> None:
+@pytest.mark.slow
+def test_a_language_model_says_what_toolkit_generate_does(recipe_file, tmp_path):  # noqa: F811
+    run = make_run("ctrl", tmp_path, recipe_file)
+    expected = [
+        generate_text(run, console(), None, prompt, seed=3 + place, **OPTIONS)
+        for place, prompt in enumerate(ASKED["prompt"])
+    ]
+    with served(run) as url:
+        assert ask(f"{url}/generate", ASKED) == (200, {"generated_texts": expected, "notes": {}})
+        beams = {"error": "beams: beam search does not sample; remove temperature, top_k and top_p"}
+        assert ask(f"{url}/generate", {**ASKED, "beams": 2}) == (422, beams)
+        assert ask(f"{url}/generate", {"prompt": "one", "length": 5000})[0] == 422
+        assert ask(f"{url}/generate", {"prompt": "one", "control": "None"})[0] == 422
+        assert ask(f"{url}/generate", {"control": "Animals", "length": 2})[0] == 200
+        look_at(url, {**ASKED, "prompt": "one two"}, expected[0], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_number_and_a_text_without_control_code(recipe_file, tmp_path):  # noqa: F811
+    run = make_run("regression", tmp_path, recipe_file)
+    with serving(service_of(load_run(run))) as url:
+        assert ask(f"{url}/predict", {"text": "cat"})[1]["predictions"] == labelled(run, [{"text": "cat"}], tmp_path)
+    service, told = service_of(load_run(make_run("reformer", tmp_path, recipe_file))), []
+    found = service.answer(service.request(prompt=["one"], length=6).model_dump(), told.append)
+    assert len(found["generated_texts"][0]) >= 6 and len(told) > 6  # it may be stopped at each token
+    with serving(service) as url:
+        assert ask(f"{url}/generate", {"prompt": "one", "length": 6}) == (200, found)
+        assert ask(f"{url}/generate", {"length": 6})[1] == {"error": "prompt: Field required"}
+        assert ask(f"{url}/generate", {"prompt": "one", "control": "Numbers"})[0] == 422
+
+
+def look_at(url: str, asked: dict, said: str | None, folder: Path) -> None:
     """What a browser shows; the line for a shell gives the same when it is run."""
     if shutil.which("chromium") is None:
         pytest.skip("chromium is absent")
     link = "&".join(f"{name}={quote(str(value))}" for name, value in asked.items())
     switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     switches += [f"--user-data-dir={folder}/browser", "--enable-logging=stderr", "--virtual-time-budget=9000"]
-    done = subprocess.run(
-        ["chromium", *switches, "--dump-dom", f"{url}/#{link}"], capture_output=True, text=True, timeout=2 * HANGS
-    )
+    command = ["chromium", *switches, "--dump-dom", f"{url}/#{link}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * HANGS)
     assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
-    shown = {
-        name: html.unescape(text) for name, text in re.findall(r'<pre id="(\w+)"[^>]*>(.*?)</pre>', done.stdout, re.S)
-    }
+    blocks = re.findall(r'<pre id="(\w+)"[^>]*>(.*?)</pre>', done.stdout, re.DOTALL)
+    shown = {name: html.unescape(text) for name, text in blocks}
     assert asked.items() <= json.loads(shown["sent"]).items() and "<i>" not in done.stdout
-    answer = html.unescape(re.search(r'<section id="answer".*?</section>', done.stdout, re.S)[0])
+    answer = html.unescape(re.search(r'<section id="answer".*?</section>', done.stdout, re.DOTALL)[0])
     received = json.loads(shown["received"])
-    if "generated_texts" in received or received["predictions"][0].get("predicted_answer"):
-        assert f'<mark class="">{said}</mark>' in answer
-    elif said is not None:
-        assert f'<p class="said">{said}</p>' in answer and answer.count("<tr") == len(WORDS)
+    if "generated_texts" in received or "predicted_answer" in received["predictions"][0]:
+        assert said and f'<mark class="">{said}</mark>' in answer
+    else:
+        assert answer.count("<tr") == len(WORDS) and f'<p class="said">{said or ""}' in answer
     if shutil.which("curl"):
-        again = subprocess.run(["bash", "-c", shown["shell"]], capture_output=True, text=True, env={**os.environ})
+        again = subprocess.run(["bash", "-c", shown["shell"]], capture_output=True, text=True)
         assert json.loads(again.stdout) == received, shown["shell"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import itertools
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -52,15 +53,6 @@ def make_app(
             return await following(request)
         return _json({"error": f"Host {one_line(host)}: is no name of this server; use its address"}, 400)
 
-    async def show(request: Request) -> Response:
-        return HTMLResponse(page, headers=HEADERS)
-
-    async def health(request: Request) -> Response:
-        return _json({"status": "ok"})
-
-    async def model(request: Request) -> Response:
-        return _json(about)
-
     async def compute(request: Request) -> Response:
         _check_origin(request)
         try:
@@ -74,9 +66,13 @@ def make_app(
             problem.detail = f"no such address; there are /, /health, /model and POST {service.path}"
         return _json({"error": problem.detail}, problem.status_code)
 
-    gets = [Route("/", show), Route("/health", health), Route("/model", model)]
+    gets = {
+        "/": lambda request: HTMLResponse(page, headers=HEADERS),
+        "/health": lambda request: _json({"status": "ok"}),
+        "/model": lambda request: _json(about),
+    }
     return Starlette(
-        routes=[*gets, Route(service.path, compute, methods=["POST"])],
+        routes=[*itertools.starmap(Route, gets.items()), Route(service.path, compute, methods=["POST"])],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=check_host)],
         exception_handlers={HTTPException: refuse},
     )
