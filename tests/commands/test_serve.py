@@ -62,7 +62,7 @@ def ask(url: str, body: object = None, **headers: str) -> tuple[int, dict]:
 
 
 @contextlib.contextmanager
-def served(run: Path, *options: str, ended_by: int = signal.SIGTERM):
+def served(run: Path, *options: str, ended_by: int = signal.SIGINT):
     """The real server in a process of its own; gives its address. It ends with the signal's status and a line."""
     command = [sys.executable, "-m", "toolkit", "serve", str(run), "--port", "0", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -89,7 +89,7 @@ def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
 
 @pytest.fixture(scope="module")
 def url(run):
-    with served(run, ended_by=signal.SIGINT) as url:
+    with served(run, ended_by=signal.SIGTERM) as url:
         yield url
 
 

@@ -17,6 +17,7 @@ label { display: block; margin: .7rem 0 .15rem; font-weight: 600; }
 label::first-letter { text-transform: uppercase; }
 textarea, input, select, button { font: inherit; color: inherit; background: var(--paper); border-radius: .3rem;
   border: 1px solid var(--grey); padding: .4rem .6rem; width: 100%; }
+input, select { height: 2.4rem; }
 textarea { display: block; height: 6rem; resize: vertical; }
 #question { height: 3.2rem; }
 #context { height: 12rem; }
@@ -103,7 +104,7 @@ function shown(reply, body) {
   if (row?.predicted_label !== undefined || row?.predicted_labels) return labels(row, notes);
   if (row?.predicted_value !== undefined) return [make("p", "said", +row.predicted_value.toPrecision(6)), ...notes];
   if (text === undefined || text === null) return notes;
-  return [...(row ? found(row, body.context) : [marked(body.prompt ?? "", text, "")]), ...notes];
+  return [...(row ? found(row, body.context) : [make("p", "soft", body.prompt ?? ""), marked("", text, "")]), ...notes];
 }
 
 let last = 0;
