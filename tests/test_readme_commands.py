@@ -72,6 +72,7 @@ LINES: dict[str, Here | Elsewhere] = {
         "own", f"--new {CUT} {UNGATED} train.batch_size=1", says="runs/my-3"
     ),
     "toolkit predict runs/my --input new.csv --output labelled.csv": Here("own", "--overwrite", says="9 rows in"),
+    "toolkit serve runs/my": Elsewhere("answers until it is ended; test_serve.py asks it"),
     "toolkit report RUN": Here("own", names={"RUN": "runs/my"}, says="report.html"),
     "toolkit export runs/my --format hf": Here("own", says="runs/my/export/hf"),
     "toolkit export runs/my --format paddle": Here("own", says="runs/my/export/paddle"),

@@ -27,7 +27,7 @@ from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
-COMPUTING = ("finetune", "finish", "evaluate", "predict", "generate", "export")
+COMPUTING = ("finetune", "finish", "evaluate", "predict", "generate", "serve", "export")
 KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -425,6 +425,28 @@ def generate(run: Path, prompt: str | None, **options: Any) -> None:
     from toolkit.commands.generate import generate_text
 
     generate_text(_run_folder(run), console(), prompt=prompt or "", **options)
+
+
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. 0.0.0.0 lets all in.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=FiniteRange(0, min_open=True),
+    default=60,
+    show_default=True,
+    help="How long a request may wait and be computed.",
+)
+def serve(run: Path, host: str, port: int, timeout: float) -> None:
+    """Answer a page and programs with the best model of RUN, until Ctrl-C.
+
+    The page at / is for trying it. Programs POST JSON to /predict or, for language models, /generate.
+    """
+    from toolkit.commands.serve.serve import serve as answer
+
+    answer(_run_folder(run), console(), host, port, timeout)
 
 
 @toolkit.command()

@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from toolkit.commands.generate import check_generates, control_token, decoding_of, settled_control
 from toolkit.commands.label_file import Advance, append_columns, check_files, read_source
 from toolkit.commands.predict import load_run, read_recipe
@@ -99,7 +101,12 @@ def continued(
         EMPTY: [place for place, given in enumerate(tokens) if not given],
         NO_ROOM: [place for place, given in enumerate(tokens) if len(given) > most],
     }
-    next_logits = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
+    model = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
+
+    def next_logits(sequences: np.ndarray, parents: np.ndarray | None) -> np.ndarray:
+        advance(0)  # so that it can be stopped at any token
+        return model(sequences, parents)
+
     size = settled(run.recipe.train.eval_batch_size)
     for _, alike in groupby(sorted(fitting, key=lambda place: len(tokens[place])), lambda place: len(tokens[place])):
         group = list(alike)

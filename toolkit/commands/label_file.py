@@ -185,7 +185,7 @@ def _columns(recipe: Recipe, task: Task, given: Mapping[str, str | None]) -> dic
     Raises:
         UserError: a column is given that the task does not read.
     """
-    read = _read_columns(recipe, task)
+    read = read_columns(recipe, task)
     for option, column in given.items():
         if column is not None and option.removesuffix("_column") not in read:
             known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
@@ -206,7 +206,7 @@ def _of_text(source: Path, wanted: Mapping[str, str]) -> dict[str, str]:
     return {next(iter(wanted)): TEXT_COLUMN}
 
 
-def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
+def read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
     """Return what the task reads -> its column in the recipe; the second of two texts is the ``text_pair``."""
     columns = {name: getattr(recipe.data, name) for name in task.ROW_COLUMNS}
     if "text" in columns:

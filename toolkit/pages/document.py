@@ -12,17 +12,18 @@ from toolkit.pages.style import STYLE
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def document(title: str, style: str, body: Element) -> str:
+def document(title: str, style: str, body: Element, policy: str = POLICY) -> str:
     """A whole page, which loads nothing.
 
     Args:
         style: what it adds to the style sheet of all pages.
         body: the ``body`` element.
+        policy: its content security policy.
     """
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width"),
         element("title", title),
         element("style", STYLE + style),

@@ -1,0 +1,369 @@
+"""`toolkit serve`: what it answers is what `toolkit predict` and `generate` say; what it refuses, it says in a line."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import http.client
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+import test_language_modeling as lm
+import test_problem_types as problems
+import test_question_answering as qa
+import uvicorn
+import yaml
+from pydantic import create_model
+from rich.console import Console
+from test_tables import read, write
+from test_train import WORDS, recipe_file, train  # noqa: F401
+
+from toolkit.commands.generate import generate_text
+from toolkit.commands.label_file import label_file
+from toolkit.commands.predict import load_run
+from toolkit.commands.serve import requests
+from toolkit.commands.serve.app import BODY, make_app
+from toolkit.commands.serve.requests import TEXTS, Service, service_of
+from toolkit.commands.serve.serve import listen
+from toolkit.commands.serve.worker import QUEUE, Worker
+from toolkit.finetune.finetune import finetune
+from toolkit.recipe.load import load_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+JSON = {"Content-Type": "application/json"}
+HANGS = 60
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def ask(url: str, body: object = None, **headers: str) -> tuple[int, dict]:
+    """Status and JSON of an answer."""
+    content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    sent = urllib.request.Request(url, content, {**({} if content is None else JSON), **headers})
+    try:
+        with urllib.request.urlopen(sent, timeout=HANGS) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+@contextlib.contextmanager
+def served(run: Path, *options: str, ended_by: int = signal.SIGINT):
+    """The real server in a process of its own; gives its address. It ends with the signal's status and a line."""
+    command = [sys.executable, "-m", "toolkit", "serve", str(run), "--port", "0", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        try:
+            said = process.stdout.readline()
+            found = re.search(r"http://\S+(?=/ until Ctrl-C)", said)
+            assert found, said
+            yield found[0]
+        finally:
+            process.send_signal(ended_by)
+            error = process.communicate(timeout=HANGS)[1]
+        assert process.returncode == 128 + ended_by
+        assert re.fullmatch(r"interrupted.*\n", error), error
+
+
+# -- a run ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
+    return train(recipe_file, tmp_path_factory.mktemp("runs") / "tiny <b>", "train.max_steps=2")
+
+
+@pytest.fixture(scope="module")
+def url(run):
+    with served(run, ended_by=signal.SIGTERM) as url:
+        yield url
+
+
+def labelled(run: Path, rows: list[dict], folder: Path) -> list[dict]:
+    """What `toolkit predict --input` writes beside the rows' own columns."""
+    target = folder / "labelled.jsonl"
+    label_file(run, console(), write(folder / "rows.jsonl", rows), target, True)
+    found = [{name: value for name, value in row.items() if name not in rows[0]} for row in read(target)]
+    for row in found:
+        if "predicted_labels" in row:
+            row["predicted_labels"] = json.loads(row["predicted_labels"])
+    return found
+
+
+def test_a_text_gets_what_toolkit_predict_gives_it_to_the_last_digit(run, url, tmp_path):
+    for texts in (["cat dog cow"], ["saw axe", "日本語 🙂", "a" * 90]):
+        status, found = ask(f"{url}/predict", {"text": texts if len(texts) > 1 else texts[0]})
+        assert (status, found["predictions"]) == (200, labelled(run, [{"text": text} for text in texts], tmp_path))
+    assert found["notes"] == {"a text longer than 64 tokens, which was cut": [2]}
+
+
+def test_the_run_is_described_without_its_place(run, url):
+    assert ask(f"{url}/health") == (200, {"status": "ok"})
+    status, about = ask(f"{url}/model")
+    assert status == 200 and about["labels"] == sorted(WORDS) and about["length"] == 64
+    assert about["metrics"]["test"] == json.loads((run / "metrics.json").read_text())["test"]
+    assert about["run"] == "tiny <b>" and str(run.parent) not in json.dumps(about)
+
+
+def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
+    with urllib.request.urlopen(url) as answer:
+        page, headers = answer.read().decode(), answer.headers
+    assert "default-src 'none'" in page and headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert "tiny &lt;b&gt;" in page and not re.search(r"(src|href)=\"?(http|//)|@import|url\(", page)
+    assert re.findall(r"<(?:textarea|input|select)[^>]* id=\"(\w+)\"", page) == re.findall(r'<label for="(\w+)"', page)
+
+
+def test_many_at_once_all_get_their_own_answer(url):
+    texts = [" ".join(words[:2]) for words in WORDS.values()] * 4
+    with ThreadPoolExecutor(len(texts)) as clients:
+        together = list(clients.map(lambda text: ask(f"{url}/predict", {"text": text}), texts))
+    assert together == [ask(f"{url}/predict", {"text": text}) for text in texts]
+    assert len({json.dumps(answer) for answer in together}) == len(WORDS)
+
+
+def test_a_port_in_use_and_a_host_that_is_none_are_a_line(run, url, command_line):
+    port = urlsplit(url).port
+    status, _, said = command_line("serve", run, "--port", port)
+    assert (status, said.count("\n")) == (2, 1) and said.startswith(f"error: --port {port}: Address already in use")
+    status, _, said = command_line("serve", run, "--host", "no such host")
+    assert (status, said) == (2, "error: --host no such host: is no address of this machine\n")
+
+
+# -- what is refused, by a service of its own -------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving(service: Service, timeout: float = HANGS):
+    """The application on a real server in a thread; gives its address."""
+    app = make_app(service, Worker(), {}, "", {"localhost", "my-box"}, timeout)
+    with listen("127.0.0.1", 0) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, log_level="critical"))
+        thread = threading.Thread(target=server.run, args=[[listening]])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def answering(answer, timeout: float = HANGS):
+    """The same over a service that is none of Paddle's."""
+    fields = {name: (requests.Texts, ...) for name in ("text", "pair")}
+    request = create_model("T", __base__=requests._Request, **fields)
+    return serving(Service("/predict", ("text", "pair"), request, answer), timeout)
+
+
+def echo(asked, advance):
+    return {"predictions": asked["text"]}
+
+
+REFUSED = {
+    "no JSON": (b"{", 400, "Invalid JSON: "),
+    "no UTF-8": (b'{"text": "\xff"}', 400, "Invalid JSON: "),
+    "half a character": (b'{"text": "\\ud800", "pair": "x"}', 400, "Invalid JSON: "),
+    "a list": ([], 422, "Input should be an object"),
+    "nothing": ({}, 422, "text: Field required; pair: Field required"),
+    "a number": ({"text": ["a", 3], "pair": ["b", "c"]}, 422, "text[1]: Input should be a valid string"),
+    "a blank": ({"text": " \n", "pair": "b"}, 422, "text[0]: Input should be a text, and is blank"),
+    "another field": ({"text": "a", "pair": "b", "texts": 1}, 422, "texts: Extra inputs are not permitted"),
+    "one too few": ({"text": ["a", "b"], "pair": "c"}, 422, "Input has 2 of text and 1 of pair"),
+    "too many": ({"text": ["a"] * (TEXTS + 1), "pair": "c"}, 422, f"text: Value should have at most {TEXTS} items"),
+    "too large": (b" " * 40 * BODY, 413, f"the request is larger than {BODY:,} bytes"),
+}
+
+
+def test_what_is_wrong_is_a_line_of_json():
+    with answering(echo) as url:
+        for body, expected, line in REFUSED.values():
+            status, answer = ask(f"{url}/predict", body)
+            assert (status, [*answer]) == (expected, ["error"]), answer
+            assert answer["error"].startswith(line) and "\n" not in answer["error"]
+        assert ask(f"{url}/predict", {"text": ["a"] * TEXTS, "pair": ["b"] * TEXTS})[0] == 200
+        assert ask(f"{url}/nowhere")[0] == 404 and ask(f"{url}/predict")[0] == 405
+
+
+def test_other_sites_cannot_ask():
+    body = {"text": "a", "pair": "b"}
+    with answering(echo) as url:
+        port = urlsplit(url).port
+        for host in ("evil.test", f"evil.test:{port}", "127.0.0.1.evil.test", "[::1", ""):
+            for path in ("health", "model", "", "predict"):
+                status, answer = ask(f"{url}/{path}", body if path == "predict" else None, Host=host)
+                assert status == 400 and answer["error"].startswith(f"Host {host}: is no name of this server")
+        for host in (f"localhost:{port}", "my-box", "192.168.7.7:80", f"[::1]:{port}"):
+            assert ask(f"{url}/predict", body, Host=host, Origin=f"http://{host}")[0] == 200
+        for origin in ("http://evil.test", "null", f"http://localhost:{port}"):
+            assert ask(f"{url}/predict", body, Origin=origin)[0] == 403
+        for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+            assert ask(f"{url}/predict", body, **{"Content-Type": kind})[0] == 415
+
+
+def test_a_request_over_its_time_is_stopped_and_the_next_one_is_computed():
+    stopped = []
+
+    def answer(asked, advance):
+        try:
+            while asked["text"] == ["long"]:
+                advance(0)
+        except Exception:
+            stopped.append(asked)
+            raise
+        return echo(asked, advance)
+
+    with answering(answer, timeout=0.5) as url:
+        status, said = ask(f"{url}/predict", {"text": "long", "pair": "x"})
+        assert status == 503 and said["error"].startswith("no answer within 0.5 seconds")
+        assert ask(f"{url}/predict", {"text": "short", "pair": "x"}) == (200, {"predictions": ["short"]})
+        assert len(stopped) == 1
+        with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=HANGS)) as slow:
+            slow.putrequest("POST", "/predict")
+            for name, value in {**JSON, "Content-Length": "100"}.items():
+                slow.putheader(name, value)
+            slow.endheaders(b"{")  # and nothing more
+            assert slow.getresponse().status == 503
+
+
+def test_requests_are_computed_one_after_another_and_too_many_are_refused():
+    begun, go_on, inside = threading.Event(), threading.Event(), []
+
+    def answer(asked, advance):
+        inside.append(asked)
+        begun.set()
+        assert go_on.wait(HANGS) and len(inside) == 1
+        inside.remove(asked)
+        return echo(asked, advance)
+
+    with answering(answer) as url, ThreadPoolExecutor(2 * QUEUE) as clients:
+        asked = {"text": "a", "pair": "b"}
+        first = clients.submit(ask, f"{url}/predict", asked)
+        assert begun.wait(HANGS)
+        others = [clients.submit(ask, f"{url}/predict", asked) for _ in range(QUEUE)]  # one has no place
+        done = next(as_completed(others))
+        assert done.result() == (503, {"error": "too many requests wait; ask again later"})
+        assert ask(f"{url}/health")[0] == 200
+        go_on.set()
+        assert sorted(other.result()[0] for other in (first, *others)) == [200] * QUEUE + [503]
+
+
+def test_an_unforeseen_failure_is_said_here_and_not_there(capfd):
+    def answer(asked, advance):
+        raise OSError(2, "No such file", "/secret/place")
+
+    with answering(answer) as url:
+        status, said = ask(f"{url}/predict", {"text": "a", "pair": "b"})
+    assert status == 500 and "secret" not in said["error"] and "/secret/place" in capfd.readouterr().err
+
+
+# -- each task, and the page in a browser -----------------------------------------------------------------------------
+
+
+def make_run(task: str, folder: Path, classifier: Path) -> Path:
+    """A tiny run of a task."""
+    (folder := folder / task).mkdir()
+    if task == "pairs":
+        rows = "".join(f"{word},of,{label}\n" for label, words in WORDS.items() for word in words)
+        (folder / "pairs.csv").write_text(f"a,b,label\n{rows}")
+        files = f"data.files={{train: {folder}/pairs.csv, validation: {folder}/pairs.csv}}"
+        return train(classifier, folder / "run", files, "data.text=[a, b]", "train.max_steps=1")
+    if task in ("multi_label", "regression"):
+        return train(problems.write_recipe(folder, task), folder / "run")
+    short = ["train.max_steps=2", "train.eval_steps=2"]
+    if task == "answers":
+        return finetune(load_recipe(qa.write_recipe(folder), short), "a test", console())
+    for name, words in (("numbers", lm.NUMBERS), ("cats", lm.ANIMALS), ("dogs", lm.ANIMALS)):
+        (folder / f"{name}.txt").write_text(lm.counting(words, 100))
+    (folder / "x.yaml").write_text(yaml.safe_dump(lm.RECIPE if task == "ctrl" else lm.REFORMER))
+    return finetune(load_recipe(folder / "x.yaml", [f"train.output_dir={folder}/run", *short]), "a test", console())
+
+
+ROWS = {
+    "pairs": [{"a": "cat", "b": "<i>saw</i>"}, {"a": "fig", "b": "it's"}],
+    "answers": [{"question": "Which number?", "context": "🙂 ab 4 abcd. abcde it's"}] * 2,
+}
+SENT = {"a": "text", "b": "text_pair"}
+ASKED = {"prompt": ["one two", "two"], "length": 6, "temperature": 0.8, "seed": 3}
+OPTIONS = {"length": 6, "temperature": 0.8, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["pairs", "multi_label", "answers"])
+def test_each_task_answers_as_its_command_and_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
+    run = make_run(task, tmp_path, recipe_file)
+    rows = ROWS.get(task, [{"text": "cat dog"}, {"text": "saw"}])
+    sent = {SENT.get(name, name): [row[name] for row in rows] for name in rows[0]}
+    expected = labelled(run, rows, tmp_path)
+    with served(run) as url:
+        status, found = ask(f"{url}/predict", sent)
+        assert (status, found["predictions"]) == (200, expected)
+        said = expected[0].get("predicted_answer") or expected[0].get("predicted_label")
+        look_at(url, {name: values[0] for name, values in sent.items()}, said, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_language_model_says_what_toolkit_generate_does(recipe_file, tmp_path):  # noqa: F811
+    run = make_run("ctrl", tmp_path, recipe_file)
+    expected = [
+        generate_text(run, console(), None, prompt, seed=3 + place, **OPTIONS)
+        for place, prompt in enumerate(ASKED["prompt"])
+    ]
+    with served(run) as url:
+        assert ask(f"{url}/generate", ASKED) == (200, {"generated_texts": expected, "notes": {}})
+        beams = {"error": "beams: beam search does not sample; remove temperature, top_k and top_p"}
+        assert ask(f"{url}/generate", {**ASKED, "beams": 2}) == (422, beams)
+        assert ask(f"{url}/generate", {"prompt": "one", "length": 5000})[0] == 422
+        assert ask(f"{url}/generate", {"prompt": "one", "control": "None"})[0] == 422
+        assert ask(f"{url}/generate", {"control": "Animals", "length": 2})[0] == 200
+        look_at(url, {**ASKED, "prompt": "one two"}, expected[0], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_number_and_a_text_without_control_code(recipe_file, tmp_path):  # noqa: F811
+    run = make_run("regression", tmp_path, recipe_file)
+    with serving(service_of(load_run(run))) as url:
+        assert ask(f"{url}/predict", {"text": "cat"})[1]["predictions"] == labelled(run, [{"text": "cat"}], tmp_path)
+    service, told = service_of(load_run(make_run("reformer", tmp_path, recipe_file))), []
+    found = service.answer(service.request(prompt=["one"], length=6).model_dump(), told.append)
+    assert len(found["generated_texts"][0]) >= 6 and len(told) > 6  # it may be stopped at each token
+    with serving(service) as url:
+        assert ask(f"{url}/generate", {"prompt": "one", "length": 6}) == (200, found)
+        assert ask(f"{url}/generate", {"length": 6})[1] == {"error": "prompt: Field required"}
+        assert ask(f"{url}/generate", {"prompt": "one", "control": "Numbers"})[0] == 422
+
+
+def look_at(url: str, asked: dict, said: str | None, folder: Path) -> None:
+    """What a browser shows; the line for a shell gives the same when it is run."""
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is absent")
+    link = "&".join(f"{name}={quote(str(value))}" for name, value in asked.items())
+    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    switches += [f"--user-data-dir={folder}/browser", "--enable-logging=stderr", "--virtual-time-budget=9000"]
+    command = ["chromium", *switches, "--dump-dom", f"{url}/#{link}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * HANGS)
+    assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr
+    blocks = re.findall(r'<pre id="(\w+)"[^>]*>(.*?)</pre>', done.stdout, re.DOTALL)
+    shown = {name: html.unescape(text) for name, text in blocks}
+    assert asked.items() <= json.loads(shown["sent"]).items() and "<i>" not in done.stdout
+    answer = html.unescape(re.search(r'<section id="answer".*?</section>', done.stdout, re.DOTALL)[0])
+    received = json.loads(shown["received"])
+    if "generated_texts" in received or "predicted_answer" in received["predictions"][0]:
+        assert said and f'<mark class="">{said}</mark>' in answer
+    else:
+        assert answer.count("<tr") == len(WORDS) and f'<p class="said">{said or ""}' in answer
+    if shutil.which("curl"):
+        again = subprocess.run(["bash", "-c", shown["shell"]], capture_output=True, text=True)
+        assert json.loads(again.stdout) == received, shown["shell"]
