@@ -16,7 +16,7 @@ from test_train import Report, gate, recipe_file  # noqa: F401
 from toolkit.commands.predict import evaluate
 from toolkit.commands.search import record
 from toolkit.commands.search.search import search
-from toolkit.commands.search.space import Over, shape_of
+from toolkit.commands.search.space import Over, parse_space, shape_of, usual, value_of
 from toolkit.errors import ParityDrift, UserError
 from toolkit.finetune.card import parity_statement
 from toolkit.finetune.passed_gate import take_gate
@@ -64,6 +64,7 @@ def test_the_first_trial_is_the_recipe_and_the_best_one_a_finished_run(found, re
     trials = trials_of(folder)
     first, best = trials[0], json.loads((folder / "search.json").read_text())["best"]
     assert first["settings"] == {"train.learning_rate": 4e-3, "model.config.hidden_dropout_prob": 0.1}
+    assert len({trial["settings"]["model.config.hidden_dropout_prob"] for trial in trials}) == len(trials)
     complete = [trial for trial in trials if trial["state"] == "complete"]
     assert best == min(complete, key=lambda trial: trial["value"])["name"]
     assert [path.parent.name for path in folder.glob("*/metrics.json")] == [best]
@@ -206,6 +207,14 @@ def test_a_range_or_a_list_is_read(text, values, logarithmic):
     assert all(over.setting(over.drawn(value)) == value for value in values)
 
 
+def test_by_default_rate_length_and_dropout_are_tried_around_the_recipes(recipe_file):  # noqa: F811
+    recipe = load_recipe(recipe_file, [])
+    dropout = [f"model.config.{name}_prob=0..0.3" for name in ("hidden_dropout", "local_attention_probs_dropout")]
+    assert usual(recipe) == ["train.learning_rate=0.0008..0.02", "train.max_steps=20,40,80", *dropout]
+    space = parse_space(usual(recipe), recipe_file, ())
+    assert [over.drawn(value_of(recipe, over.key)) for over in space] == [4e-3, "40", 0.1, 0.05]
+
+
 @pytest.mark.parametrize(
     ("over", "says"),
     [
@@ -241,7 +250,7 @@ def test_a_folder_of_something_else_is_refused(found, recipe_file, tmp_path):  #
 
 @pytest.mark.slow
 def test_ctrl_c_and_a_kill_end_a_search_that_the_same_command_resumes(recipe_file, tmp_path):  # noqa: F811
-    arguments = [recipe_file, "train.max_steps=40", "train.baseline=false", "--over", RATES, "--trials", "4"]
+    arguments = [recipe_file, "train.max_steps=20", "train.baseline=false", "--over", RATES, "--trials", "3"]
     command = [sys.executable, "-m", "toolkit", "search", *map(str, arguments), "--skip-parity", "killed"]
 
     def begun(folder: Path) -> subprocess.Popen:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FILE, BEST = "search.json", "best.yaml"
-#: Trials that are drawn at random; only after as many complete ones a trial is pruned.
+#: Trials that are drawn at random; only after as many complete ones a trial is pruned, if more than half as many have a
+#: validation at its share of their training.
 STARTUP = 5
 #: Percent of its training before which no trial is pruned.
 WARMUP = 20
@@ -115,7 +116,7 @@ class Record:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
             sampler=optuna.samplers.TPESampler(seed=self.recipe.seed + len(self.trials), n_startup_trials=STARTUP),
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=WARMUP),
+            pruner=optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=WARMUP, n_min_trials=(STARTUP + 1) // 2),
             direction="minimize" if self.lower_is_better else "maximize",
         )
         for trial in self.trials:
