@@ -229,6 +229,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
             tried.watch(trainer)
         trainer.fit(resume_from)
         if tried is not None:
+            exit_status = 0
             return folder
         results = finish(recipe, folder, job, trainer)
         trainer.tracker.summarize(results)

@@ -82,7 +82,7 @@ class Record:
             there, here = read_json(path, others), self._content()
             differing = [f"--over {there['over']} there, {here['over']} here"] if there["over"] != here["over"] else []
             differing += differing_keys(there["recipe"], here["recipe"])
-            if differing:
+            if differing and there["trials"]:
                 raise UserError(f"{self.folder}: holds another search ({'; '.join(differing[:3])}); {others}")
             self.trials = [Trial(**trial) for trial in there["trials"]]
             for trial in self.trials:

@@ -21,6 +21,7 @@ from toolkit.commands.search.space import load_trial, parse_space, shape_of, usu
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune.finetune import Tried, finetune
 from toolkit.machine import runtime
+from toolkit.machine.disk import check_writable
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import CHECKPOINTS, amending, read_starts
@@ -59,6 +60,8 @@ def search(
     folder = recipe.output_dir
     if not recipe.is_overridden("train.output_dir"):
         folder = folder.with_name(f"{folder.name}-search")
+    if refused := check_writable(folder):
+        raise recipe.error("train.output_dir", f"{folder}: {refused}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     with amending(folder, patience=0):
         record = Record(recipe.with_values({"train.output_dir": str(folder)}), space)
