@@ -17,7 +17,7 @@ from toolkit.commands.predict import evaluate
 from toolkit.commands.search import record
 from toolkit.commands.search.search import search
 from toolkit.commands.search.space import Over, parse_space, shape_of, usual, value_of
-from toolkit.errors import ParityDrift, UserError
+from toolkit.errors import ParityDrift, ToolkitError, UserError
 from toolkit.finetune.card import parity_statement
 from toolkit.finetune.passed_gate import take_gate
 from toolkit.recipe.load import load_recipe
@@ -121,12 +121,15 @@ def test_an_interrupted_search_finds_what_it_would_have_found(found, recipe_file
     assert "is a finished run" in run(recipe_file, folder, 5, *over)
 
 
-def test_a_trial_that_diverges_or_cannot_be_ends_alone(recipe_file, tmp_path):  # noqa: F811
-    more = ("train.max_grad_norm=null", "train.max_steps=5")
-    run(recipe_file, tmp_path / "search", 5, "train.learning_rate=4e-3,1e30", more=more)
-    failed = [trial for trial in trials_of(tmp_path / "search") if trial["state"] == "failed"]
-    assert failed and {trial["settings"]["train.learning_rate"] for trial in failed} == {1e30}
-    assert all("lower train.learning_rate" in trial["why"] for trial in failed)
+def test_a_trial_that_diverges_ends_alone(recipe_file, tmp_path):  # noqa: F811
+    folder, over = tmp_path / "search", "train.learning_rate=4e-3,1e30"
+    more = ("train.max_grad_norm=null", "train.max_steps=5", "train.learning_rate=1e30")
+    with pytest.raises(ToolkitError, match="no trial got to its end"):
+        run(recipe_file, folder, 1, over, more=more)
+    run(recipe_file, folder, 4, over, more=more)
+    first, *others = trials_of(folder)
+    assert first["state"] == "failed" and "lower train.learning_rate" in first["why"]
+    assert "complete" in {trial["state"] for trial in others}
 
 
 # -- the gate -------------------------------------------------------------------------------------------------------
@@ -155,6 +158,8 @@ def test_a_gate_that_fails_ends_the_search(gate, recipe_file, tmp_path):  # noqa
     with pytest.raises(ParityDrift, match="no training"):
         run(recipe_file, tmp_path / "search", 3, RATES, skip=None)
     assert trials_of(tmp_path / "search") == [] and len(gate.requests) == 1
+    gate.report = Report(True, 0)
+    run(recipe_file, tmp_path / "search", 1, RATES, skip=None, more=("train.max_steps=1",))  # a mended recipe
 
 
 def test_a_trial_is_trained_with_the_constants_of_its_gate(tmp_path):
@@ -246,6 +251,8 @@ def test_a_folder_of_something_else_is_refused(found, recipe_file, tmp_path):  #
     with pytest.raises(UserError, match="is not empty and holds no search"):
         run(recipe_file, tmp_path, 1, RATES)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(UserError, match=r"mine\.txt/search: .*; name another folder"):
+        run(recipe_file, tmp_path / "mine.txt/search", 1, RATES)
 
 
 @pytest.mark.slow

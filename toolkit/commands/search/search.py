@@ -36,10 +36,6 @@ class Pruned(Exception):
     """A trial is worse than most others were after the same share of their training."""
 
 
-class Unfit(Exception):
-    """Nothing can be trained with the settings of a trial; with others it may."""
-
-
 def search(
     path: Path, overrides: Sequence[str], over: Sequence[str], trials: int, skip_parity: str | None, console: Console
 ) -> None:
@@ -129,7 +125,11 @@ class Search:
             self._train(trial, asked, bar)
         except Pruned:
             trial.state = "pruned"
-        except Unfit as problem:
+        except ToolkitError as problem:
+            from toolkit.training.trainer import Diverged  # not before the run has set up Paddle
+
+            if not isinstance(problem, Diverged):
+                raise
             trial.state, trial.why = "failed", str(problem)
         if found := self.record.validated(trial):
             choose = min if self.record.lower_is_better else max
@@ -142,7 +142,7 @@ class Search:
         """Train a trial.
 
         Raises:
-            Pruned, Unfit: it has not got to its end.
+            Pruned, Diverged: it has not got to its end.
         """
         shape, folder = shape_of(trial.settings), self.record.folder
         alike = (folder / other.name for other in self.record.trials if shape_of(other.settings) == shape)
@@ -170,26 +170,12 @@ class Search:
             bar.stop()
         try:
             finetune(recipe, self.skip_parity, LiteralConsole(quiet=True) if like else self.console, Tried(watch, like))
-        except ToolkitError as problem:
-            from toolkit.training.trainer import Diverged  # not before the run has set up Paddle
-
-            if not isinstance(problem, Diverged):
-                raise
-            raise Unfit(problem) from None
         finally:
             gc.collect()  # a trainer and its callbacks hold each other
             bar.start()
 
     def _recipe_of(self, trial: Trial) -> Recipe:
-        """The recipe of a trial.
-
-        Raises:
-            Unfit: its settings exclude each other.
-        """
-        try:
-            recipe = load_trial(self.path, self.overrides, trial.settings)
-        except UserError as problem:
-            raise Unfit(problem) from None
+        recipe = load_trial(self.path, self.overrides, trial.settings)
         return recipe.with_values({"train.output_dir": str(self.record.folder / trial.name)})
 
     def _discard(self) -> None:
@@ -200,5 +186,5 @@ class Search:
 
     def _line(self, trial: Trial) -> str:
         found = "" if trial.value is None else f"  {self.record.metric} {format_number(trial.value)}"
-        state = "best" if trial is self.record.best else "" if trial.state == "complete" else trial.state
-        return f"{trial.name}{found}  {words_of(trial.settings)}  {state}{': ' * bool(trial.why)}{trial.why}".rstrip()
+        state = "best" if trial is self.record.best else trial.state
+        return f"{trial.name}{found}  {words_of(trial.settings)}  {state}{': ' * bool(trial.why)}{trial.why}"

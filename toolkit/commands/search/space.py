@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -25,6 +26,8 @@ EXAMPLE = "train.learning_rate=1e-4..1e-2 or train.epochs=2,4,8"
 FIXED = ("train.output_dir", "train.save_best")
 #: By default: the ends of the range of learning rates, by the recipe's own; the greatest dropout.
 AROUND, MOST_DROPOUT = 5.0, 0.3
+#: Combinations of values that are checked before anything runs; each takes some milliseconds.
+MOST_CHECKED = 256
 #: From this ratio of its ends on, a range is searched by its logarithm.
 LOGARITHMIC = 10
 
@@ -89,7 +92,7 @@ class Over:
 
 
 def parse_space(texts: Sequence[str], path: Path, overrides: Sequence[str]) -> list[Over]:
-    """Parse all ``--over``, and check each value in the recipe: by itself, and all first and all last ones together.
+    """Parse all ``--over``, and check their values in the recipe: each by itself, then together.
 
     Raises:
         UserError: a key is named twice, or the recipe cannot have a value.
@@ -99,7 +102,8 @@ def parse_space(texts: Sequence[str], path: Path, overrides: Sequence[str]) -> l
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"--over {twice}: is named twice; name each key once")
     alone = [{over.key: value} for over in space for value in over.values]
-    for settings in (*alone, *({over.key: over.values[end] for over in space} for end in (0, -1))):
+    together = (dict(zip(keys, values, strict=True)) for values in itertools.product(*(over.values for over in space)))
+    for settings in (*alone, *itertools.islice(together, MOST_CHECKED)):
         load_trial(path, overrides, settings)
     return space
 
