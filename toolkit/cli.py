@@ -27,7 +27,7 @@ from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
-COMPUTING = ("finetune", "finish", "evaluate", "predict", "generate", "serve", "export")
+COMPUTING = ("finetune", "search", "finish", "evaluate", "predict", "generate", "serve", "export")
 KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -205,8 +205,7 @@ def finetune(
     """
     from toolkit.recipe.load import load_recipe
 
-    if skip_parity is not None and not skip_parity.strip():
-        raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
+    _check_reason(skip_parity)
     checked = load_recipe(recipe, overrides)
     if continued is not None:
         from toolkit.finetune.continued import continue_from, note_of
@@ -234,6 +233,34 @@ def finetune(
 
     run(checked, skip_parity, console())
     return 0
+
+
+@toolkit.command(epilog=OVERRIDES_HELP.replace("this run", "all trials"))
+@click.argument("recipe", type=click.Path(path_type=Path))
+@OVERRIDES
+@click.option(
+    "--over",
+    metavar="KEY=VALUES",
+    multiple=True,
+    help="What to try for a key of model or train: LOW..HIGH or A,B,C. May be given several times. Default: the "
+    "learning rate, the epochs and the dropout around the recipe's own.",
+)
+@click.option("--trials", type=click.IntRange(1), default=20, show_default=True, help="The number of trials.")
+@click.option("--skip-parity", metavar="REASON", help="Train without the gate. The runs record this reason.")
+def search(
+    recipe: Path, overrides: tuple[str, ...], over: tuple[str, ...], trials: int, skip_parity: str | None
+) -> None:
+    """Train RECIPE with several settings, and end the run that is best on the validation split.
+
+    Only that run is measured on the test split. Each trial has a folder in runs/NAME-search, beside search.json, with
+    all trials, and best.yaml, the best one's recipe. A trial that is worse than most is pruned. The same command
+    resumes an interrupted search, or goes on with more --trials.
+    """
+    _check_reason(skip_parity)
+    with collector.paused():
+        from toolkit.commands.search.search import search as run
+
+    run(recipe, overrides, over, trials, skip_parity, console())
 
 
 @toolkit.command()
@@ -668,6 +695,11 @@ def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     if missing:
         click.echo(f"note: {missing} questions have no prediction and count as wrong", err=True)
     click.echo(json.dumps(scores))
+
+
+def _check_reason(skip_parity: str | None) -> None:
+    if skip_parity is not None and not skip_parity.strip():
+        raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
 
 
 def _read_text(path: str) -> str:

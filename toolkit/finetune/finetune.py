@@ -18,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from toolkit.finetune.identity import check_identity, write_identity
 from toolkit.finetune.judged import see_judged
 from toolkit.finetune.memory import missing_memory
 from toolkit.finetune.model import load_model, make_trainer
-from toolkit.finetune.passed_gate import handed_over, to_hand_over, verdict_of
+from toolkit.finetune.passed_gate import handed_over, take_gate, to_hand_over, verdict_of
 from toolkit.finetune.results import finish, measure_best, show_results
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
@@ -55,13 +56,27 @@ if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
 
-def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
+@dataclass(frozen=True)
+class Tried:
+    """What makes a run a trial of a search: it ends after its training. The same run without this ends as others do.
+
+    Attributes:
+        watch: called before training and after each validation; what it raises ends the trial.
+        like: the folder of another trial, whose gate is taken for this one's; None to run the gate.
+    """
+
+    watch: Callable[[Finetuner], None]
+    like: Path | None = None
+
+
+def finetune(recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None = None) -> Path:
     """Run a recipe, or resume its interrupted run.
 
     Args:
         recipe: a checked recipe.
         skip_parity: why the gate is not run, or None to run it.
         console: where to say what happens.
+        tried: of a trial.
 
     Returns:
         The run folder.
@@ -76,7 +91,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     if not runtime.is_first_process():
         return _follow(recipe)
     with occupied(recipe) as folder:
-        return _finetune_in(folder, recipe, skip_parity, console)
+        return _finetune_in(folder, recipe, skip_parity, console, tried)
 
 
 def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int) -> dict[str, Any]:
@@ -110,11 +125,13 @@ def _prepare(
     console: Console,
     told: Mapping[str, Any] | None,
     processes: int,
+    like: Path | None = None,
 ) -> tuple[Recipe, Assembled, str | None]:
     """Load what the run is made of, and pass the gate.
 
     Args:
         told: by the process that started this one; it has printed all that this would.
+        like: of :class:`Tried`.
 
     Returns:
         The recipe with its backward settled, what the run is made of, and the gate's verdict (None: skipped).
@@ -139,6 +156,8 @@ def _prepare(
         console.print(f"note   {lacking}", highlight=False, soft_wrap=True)
     if skip_parity is None and (verdict := verdict_of(told, recipe, job, folder, device, begun_with)):
         return recipe, job, verdict
+    if skip_parity is None and like is not None:
+        return recipe, job, take_gate(like, folder)
     if skip_parity is None:
         console = loud
     return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with)
@@ -174,11 +193,11 @@ def _agree(recipe: Recipe, job: Assembled) -> None:
     ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))
 
 
-def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
-    told = handed_over()
+def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None) -> Path:
+    told, like = handed_over(), tried.like if tried else None
     device = _set_up(recipe, runtime.processes())
     ranks.join()
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes(), like)
     resume_from = open_run(recipe, folder, console)
     write_identity(recipe, folder, job.identity)
     begun = checkpoint.read_state(resume_from) if resume_from else {}
@@ -194,7 +213,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     _agree(recipe, job)
     model = load_model(recipe, job)
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
-    if verdict is not None:
+    if verdict is not None and like is None:
         see_judged(recipe, job, trainer, folder, console)
     job.let_go()
     record_start(folder, last_step, verdict, skip_parity)
@@ -205,12 +224,19 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     trainer.tracker = Tracker(folder, recipe, last_step, tell, trainer.schedule.eval_steps, begun.get("left", False))
     exit_status = 1
     try:
+        if tried is not None:
+            trainer.watch = tried.watch
+            tried.watch(trainer)
         trainer.fit(resume_from)
+        if tried is not None:
+            exit_status = 0
+            return folder
         results = finish(recipe, folder, job, trainer)
         trainer.tracker.summarize(results)
         exit_status = 0
     except KeyboardInterrupt:
-        _say_what_is_saved(trainer, folder, console)
+        if tried is None:
+            _say_what_is_saved(trainer, folder, console)
         raise
     finally:
         trainer.tracker.close(exit_status)

@@ -3,21 +3,24 @@
 :mod:`toolkit.finetune.launch` runs the gate before it starts the processes, so that none waits for it. The verdict
 comes through a pipe. It is believed only for the same recipe, data, first weights and versions, and beside that gate's
 report: everything is hashed again. Otherwise the gate runs once more.
+
+A trial of a search takes the verdict of an earlier one that differs from it in rates or its length alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.files.digest import digest, digest_of_array
-from toolkit.files.whole import sha256
+from toolkit.files.whole import appearing, sha256
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder.folder import REPORT
+from toolkit.run_folder.folder import REPORT, read_starts
 from toolkit.training.ranks import SUPERVISED
 
 if TYPE_CHECKING:
@@ -65,6 +68,21 @@ def verdict_of(
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return None
+
+
+def take_gate(like: Path, folder: Path) -> str:
+    """Take the gate of another trial of a search for this run's: its constants and its verdict, which is returned.
+
+    Args:
+        like: that trial's run folder.
+    """
+    from toolkit.parity import CONSTANTS
+
+    if (constants := like / REPORT / CONSTANTS).is_file():
+        (folder / REPORT).mkdir(exist_ok=True)
+        with appearing(folder / REPORT / CONSTANTS) as copy:
+            shutil.copyfile(constants, copy)
+    return f"of {like.name}: {next(start['passed'] for start in read_starts(like) if start['passed'])}"
 
 
 def _digest(recipe: Recipe, job: Assembled, folder: Path, device: str, processes: int) -> str:

@@ -25,6 +25,7 @@ import contextlib
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,6 +123,8 @@ class Finetuner(Trainer):
         self.last_step = 0
         self.saved_at = self.counted_at = time.monotonic()
         self._agreed = Requests(False, False)
+        #: Called after each validation in training; what it raises ends the training.
+        self.watch: Callable[[Finetuner], None] | None = None
         self.interruption = Interruption()
         #: Whether the validation due after the last step was interrupted.
         self.left = False
@@ -549,6 +552,8 @@ class ScheduleCallback(TrainerCallback):
         best = self.trainer.judge(found)
         self.trainer.show_evaluation(self._losses, found, best)
         self._losses.clear()
+        if self.trainer.watch is not None:
+            self.trainer.watch(self.trainer)
         if self.trainer.best.stopped:
             control.should_training_stop = True
 

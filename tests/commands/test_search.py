@@ -1,0 +1,280 @@
+"""`toolkit search`: trials that are pruned, interrupted and gated, and the one that is ended."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from test_train import Report, gate, recipe_file  # noqa: F401
+
+from toolkit.commands.predict import evaluate
+from toolkit.commands.search import record
+from toolkit.commands.search.search import search
+from toolkit.commands.search.space import Over, parse_space, shape_of, usual, value_of
+from toolkit.errors import ParityDrift, ToolkitError, UserError
+from toolkit.finetune.card import parity_statement
+from toolkit.finetune.passed_gate import take_gate
+from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.checkpoint import Checkpoints
+from toolkit.run_folder.folder import read_starts, record_start
+from toolkit.run_folder.tracking import read_metrics
+from toolkit.training.trainer import Finetuner
+
+#: A rate that learns and one that hardly does, by a metric that tells them apart at once.
+RATES, DROPOUT = "train.learning_rate=4e-3,1e-6", "model.config.hidden_dropout_prob=0..0.3"
+SHORT = ("train.max_steps=15", "train.save_best=loss", "train.baseline=false")
+
+
+def run(recipe: Path, folder: Path, trials: int, *over: str, skip: str | None = "a test", more: tuple = ()) -> str:
+    said = io.StringIO()
+    overrides = (f"train.output_dir={folder}", *SHORT, *more)
+    search(recipe, overrides, over, trials, skip, Console(file=said, width=160))
+    return said.getvalue()
+
+
+def trials_of(folder: Path) -> list[dict]:
+    return json.loads((folder / "search.json").read_text())["trials"]
+
+
+@pytest.fixture(scope="module")
+def found(recipe_file, tmp_path_factory):  # noqa: F811
+    """A search of five trials: its folder, what it said, and the split of each evaluation."""
+    folder, splits = tmp_path_factory.mktemp("found") / "search", []
+    kept = Finetuner.evaluate
+
+    def evaluated(self, dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        splits.append(metric_key_prefix)
+        return kept(self, dataset, ignore_keys, metric_key_prefix)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "STARTUP", 1)
+        patch.setattr(Finetuner, "evaluate", evaluated)
+        said = run(recipe_file, folder, 5, RATES, DROPOUT)
+    return folder, said, splits
+
+
+def test_the_first_trial_is_the_recipe_and_the_best_one_a_finished_run(found, recipe_file):  # noqa: F811
+    folder, said, _ = found
+    trials = trials_of(folder)
+    first, best = trials[0], json.loads((folder / "search.json").read_text())["best"]
+    assert first["settings"] == {"train.learning_rate": 4e-3, "model.config.hidden_dropout_prob": 0.1}
+    assert len({trial["settings"]["model.config.hidden_dropout_prob"] for trial in trials}) == len(trials)
+    complete = [trial for trial in trials if trial["state"] == "complete"]
+    assert best == min(complete, key=lambda trial: trial["value"])["name"]
+    assert [path.parent.name for path in folder.glob("*/metrics.json")] == [best]
+    assert not list(folder.glob("*/checkpoints"))
+    assert f"next: toolkit predict {folder / best}" in said.splitlines()[-1]
+    results = evaluate(folder / best, Console(file=io.StringIO()))
+    assert results == json.loads((folder / best / "metrics.json").read_text())["test"]
+    settings = next(trial for trial in trials if trial["name"] == best)["settings"]
+    written = load_recipe(folder / "best.yaml")
+    assert written.train.learning_rate == settings["train.learning_rate"]
+    assert written.model.config["hidden_dropout_prob"] == settings["model.config.hidden_dropout_prob"]
+    assert "# tried 4e-3,1e-6; was 0.004" in (folder / "best.yaml").read_text()
+
+
+def test_no_trial_is_measured_on_the_test_split_but_the_best_at_its_end(found):
+    _, _, splits = found
+    assert splits.count("test") == 1 and splits[-1] == "test"
+
+
+def test_a_trial_that_is_worse_than_others_is_pruned(found):
+    folder, said, _ = found
+    pruned = [trial for trial in trials_of(folder) if trial["state"] == "pruned"]
+    assert 1e-6 in {trial["settings"]["train.learning_rate"] for trial in pruned}
+    for trial in pruned:
+        steps = [row["step"] for row in read_metrics(folder / trial["name"] / "metrics.jsonl")]
+        assert max(steps) < 15 and next(iter(trial["validations"])) == "33"
+        assert f"{trial['name']}  loss" in said
+
+
+def test_an_interrupted_search_finds_what_it_would_have_found(found, recipe_file, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(record, "STARTUP", 1)
+    over, folder = (RATES, DROPOUT), tmp_path / "search"
+    kept, saved = Checkpoints.save, []
+
+    def save_and_stop(self, at, *arguments, **named):
+        kept(self, at, *arguments, **named)
+        saved.append(at)
+        if len(saved) in (2, 5):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_stop)
+        for done in (0, 1):
+            with pytest.raises(KeyboardInterrupt):
+                run(recipe_file, folder, 5, *over)
+            assert len(trials_of(folder)) == done and list(folder.glob(f"trial-00{done}/checkpoints"))
+    run(recipe_file, folder, 3, *over)
+    said = run(recipe_file, folder, 5, *over)
+    assert trials_of(folder) == trials_of(found[0])
+    assert "trial-002" not in said.partition("┏")[0]
+    best = json.loads((folder / "search.json").read_text())["best"]
+    ours, theirs = (json.loads((one / best / "metrics.json").read_text())["test"] for one in (folder, found[0]))
+    assert ours == theirs
+    assert "is a finished run" in run(recipe_file, folder, 5, *over)
+
+
+def test_a_trial_that_diverges_ends_alone(recipe_file, tmp_path):  # noqa: F811
+    folder, over = tmp_path / "search", "train.learning_rate=4e-3,1e30"
+    more = ("train.max_grad_norm=null", "train.max_steps=5", "train.learning_rate=1e30")
+    with pytest.raises(ToolkitError, match="no trial got to its end"):
+        run(recipe_file, folder, 1, over, more=more)
+    run(recipe_file, folder, 4, over, more=more)
+    first, *others = trials_of(folder)
+    assert first["state"] == "failed" and "lower train.learning_rate" in first["why"]
+    assert "complete" in {trial["state"] for trial in others}
+
+
+# -- the gate -------------------------------------------------------------------------------------------------------
+
+
+def test_one_gate_covers_a_shape_and_the_best_has_its_own(gate, recipe_file, tmp_path):  # noqa: F811
+    folder, more = tmp_path / "search", ("train.max_steps=5",)
+    run(recipe_file, folder, 5, "train.learning_rate=1e-3..9e-3", "model.config.num_hashes=1,2", skip=None, more=more)
+    trials, best = trials_of(folder), json.loads((folder / "search.json").read_text())["best"]
+    hashes = [trial["settings"]["model.config.num_hashes"] for trial in trials]
+    assert set(hashes) == {1, 2}
+    gated = [request.config["num_hashes"] for request in gate.requests]
+    assert gated[:2] == list(dict.fromkeys(hashes)) and len(gated) == 3
+    assert gate.requests[2].training.learning_rate == load_recipe(folder / "best.yaml").train.learning_rate
+    first = {number: f"trial-{hashes.index(number):03}" for number in (1, 2)}
+    for trial, number in zip(trials, hashes, strict=True):
+        own = trial["name"] == first[number]
+        [passed, *_] = [start["passed"] for start in read_starts(folder / trial["name"])]
+        assert passed == f"{'' if own else f'of {first[number]}: '}parity: 158 tensors agree"
+    said = parity_statement(read_starts(folder / best))
+    assert said.startswith("The parity gate passed before training") and "of trial-" not in said
+
+
+def test_a_gate_that_fails_ends_the_search(gate, recipe_file, tmp_path):  # noqa: F811
+    gate.report = Report(False, 1)
+    with pytest.raises(ParityDrift, match="no training"):
+        run(recipe_file, tmp_path / "search", 3, RATES, skip=None)
+    assert trials_of(tmp_path / "search") == [] and len(gate.requests) == 1
+    gate.report = Report(True, 0)
+    run(recipe_file, tmp_path / "search", 1, RATES, skip=None, more=("train.max_steps=1",))  # a mended recipe
+
+
+def test_a_trial_is_trained_with_the_constants_of_its_gate(tmp_path):
+    (tmp_path / "like/parity").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "like/parity/constants.safetensors").write_bytes(b"constants")
+    record_start(tmp_path / "like", 0, "parity: all agree", None)
+    assert take_gate(tmp_path / "like", tmp_path / "mine") == "of like: parity: all agree"
+    assert (tmp_path / "mine/parity/constants.safetensors").read_bytes() == b"constants"
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other", "alike"),
+    [
+        ("train.learning_rate", 1e-3, 2e-3, True),
+        ("train.epochs", 2, 4, True),
+        ("train.max_steps", 20, 40, True),
+        ("model.config.hidden_dropout_prob", 0.1, 0.2, True),
+        ("model.config.hidden_dropout_prob", 0.0, 0.2, False),
+        ("train.warmup_ratio", 0.0, 0.1, False),
+        ("train.max_grad_norm", None, 1.0, False),
+        ("train.batch_size", 4, 8, False),
+        ("train.lr_scheduler", "linear", "cosine", False),
+        ("model.config.layer_norm_eps", 1e-12, 1e-6, False),
+        ("model.config.hidden_size", 32, 64, False),
+    ],
+)
+def test_rates_and_lengths_are_of_one_shape(key, one, other, alike):
+    assert (shape_of({key: one}) == shape_of({key: other})) is alike
+
+
+# -- what is tried --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "logarithmic"),
+    [
+        ("train.learning_rate=1e-4..1e-2", (1e-4, 1e-2), True),
+        ("train.learning_rate=1e-3..5e-3", (1e-3, 5e-3), False),
+        ("model.config.hidden_dropout_prob=0..0.3", (0.0, 0.3), False),
+        ("train.batch_size=2..64", (2, 64), True),
+        ("train.epochs=2,4,8", (2, 4, 8), None),
+        ("model.config.attn_layers=[local, lsh],[lsh]", (["local", "lsh"], ["lsh"]), None),
+        ("train.max_grad_norm=null,1.0", (None, 1.0), None),
+    ],
+)
+def test_a_range_or_a_list_is_read(text, values, logarithmic):
+    over = Over.parse(text)
+    assert over.values == values and getattr(over.distribution, "log", None) is logarithmic
+    assert all(over.setting(over.drawn(value)) == value for value in values)
+
+
+def test_by_default_rate_length_and_dropout_are_tried_around_the_recipes(recipe_file):  # noqa: F811
+    recipe = load_recipe(recipe_file, [])
+    dropout = [f"model.config.{name}_prob=0..0.3" for name in ("hidden_dropout", "local_attention_probs_dropout")]
+    assert usual(recipe) == ["train.learning_rate=0.0008..0.02", "train.max_steps=20,40,80", *dropout]
+    space = parse_space(usual(recipe), recipe_file, ())
+    assert [over.drawn(value_of(recipe, over.key)) for over in space] == [4e-3, "40", 0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("over", "says"),
+    [
+        ("train.learning_rate", "--over train.learning_rate: expected KEY=VALUES, for example "),
+        ("train.epochs=2,2", "name at least two values, each once"),
+        ("train.learning_rate=2..1", "a range goes from a number to a greater one"),
+        ("train.learning_rate=a..b", "a range goes from a number to a greater one"),
+        ("data.max_length=4,8", "trials differ only in keys of model and train"),
+        ("train.save_best=loss,accuracy", "trials differ only in keys of model and train"),
+        ("train.lerning_rate=1..2", "train.lerning_rate: unknown key, did you mean learning_rate?"),
+        ("train.learning_rate=0..1", "train.learning_rate: 0"),
+        ("train.batch_size=1.5,2", "train.batch_size: 1.5: input should be a valid integer"),
+        ("model.config.hiden_dropout=0..1", "unknown key, did you mean hidden_dropout_prob?"),
+        ("model.config.hidden_size=32,33", "model.config"),
+    ],
+)
+def test_what_cannot_be_tried_is_said_in_a_line(over, says, recipe_file, tmp_path, command_line):  # noqa: F811
+    folder = tmp_path / "search"
+    status, _, err = command_line("search", recipe_file, f"train.output_dir={folder}", "--over", over)
+    assert status == 2 and err.count("\n") == 1 and says in err and not folder.exists()
+
+
+def test_a_folder_of_something_else_is_refused(found, recipe_file, tmp_path):  # noqa: F811
+    with pytest.raises(UserError, match=r"holds another search \(--over .* there, train\.max_steps=5,15 here"):
+        run(recipe_file, found[0], 5, "train.max_steps=5,15")
+    with pytest.raises(UserError, match=r"holds another search \(train\.batch_size: 4 there, 5 here"):
+        run(recipe_file, found[0], 5, RATES, DROPOUT, more=("train.batch_size=5",))
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty and holds no search"):
+        run(recipe_file, tmp_path, 1, RATES)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(UserError, match=r"mine\.txt/search: .*; name another folder"):
+        run(recipe_file, tmp_path / "mine.txt/search", 1, RATES)
+
+
+@pytest.mark.slow
+def test_ctrl_c_and_a_kill_end_a_search_that_the_same_command_resumes(recipe_file, tmp_path):  # noqa: F811
+    arguments = [recipe_file, "train.max_steps=20", "train.baseline=false", "--over", RATES, "--trials", "3"]
+    command = [sys.executable, "-m", "toolkit", "search", *map(str, arguments), "--skip-parity", "killed"]
+
+    def begun(folder: Path) -> subprocess.Popen:
+        return subprocess.Popen(
+            [*command, f"train.output_dir={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    for number, status in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        search = begun(tmp_path / "killed")
+        while "step " not in search.stdout.readline() and search.poll() is None:
+            pass
+        search.send_signal(number)
+        said, err = search.communicate()
+        assert search.returncode == status
+        if number == signal.SIGINT:
+            assert err == "interrupted\n" and "the same command resumes the search" in said
+    for folder in ("killed", "whole"):
+        search = begun(tmp_path / folder)
+        assert search.communicate() and search.returncode == 0
+    assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")
