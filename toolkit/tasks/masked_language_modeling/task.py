@@ -6,7 +6,7 @@ are read as those of language modelling, without control codes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,15 @@ import numpy as np
 
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.tasks.interface import Description, Labelled, Prepared
+from toolkit.tasks.interface import Description, Prepared
 from toolkit.tasks.language_modeling.task import CORPORA as CORPORA
+from toolkit.tasks.language_modeling.task import calibrate as calibrate
 from toolkit.tasks.language_modeling.task import check as check
 from toolkit.tasks.language_modeling.task import control_codes as control_codes
 from toolkit.tasks.language_modeling.task import exponential
+from toolkit.tasks.language_modeling.task import label_rows as label_rows
 from toolkit.tasks.language_modeling.task import load_splits as load_splits
+from toolkit.tasks.language_modeling.task import prediction_columns as prediction_columns
 from toolkit.tasks.language_modeling.task import texts as texts
 
 if TYPE_CHECKING:
@@ -154,13 +157,3 @@ def predict(run: Run, console: Console) -> None:
         UserError: always; it names the command to use.
     """
     raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder, run.recipe)}")
-
-
-def prediction_columns(run: Run) -> dict[str, type]:
-    """None: it does not label."""
-    return {}
-
-
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-    """Not supported, and never called, as ``ROW_COLUMNS`` is empty."""
-    raise NotImplementedError
