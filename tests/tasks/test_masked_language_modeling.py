@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+import shlex
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ silence_startup()
 runtime.configure("cpu")
 
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece  # noqa: E402
-from toolkit.commands.predict import load_run, predict  # noqa: E402
+from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.commands.recipe_check import check_data  # noqa: E402
 from toolkit.data.batches import collate  # noqa: E402
 from toolkit.finetune.assembly import assemble  # noqa: E402
@@ -151,6 +152,8 @@ def test_the_run_is_judged_with_its_own_masks_and_learns(run):
     assert found["perplexity"] < frequencies["perplexity"] and 0 < frequencies["accuracy"] < 1
     assert results["best"]["metric"] == "perplexity"
     assert "give the id 1" in (folder / "README.md").read_text()
+    measured = evaluate(folder, Console(file=io.StringIO()))
+    assert measured == pytest.approx(found)
     with pytest.raises(UserError, match="is a run of masked language modelling: toolkit finetune"):
         predict(folder, Console(file=io.StringIO()))
 
@@ -228,12 +231,10 @@ def test_a_task_with_labels_starts_from_the_body_with_a_new_head(run, recipe_fil
     assert all((job.weights[name] == body[name]).all() for name in kept)
     if task == "question_answering":
         return
-    said, kind = io.StringIO(), "tokenizer={kind: checkpoint}"
-    made = finetune(
-        load_recipe(tmp_path / "labelled.yaml", [f"train.output_dir={tmp_path / 'run'}", kind]),
-        "a test",
-        Console(file=said, width=200),
-    )
+    said, advised = io.StringIO(), shlex.split(masked.DESCRIPTION.next_command.format(run=folder))[3:]
+    (tmp_path / "labelled.yaml").write_text(yaml.safe_dump({**recipe, "model": RECIPE["model"]}))
+    started = load_recipe(tmp_path / "labelled.yaml", [f"train.output_dir={tmp_path / 'run'}", *advised])
+    made = finetune(started, "a test", Console(file=said, width=200))
     assert "(new: classifier.dense.weight" in said.getvalue()
     best = max(row["accuracy"] for row in read_metrics(made / "metrics.jsonl") if row["split"] == "validation")
     assert best > 0.9
