@@ -334,7 +334,7 @@ def _drafts(
         + _tokenizer(sizes.pieces)
         + section("data", _unlabelled(texts_alone, sizes.length, write))
         + "\n"
-        + training(steps, choose.PRETRAIN_RATE, "perplexity", "perplexity, accuracy or loss")
+        + training(steps, 1e-3 if steps.batch_size < 16 else 2e-3, "perplexity", "perplexity, accuracy or loss")
     )
     draft.seconds += steps.seconds
     assumed.append(
