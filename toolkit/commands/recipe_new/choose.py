@@ -36,7 +36,7 @@ FEW_LABELS, FEW_LABELS_PASSES, MANY_LABELS_PASSES = 20, 3, 10
 LEAST_STEPS = {32: 900, 16: 1200, 8: 1500}
 #: Tokens that a classifier may train on: of 1,600 reviews of 1,024 tokens eight passes gave 0.80, five 0.73.
 LABEL_BUDGET = 12_000_000
-#: Tokens and passes of pretraining. In four passes over film reviews the perplexity fell from 1057, that of frequencies,
+#: Tokens and passes of pretraining. In four passes over film reviews the perplexity fell from 1057, of frequencies,
 #: to 224; in six over intents, from 318 to 30. What starts from it wants the passes and rate of new weights: with 7e-4,
 #: or six passes for three, 8,500 short reviews were told apart no better (2026-11-26).
 PRETRAIN_BUDGET, PRETRAIN_PASSES = 8_000_000, 20
