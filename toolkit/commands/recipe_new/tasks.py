@@ -338,7 +338,8 @@ def _drafts(
     )
     draft.seconds += steps.seconds
     assumed.append(
-        f"pretrains on {_megabytes(texts_alone.size)} of text, about {blocks:,} blocks of {sizes.length} tokens"
+        f"pretrains on {_megabytes(texts_alone.size)} of text, about {blocks:,} blocks of {sizes.length} tokens; so "
+        "small a model may gain nothing by it: compare it with one from new weights"
     )
     return draft
 
