@@ -69,6 +69,12 @@ BASES: dict[str, dict[str, Any]] = {
         "data": {"dataset": "text", "files": {"train": "tales.txt"}, "validation_fraction": 0.2, "max_length": 32},
         "train": TRAIN,
     },
+    "masked language modelling": {
+        "task": "masked_language_modeling",
+        "model": {"config": REFORMER},
+        "data": {"dataset": "csv", "files": {"train": "train.csv"}, "validation_fraction": 0.2, "max_length": 32},
+        "train": TRAIN,
+    },
 }  # fmt: skip
 
 

@@ -592,6 +592,13 @@ def copy_recipe(name: str, target: Path | None) -> None:
     type=click.Choice(["drop", "keep"]),
     help="Leave out rows without a label, or keep a word such as nan as one. Default: refuse them.",
 )
+@click.option(
+    "--pretrain",
+    metavar="TEXTS",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Texts without labels: files or folders of plain text, or a table. A second recipe pretrains on them.",
+)
 @_layout_options("DATA", "what fits")
 @click.option("--header/--no-header", default=None, help="Whether the first row is a header. Default: by its look.")
 def new_recipe(data: Path, **options: Any) -> None:
@@ -605,7 +612,10 @@ def new_recipe(data: Path, **options: Any) -> None:
     made = new(data, **options)
     for line in made.assumed:
         click.echo(visible(f"  {line}"))
-    click.echo(visible(f"wrote {made.path}; next: toolkit finetune {shlex.quote(str(made.path))}"))
+    *before, path = (shlex.quote(str(path)) for path in made.paths)
+    for first in before:
+        click.echo(visible(f"wrote {first}; first: toolkit finetune {first}"))
+    click.echo(visible(f"wrote {made.paths[-1]}; next: toolkit finetune {path}"))
 
 
 @recipe.command("check", epilog=OVERRIDES_HELP)

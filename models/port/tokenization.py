@@ -36,6 +36,7 @@ class Tokenizer(ABC):
         vocab_size: how many ids the model's embedding must hold.
         pad_token_id: the padding id. It is masked, so that it may also be a real token's id.
         unk_token_id: the id of unknown tokens; None if the vocabulary covers everything.
+        mask_token_id: an id that no text has, to mask tokens with; None if there is none.
         in_transformers: what a model card says of its use there, with ``{cut}`` and ``{length}`` to be filled in.
         is_slow: whether transformers has to be asked for its slow tokenizer.
         has_separator: whether it has a separator token there.
@@ -44,6 +45,7 @@ class Tokenizer(ABC):
     vocab_size: int
     pad_token_id = 0
     unk_token_id: int | None = None
+    mask_token_id: int | None = None
     in_transformers = ""
     is_slow = False
     has_separator = False
@@ -124,6 +126,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ids."""
+
+    def begins_word(self) -> np.ndarray:
+        """Whether each id begins a word: bool [vocab_size]."""
+        raise NotImplementedError
 
     def readable(self, ids: Sequence[int]) -> str:
         """Decode ids for a human reader, without blanks or marks that only the vocabulary needs."""

@@ -448,11 +448,27 @@ class ReformerForMaskedLM(_ReformerLM):
 
     head = "masked_lm"
     architecture = "ReformerForMaskedLM"
+    #: Whether, in training, only positions with a label are scored: most have none, and scores cost the most.
+    leaves_out_unread = True
 
     def __init__(self, config: ReformerConfig) -> None:
         if config.is_decoder:
             raise schema.ConfigError("is_decoder", "a masked language model attends both ways; set false")
         super().__init__(config)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> outputs.MaskedLMOutput:
+        """As that of every language model; in training with labels, without ``logits``."""
+        if labels is None or not (self.training and self.leaves_out_unread):
+            return super().forward(input_ids, attention_mask, labels)
+        read = paddle.nonzero(labels.flatten() != losses.IGNORED_LABEL).flatten()
+        if not len(read):  # their mean loss is NaN
+            return super().forward(input_ids, attention_mask, labels)
+        hidden_states = self.reformer(input_ids, attention_mask).last_hidden_state
+        read_states = paddle.gather(hidden_states.reshape([-1, hidden_states.shape[-1]]), read)
+        logits = self.lm_head.decoder(read_states)  # (labels, vocabulary)
+        return outputs.MaskedLMOutput(loss=losses.cross_entropy(logits, paddle.gather(labels.flatten(), read)))
 
 
 class ReformerModelWithLMHead(_ReformerLM):

@@ -43,11 +43,16 @@ class ByteTokenizer(Tokenizer):
     """
 
     vocab_size = 258
+    mask_token_id = 1
     has_separator = True
     in_transformers = """\
 The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, {cut}padded with 0 on the right to {length}
 tokens, `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
 """
+
+    def begins_word(self) -> np.ndarray:
+        """A word begins with the blank before it, as SentencePiece's do."""
+        return np.array([chr(max(0, index - 2)).isspace() and index < 130 for index in range(self.vocab_size)])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[byte + 2 for byte in text.encode("utf-8", "surrogatepass")] for text in texts]
@@ -118,8 +123,14 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         longest_first = sorted(self._special, key=len, reverse=True)
         self._blanks: dict[str, bool] = {}
         pieces = self._pieces.id_to_piece(list(range(self.vocab_size)))
+        spare = (i for i, piece in enumerate(pieces) if self._pieces.is_control(i) and piece not in self._special)
+        self.mask_token_id = next(spare, None)  # <s>: the text "<s>" is spelt by other pieces
         self._pieces_end_at_blanks = not any(re.search(r".[\s\u2581]", piece, re.DOTALL) for piece in pieces)
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def begins_word(self) -> np.ndarray:
+        pieces = self._pieces.id_to_piece(list(range(self.vocab_size)))
+        return np.array([piece.startswith("\u2581") for piece in pieces])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         parts = [[part for part in self._split.split(representable(text)) if part] for text in texts]

@@ -325,3 +325,66 @@ def test_a_new_recipe_trains(run, tmp_path):
     assert run("finetune", "told.yaml", "--skip-parity", "a trial", "train.max_steps=60")[0] == 0
     best = json.loads(Path("runs/told/metrics.json").read_text())
     assert best["validation"]["accuracy"] > 0.9
+
+
+def test_two_recipes_pretrain_on_texts_and_start_from_their_model(run, tmp_path):
+    """Plain text, files and folders of it, or the table itself; both recipes check out, the second once there is a
+    model."""
+    table(tmp_path / "few.csv", {"text": texts(40), "label": labels(40, 2)})
+    (tmp_path / "more").mkdir()
+    for number in range(10):
+        (tmp_path / "more" / f"{number}.txt").write_text("\n\n".join(texts(300 * number + 300)[-300:]))
+    (tmp_path / "other.txt").write_text("\n\n".join(texts(300, words=6)))
+    status, out, err = run("recipe", "new", "few.csv", "--pretrain", "more", "--pretrain", "other.txt")
+    assert (status, err) == (0, "")
+    assert "of text, about" in out and out.endswith(
+        "wrote few-pretrain.yaml; first: toolkit finetune few-pretrain.yaml\n"
+        "wrote few.yaml; next: toolkit finetune few.yaml\n"
+    )
+    first, second = load_recipe("few-pretrain.yaml"), load_recipe("few.yaml")
+    assert first.task == "masked_language_modeling" and first.data.sources == {
+        "More": "more/*.txt",
+        "Other": "other.txt",
+    }
+    assert run("recipe", "check", "few-pretrain.yaml")[::2] == (0, "")
+    assert second.model.weights == f"{first.output_dir}/model" and second.tokenizer.kind == "checkpoint"
+    assert first.data.max_length == second.data.max_length
+    assert "if a run is to make it, train that first" in run("recipe", "check", "few.yaml")[2]
+    for path in ("few-pretrain.yaml", "few.yaml"):
+        for line in Path(path).read_text().splitlines():
+            assert not line or line.endswith(":") or "# " in line
+    assert run("recipe", "new", "few.csv", "-o", "own.yaml", "--pretrain", "few.csv")[0] == 0
+    own = load_recipe("own-pretrain.yaml").data
+    assert own.files and (own.files.train, own.text) == ("few.csv", "text")
+
+
+def test_both_recipes_train_one_after_the_other(run, tmp_path):
+    squad(tmp_path / "asked.json")
+    table(tmp_path / "few.csv", {"text": texts(40), "label": labels(40, 2)})
+    (tmp_path / "prose.txt").write_text("\n\n".join(texts(300)))
+    for data in ("few.csv", "asked.json"):
+        name = Path(data).stem
+        assert run("recipe", "new", data, "--pretrain", "prose.txt")[0] == 0
+        short = ("train.epochs=null", "train.max_steps=2", "train.eval_steps=2", "--skip-parity", "a test")
+        assert run("finetune", f"{name}-pretrain.yaml", *short)[0] == 0
+        status, out, _ = run("finetune", f"{name}.yaml", *short)
+        assert status == 0 and "(new: " in out and "embeddings" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["few.csv", "--pretrain", "nothing.txt"], "nothing.txt: no such file or folder"),
+        (["few.csv", "--pretrain", "few.csv", "--pretrain", "a.txt"], "few.csv: is a table; --pretrain takes text"),
+        (["few.csv", "--pretrain", "asked.json"], "asked.json: holds questions; --pretrain takes"),
+        (["a.txt", "--pretrain", "a.txt"], "a.txt: --pretrain is for a recipe with labels"),
+        (["few.csv", "--pretrain", "blank.txt"], "blank.txt"),
+    ],
+)
+def test_texts_that_cannot_be_pretrained_on_are_refused_and_nothing_is_written(run, tmp_path, arguments, said):
+    table(tmp_path / "few.csv", {"text": texts(40), "label": labels(40, 2)})
+    squad(tmp_path / "asked.json")
+    (tmp_path / "a.txt").write_text("\n\n".join(texts(300)))
+    (tmp_path / "blank.txt").write_text(" \n")
+    status, _, err = run("recipe", "new", *arguments)
+    assert status == 2 and said in err and not list(tmp_path.glob("*.yaml"))

@@ -219,7 +219,7 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "port-watched": (
         lambda: said_of(ours=CandidateDtype(hooks_change_nothing=False)),
-        "float64: watching the port changes what it computes",
+        "float64: the step as training makes it, unwatched, differs in its last bits; it was judged, too",
     ),
     "bucket-flips": (
         lambda: flipped(1e-4),

@@ -34,7 +34,7 @@ EXACT = {
     "reformer": {"hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0, "hash_seed": 7},
     "ctrl": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
-TASKS = ("classification", "question answering", "language modelling")
+TASKS = ("classification", "question answering", "language modelling", "masked language modelling")
 #: Of losses, relative, and of weights: a bias before a softmax has no gradient but rounding, of which AdamW makes
 #: steps of 1e-12.
 TOLERANCES = {"float64": (1e-12, 1e-10), "float32": (1e-4, 1e-3)}
@@ -99,7 +99,7 @@ def job_of(recipe: Path, size: int, name: str, dtype: str, accumulated: int = 1)
 
 
 def test_two_processes_train_as_one_does(tmp_path):
-    """In float64 to the last digits, for all three tasks."""
+    """In float64 to the last digits, for every task."""
     recipes = exact_recipes(tmp_path)
     run_ranks(2, [job_of(path, 2, task, "float64") for task, path in recipes.items()], tmp_path)
     for task, path in recipes.items():
@@ -109,7 +109,7 @@ def test_two_processes_train_as_one_does(tmp_path):
 
 @pytest.mark.slow
 def test_four_processes_and_accumulation_train_as_one_does(tmp_path):
-    """All three tasks; of an epoch's last batch, which holds 2 texts, two processes of the classifier have no part."""
+    """Every task; of an epoch's last batch, which holds 2 texts, two processes of the classifier have no part."""
     recipes = exact_recipes(tmp_path)
     several = {
         4: [job_of(path, 4, f"{task}, four", "float64") for task, path in recipes.items()],

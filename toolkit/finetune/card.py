@@ -75,6 +75,7 @@ generate = pipeline("text-generation", {model}{slow})
 generate(prompt, do_sample=False{most})  # {prompt}
 ```
 """,
+    "fill-mask": "In place of a masked token give the id {mask}, which no text has: the tokenizer has no mask token.\n",
 }
 
 
@@ -270,6 +271,7 @@ def _loading(run: Run) -> list[str]:
         "cut": "" if data.max_length == run.length else f"cut to {data.max_length} tokens, ",
         "length": run.length,
         "kept": data.max_length,
+        "mask": run.tokenizer.mask_token_id,
         "stride": data.stride,
         "longest": data.max_answer_length,
         # There may be half a million positions, all of which would be filled.

@@ -284,7 +284,8 @@ def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
         return _checkpoint_keys(recipe)
     if weights.startswith((".", "/", "~")) or weights.count("/") != 1:
         apart = "; write its revision into model.revision" if "@" in weights else ""
-        raise recipe.error("model.weights", f"{weights} is neither a folder nor a hub repository (owner/name){apart}")
+        run = "; if a run is to make it, train that first" if weights.endswith("/model") else apart
+        raise recipe.error("model.weights", f"{weights} is neither a folder nor a hub repository (owner/name){run}")
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -69,6 +69,13 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.test_fraction": None,
         "train.save_best": "perplexity",
     },
+    "masked_language_modeling": {
+        "data.sources": None,
+        "data.test_fraction": None,
+        "data.mask_fraction": 0.15,
+        "data.whole_words": False,
+        "train.save_best": "perplexity",
+    },
 }
 
 #: By ``data.problem_type``, what ``train.save_best`` may name; the first is its default.
@@ -285,6 +292,7 @@ class Data(Section):
     no_answer_threshold: float | None = None
     misplaced_answers: Literal["refuse", "drop", "find"] | None = None
     whole_words: bool | None = None
+    mask_fraction: Fraction | None = None
     max_length: Positive
     validation_fraction: Fraction | None = None
     test_fraction: Fraction | None = None

@@ -15,9 +15,10 @@ if TYPE_CHECKING:  # mypy checks here that each module has the protocol's member
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.classification import task as classification
     from toolkit.tasks.language_modeling import task as language_modeling
+    from toolkit.tasks.masked_language_modeling import task as masked_language_modeling
     from toolkit.tasks.question_answering import task as question_answering
 
-    TASKS: tuple[Task, ...] = (classification, language_modeling, question_answering)
+    TASKS: tuple[Task, ...] = (classification, language_modeling, masked_language_modeling, question_answering)
 
 
 def task_of(recipe: Recipe) -> Task:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ARGUMENTS = ("max_steps", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps")
 #: Keys of ``train`` that :meth:`.trainer.Finetuner.training_step` reads.
 SETTINGS = ("batch_size", "precision")
-#: Attributes of layers that training does not read: what evaluation leaves out, and a note of Paddle's.
+#: Attributes that are not described: whether a model leaves out what its head does not read, which the gate compares
+#: by results, and a note of Paddle's.
 UNREAD = ("leaves_out_unread", "_is_initialized")
 PLAIN = (bool, int, float, str, type(None))
 

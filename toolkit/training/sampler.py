@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import paddle
@@ -26,11 +26,21 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
         seed: of the run.
         replicas: data-parallel processes. Each takes every `replicas`-th example of a batch.
         rank: of this process.
+        on_epoch: called with the number of each epoch before its first batch.
     """
 
-    def __init__(self, examples: int, batch_size: int, seed: int, replicas: int = 1, rank: int = 0) -> None:
+    def __init__(
+        self,
+        examples: int,
+        batch_size: int,
+        seed: int,
+        replicas: int = 1,
+        rank: int = 0,
+        on_epoch: Callable[[int], object] | None = None,
+    ) -> None:
         super().__init__(range(examples), batch_size, num_replicas=replicas, rank=rank, shuffle=True)
         self.seed = seed
+        self.on_epoch = on_epoch
         self._start = (0, 0)
 
     def start_at(self, epoch: int, batch: int) -> None:
@@ -49,6 +59,8 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self.order(self.epoch)
+        if self.on_epoch is not None:
+            self.on_epoch(self.epoch)
         first = self._start[1] if self.epoch == self._start[0] else 0
         for batch in range(first, len(self)):
             whole = order[batch * self.batch_size : (batch + 1) * self.batch_size]

@@ -90,7 +90,8 @@ class Finetuner(Trainer):
         task: the recipe's; its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and `LOWER_IS_BETTER` are
             used.
         console: where progress is shown.
-        train_dataset: a map-style data set; None to evaluate only.
+        train_dataset: a map-style data set; None to evaluate only. Its ``set_epoch``, if it has one, is called with the
+            number of each epoch.
         eval_dataset: the validation examples.
         tracker: where metrics go; None to record none.
         begun_with: number of processes at the run's beginning, which sets its batches; None for that of now.
@@ -280,6 +281,7 @@ class Finetuner(Trainer):
                 self.recipe.seed,
                 processes(),
                 rank(),
+                getattr(self.train_dataset, "set_epoch", None),
             )
         return self.sampler
 

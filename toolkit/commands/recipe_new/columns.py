@@ -82,7 +82,7 @@ def choose_columns(
     if len(texts) > 2:
         raise UserError(f"{where}: --text names {len(texts)} columns; name one, or two that are read together")
     sample = rows.select(spread(len(rows)))
-    chosen = list(texts) or _texts(where, sample, labels)
+    chosen = list(texts) or text_columns(where, sample, labels)
     if labels:
         target = _named(where, rows, labels, problem)
     else:
@@ -124,7 +124,12 @@ def spread(count: int) -> list[int]:
     return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 
-def _texts(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> list[str]:
+def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> list[str]:
+    """Find the column of the texts, or two whose texts belong together.
+
+    Raises:
+        UserError: there is none.
+    """
     lengths: dict[str, float] = {}
     for name in sample.column_names:
         values = sample.select_columns([name])[:][name]

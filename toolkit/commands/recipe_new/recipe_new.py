@@ -14,7 +14,8 @@ from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
 from toolkit.commands.recipe_new.columns import question_columns
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
-from toolkit.commands.recipe_new.tasks import Draft, Wanted
+from toolkit.commands.recipe_new.pretrain import unlabelled
+from toolkit.commands.recipe_new.tasks import Wanted
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import check_model
@@ -39,11 +40,11 @@ QUESTIONS_WANTED = (
 @dataclass(frozen=True)
 class NewRecipe:
     """Attributes:
-    path: the file that was written.
+    paths: the files that were written, in the order in which they are to be run.
     assumed: assumptions, a line each.
     """
 
-    path: Path
+    paths: list[Path]
     assumed: list[str]
 
 
@@ -57,6 +58,7 @@ def new_recipe(
     missing_labels: str | None = None,
     layout: Mapping[str, str | None] | None = None,
     header: bool | None = None,
+    pretrain: Sequence[Path] = (),
 ) -> NewRecipe:
     """Write a recipe for a file or folder of data.
 
@@ -65,6 +67,7 @@ def new_recipe(
         task: by default, what the data looks like.
         text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.Wanted`.
         layout, header: as :func:`.look.look` takes them.
+        pretrain: texts without labels: a second recipe pretrains on them, and the first one starts from its model.
 
     Raises:
         UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
@@ -80,17 +83,27 @@ def new_recipe(
     def write(file: Path) -> str:
         return _written(file, path)
 
+    first = path.with_name(f"{path.stem}-pretrain.yaml")
+    texts_alone = None
+    if pretrain:
+        if task == "language_modeling":
+            raise UserError(f"{data}: --pretrain is for a recipe with labels, and this is a language model; remove it")
+        texts_alone = unlabelled(pretrain, text, f"runs/{new_file(first).stem}/model")
     if task == "classification":
-        draft = tasks.classification(found, str(data), write, wanted)
+        draft = tasks.classification(found, str(data), write, wanted, texts_alone)
     elif task == "question_answering":
-        draft = tasks.question_answering(found, str(data), write)
+        draft = tasks.question_answering(found, str(data), write, texts_alone)
     else:
         draft = tasks.language_modeling(found, str(data), write)
-    recipe = _head(data, path, draft) + draft.body
-    notes = _checked(recipe, data, path.name)
-    write_text(path, recipe)
+    notes = _checked(_head(data, path, draft.assumed) + draft.body, data, path.name)
+    recipes = {path: draft.body}
+    if texts_alone:  # the model that the other starts from is not there yet
+        _checked(draft.pretraining, pretrain[0], first.name)
+        recipes = {first: draft.pretraining, path: draft.pretrained}
+    for one, body in recipes.items():
+        write_text(one, _head(data, one, draft.assumed[-1:] if one == first else draft.assumed) + body)
     about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
-    return NewRecipe(path, [*found.notes, *draft.assumed, *notes, about])
+    return NewRecipe(list(recipes), [*found.notes, *draft.assumed, *notes, about])
 
 
 def _task(found: DataFiles) -> str:
@@ -160,8 +173,8 @@ def _written(file: Path, recipe: Path) -> str:
     return written
 
 
-def _head(data: Path, path: Path, draft: Draft) -> str:
-    said = "".join(f"# {one_line(line)}.\n" for line in draft.assumed)
+def _head(data: Path, path: Path, assumed: Sequence[str]) -> str:
+    said = "".join(f"# {one_line(line)}.\n" for line in assumed)
     command = f"toolkit finetune {shlex.quote(str(path))}"
     return f"# Written by `toolkit recipe new {one_line(str(data))}`. Change what is not so:\n{said}# {command}\n"
 

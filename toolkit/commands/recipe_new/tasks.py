@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from models import families
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import Columns, choose_columns, question_columns, spread
 from toolkit.commands.recipe_new.look import DataFiles
+from toolkit.commands.recipe_new.pretrain import Unlabelled
 from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
@@ -46,11 +47,14 @@ class Draft:
     body: the recipe below its first comment.
     assumed: assumptions, a line each.
     seconds: about how long training takes, on two cores.
+    pretrained: the body that starts from a pretrained model; ``pretraining``: that of the recipe that makes it.
     """
 
     body: str
     assumed: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    pretrained: str = ""
+    pretraining: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ class Wanted:
     missing: str | None = None
 
 
-def classification(found: DataFiles, where: str, write: PathWriter, wanted: Wanted) -> Draft:
+def classification(
+    found: DataFiles, where: str, write: PathWriter, wanted: Wanted, texts_alone: Unlabelled | None = None
+) -> Draft:
     """Draft a small model with new weights that predicts labels or a number.
 
     Raises:
@@ -83,7 +89,7 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
         dropped = dropped or "drop"  # other splits may lack some
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
-    tokens = choose.tokens_of(texts, len(rows), _trainer(name))
+    tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
     length = choose.length_for(tokens.lengths)
     cut = float(np.mean(tokens.lengths > length))
     one_each = target.problem == "single_label"
@@ -99,14 +105,9 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
     ]
     best, *others = PROBLEM_METRICS[target.problem]
     rate = 1e-3 if steps.batch_size < 16 else 1.5e-3
-    body = (
-        _head("classification", PREDICTED[target.problem])
-        + _model(name, "sequence_classification", length, len(rows))
-        + _tokenizer(tokens.pieces)
-        + section("data", data)
-        + "\n"
-        + training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
-    )
+    task = _head("classification", PREDICTED[target.problem])
+    train = training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
+    model = _Sizes(name, "sequence_classification", length, len(rows), tokens.pieces)
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.script_of(texts)
     assumed = [
@@ -118,7 +119,7 @@ def classification(found: DataFiles, where: str, write: PathWriter, wanted: Want
         _lengths(tokens, length, cut),
         *_validation(found, share),
     ]
-    return Draft(body, assumed, steps.seconds)
+    return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
 
 
 def _flat(rows: Dataset) -> Dataset:
@@ -174,7 +175,7 @@ def _columns(columns: Columns, target: Target, dropped: list[str] | str | None) 
     return lines
 
 
-def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft:
+def question_answering(found: DataFiles, where: str, write: PathWriter, texts_alone: Unlabelled | None = None) -> Draft:
     """Draft a small model with new weights that finds answers in texts.
 
     Raises:
@@ -191,7 +192,7 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
     chosen = [pairs[place] for place in spread(len(pairs))]
     name = _drafted("question_answering")
     texts = [f"{question} {context}" for question, context in chosen]
-    tokens = choose.tokens_of(texts, len(pairs), _trainer(name))
+    tokens = choose.tokens_of(texts, len(pairs), _trainer(name), texts_alone.corpus if texts_alone else None)
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
@@ -211,14 +212,9 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
         ),
         *_share(share),
     ]
-    body = (
-        _head("question_answering", "the span of a text that answers a question")
-        + _model(name, "question_answering", length, len(pairs))
-        + _tokenizer(tokens.pieces)
-        + section("data", data)
-        + "\n"
-        + training(steps, 2e-3, "f1", "f1, exact_match or loss")
-    )
+    task = _head("question_answering", "the span of a text that answers a question")
+    train = training(steps, 2e-3, "f1", "f1, exact_match or loss")
+    model = _Sizes(name, "question_answering", length, len(pairs), tokens.pieces)
     others = [name for name in found.rows.column_names if name not in (named or {}).values()] if found.rows else []
     others = [name for name in others if name not in ("id", *OTHER_KEYS)]
     columns = f"; columns {', '.join((named or {}).values())}" if named else ""
@@ -232,7 +228,7 @@ def question_answering(found: DataFiles, where: str, write: PathWriter) -> Draft
         *([f"{blank:,} questions have no answer"] if blank else []),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
     ]
-    return Draft(body, assumed, steps.seconds)
+    return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
 
 
 def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
@@ -240,7 +236,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
     size = sum(sizes.values())
     encoding = found.encoding or "utf-8"
-    texts = [text for files in found.files.values() for text in _beginnings(files, encoding)]
+    texts = [text for files in found.files.values() for text in choose.beginnings(files, encoding)]
     steps = choose.steps_for(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, most_epochs=12)
     sources: list[Line] = [
         (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_megabytes(sizes[code])}")
@@ -262,7 +258,7 @@ def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     ]
     body = (
         _head("language_modeling", "the next token, after a control code that says where the text is from")
-        + _model(name, "causal_lm", 128, 0)
+        + _model(_Sizes(name, "causal_lm", 128, 0, None))
         + section("tokenizer", pieces)
         + "\n"
         + section("data", data)
@@ -295,12 +291,88 @@ def _trainer(name: str, kind: str = "sentencepiece") -> Callable[..., Any]:
     return families.part(name, "tokenizer").TRAINED[kind]
 
 
-def _model(name: str, head: str, length: int, rows: int) -> str:
-    config = families.part(name, "draft").lines(head, length, rows)
+@dataclass(frozen=True)
+class _Sizes:
+    """What decides a model's sizes: its family and head, the length and number of its texts, the pieces of words."""
+
+    family: str
+    head: str
+    length: int
+    rows: int
+    pieces: int | None
+
+    def config(self) -> list[Line]:
+        return families.part(self.family, "draft").lines(self.head, self.length, self.rows)
+
+
+def _drafts(
+    task: str,
+    sizes: _Sizes,
+    data: Sequence[Line],
+    train: str,
+    assumed: list[str],
+    seconds: float,
+    texts_alone: Unlabelled | None,
+    write: PathWriter,
+) -> Draft:
+    """Put the sections of a recipe together; with unlabelled texts also those of one that pretrains on them, and of one
+    that starts from its model."""
+    rest = section("data", data) + "\n" + train
+    if texts_alone is None:
+        return Draft(task + _model(sizes) + _tokenizer(sizes.pieces) + rest, assumed, seconds)
+    # Few labelled texts may not give the pieces, and to be checked they need none.
+    draft = Draft(task + _model(sizes) + _tokenizer(None) + rest, assumed, seconds)
+    dropout = [line for line in sizes.config() if line[0].endswith("_prob")]
+    tokenizer = section("tokenizer", [("kind", "checkpoint", "that of model.weights")])
+    draft.pretrained = task + _model(sizes, texts_alone.weights, dropout) + tokenizer + "\n" + rest
+    blocks = _blocks(texts_alone, sizes)
+    steps = choose.steps_for(blocks, sizes.length, choose.PRETRAIN_BUDGET, choose.PRETRAIN_PASSES)
+    model = replace(sizes, rows=max(blocks, choose.MANY_ROWS))
+    draft.pretraining = (
+        _head("masked_language_modeling", "tokens that are masked, from those on both sides; no labels are needed")
+        + _model(model)
+        + _tokenizer(sizes.pieces)
+        + section("data", _unlabelled(texts_alone, sizes.length, write))
+        + "\n"
+        + training(steps, 1e-3 if steps.batch_size < 16 else 2e-3, "perplexity", "perplexity, accuracy or loss")
+    )
+    draft.seconds += steps.seconds
+    assumed.append(
+        f"pretrains on {_megabytes(texts_alone.size)} of text, about {blocks:,} blocks of {sizes.length} tokens; so "
+        "small a model may gain nothing by it: compare it with one from new weights"
+    )
+    return draft
+
+
+def _blocks(found: Unlabelled, sizes: _Sizes) -> int:
+    """About how many blocks the texts give: a piece of a word has some four bytes."""
+    tokens = found.size / (4 if sizes.pieces else 1)
+    return max(found.documents, round(tokens / sizes.length))
+
+
+def _unlabelled(found: Unlabelled, length: int, write: PathWriter) -> list[Line]:
+    """The data section of a pretraining recipe."""
+    files = found.found
+    share = None if files.has("validation") else choose.held_out([found.documents])
+    named = _files(files, write) if found.column else [*found.source(write), *_encoding(files)]
+    return [
+        *named,
+        *([("text", found.column, "the column of the texts; no other is used")] if found.column else []),
+        ("max_length", length, "tokens of a block, as in the recipe with labels"),
+        ("mask_fraction", 0.15, "share of the tokens that are to be predicted"),
+        ("whole_words", False, "whether whole words are masked"),
+        *_share(share),
+    ]
+
+
+def _model(sizes: _Sizes, weights: str | None = None, changed: Sequence[Line] = ()) -> str:
+    """Format the model section: new weights, or those of a pretrained model, some of whose keys are changed."""
+    name = sizes.family
+    origin = "new weights; or a Hugging Face folder or hub id to start from"
     lines: list[Line] = [
         ("name", name, f"the port in models/{name}"),
-        ("weights", None, "new weights; or a Hugging Face folder or hub id to start from"),
-        ("config", config, ""),
+        ("weights", weights, "the pretrained model; the head is new" if weights else origin),
+        ("config", list(changed) if weights else sizes.config(), ""),
     ]
     keys_of = families.family(name).in_transformers
     comment = f"    # keys of transformers.{keys_of}; other keys follow from the length, or have their defaults\n"
@@ -367,16 +439,6 @@ def _share(share: float | None, how: str = "") -> list[Line]:
 def _sample(rows: Any, column: str) -> list[str]:
     values = rows.select(spread(len(rows))).select_columns([column])[:][column]
     return [str(value or "") for value in values]
-
-
-def _beginnings(files: Sequence[Path], encoding: str) -> Iterator[str]:
-    """Read files until there is enough text to try pieces on."""
-    left = choose.TRIED_ON
-    for path in files:
-        if left > 0:
-            content = path.read_bytes()[:left]
-            left -= len(content)
-            yield content.decode(encoding, "ignore")
 
 
 def _cut(share: float) -> str:

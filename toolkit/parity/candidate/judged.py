@@ -26,6 +26,7 @@ def of_run(job: Job, folder: Path) -> Judged | None:
     fields = described(make_finetuner(step.model, job, examples_of(labels), folder / "candidate", mixed))
     examples = min(job.own_examples, job.training.batch_size)
     batch = {name: value[:examples] for name, value in step.batch.items()}
+    step.model.leaves_out_unread = True  # as in a run
     runtime.seed_everything(job.seed)
     with precision.lowered(step.lowered):
         loss = step.compute(batch).loss

@@ -54,7 +54,7 @@ class PortedStep(Step):
 
     #: The backward besides :data:`PLAIN`, if there is one: it computes layers again.
     again = PLAIN
-    #: Heads of which the port leaves out in its last layer what they do not read.
+    #: Heads of which the port leaves out what they do not read (``leaves_out_unread`` of its class).
     narrowed_heads: tuple[str, ...] = ()
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
@@ -116,6 +116,14 @@ class PortedStep(Step):
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
+
+    def run(self, measure: Measure, watched: bool = True) -> None:
+        """As :meth:`.step.Step.run`; if unwatched, with what training leaves out left out."""
+        if self.is_narrowed:
+            self.model.leaves_out_unread = not watched
+        super().run(measure, watched)
+        if self.is_narrowed:
+            self.model.leaves_out_unread = False
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:

@@ -9,7 +9,7 @@ from toolkit.parity.job.pair import Pair
 from toolkit.parity.measure.updates import rows_of_update
 
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
-SCHEMA = 5
+SCHEMA = 6
 
 
 #: By head.
@@ -17,7 +17,7 @@ TASKS = {
     "sequence_classification": "classification",
     "question_answering": "question_answering",
     "causal_lm": "language_modeling",
-    "masked_lm": "language_modeling",
+    "masked_lm": "masked_language_modeling",
 }
 
 

@@ -29,7 +29,7 @@ TEXTS: Mapping[str, str] = {
     ),
     # of the port
     "constant": "{name}: the port's own is within {units:.2g} units of rounding of the reference's",
-    "port-watched": "{dtype}: watching the port changes what it computes",
+    "port-watched": "{dtype}: the step as training makes it, unwatched, differs in its last bits; it was judged, too",
     "port-leaks": (
         "the port computes in float32 at {places} although its model is float64; it was made to stay in float64"
     ),

@@ -73,7 +73,7 @@ class Step:
         narrowings: where R64 still computed in less than float64.
         saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
         reads_without_padding: whether the port's run evaluates texts without the padding that changes nothing.
-        is_narrowed: whether the port, in evaluation, leaves out in its last layer what the head does not read.
+        is_narrowed: whether the port may leave out what the head does not read (``narrowed_heads``).
         saturated: number of rows of the last run with every attention score masked, if that had to be mended.
     """
 
@@ -85,7 +85,7 @@ class Step:
     forward_only = False
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
-    #: Heads of which the port leaves out in its last layer what they do not read.
+    #: Heads of which the port leaves out what they do not read.
     narrowed_heads: ClassVar[tuple[str, ...]] = ()
 
     def __init__(

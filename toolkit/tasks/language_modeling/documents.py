@@ -5,7 +5,7 @@ is lost, except white space that the tokenizer drops, and none is predicted twic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,12 +168,15 @@ class Blocks:
 
 
 def unigram_perplexity(train: Blocks, other: Blocks, vocab_size: int) -> float:
-    """Return the perplexity on `other` of the token frequencies in `train` with add-one smoothing: that of the best
-    model without context."""
-    counts = np.ones(vocab_size)
-    np.add.at(counts, np.concatenate([train.stream(code) for code in train.codes]), 1)
-    surprise = -np.log(counts / counts.sum())
+    """Return the perplexity on `other` of the token frequencies in `train`: that of the best model without context."""
+    surprise = -log_frequencies(np.concatenate([train.stream(code) for code in train.codes]), vocab_size)
     return float(np.exp(np.mean(surprise[np.concatenate([other.predicted(code) for code in other.codes])])))
+
+
+def log_frequencies(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Return the log of each token's frequency, with add-one smoothing."""
+    counts = np.bincount(tokens, minlength=vocab_size) + 1.0
+    return np.log(counts / counts.sum())
 
 
 def streams(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[int]]:
@@ -183,9 +186,14 @@ def streams(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[i
         rows: a split with the columns ``text`` and ``control``.
     """
     found: dict[str, list[int]] = {code: [] for code in codes}
+    for code, ids in tokenized(rows, tokenizer):
+        found[code] += ids
+    return found
+
+
+def tokenized(rows: Any, tokenizer: Any) -> Iterator[tuple[str, list[int]]]:
+    """Yield the control code or group of each document, and its tokens."""
     with tqdm(total=len(rows), desc="tokenizing documents", unit=" texts", delay=2, leave=False) as bar:
         for batch in rows.iter(32):
-            for code, ids in zip(batch["control"], tokenizer.encode_batch(batch["text"]), strict=True):
-                found[code] += ids
+            yield from zip(batch["control"], tokenizer.encode_batch(batch["text"]), strict=True)
             bar.update(len(batch["text"]))
-    return found

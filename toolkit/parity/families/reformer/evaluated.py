@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-#: Heads of which the port leaves out in its last layer what they do not read.
-NARROWED_HEADS = ("sequence_classification",)
+#: Heads of which the port leaves something out: in evaluation what they do not read of the last layer, or in training
+#: the scores of positions without a label.
+NARROWED_HEADS = ("sequence_classification", "masked_lm")
 
 
 def unit(config: Mapping[str, Any]) -> int:

@@ -1,0 +1,300 @@
+"""Pretraining on masked tokens, from the recipe to a classifier that starts from its model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+import shlex
+
+import numpy as np
+import pytest
+import sentencepiece
+import yaml
+from gates import copied_source, toolkit_in
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from toolkit.errors import UserError
+from toolkit.machine import runtime
+from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.predictions import read_predictions
+from toolkit.run_folder.tracking import read_metrics
+from toolkit.terminal.quiet import silence_startup
+
+silence_startup()
+runtime.configure("cpu")
+
+from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece  # noqa: E402
+from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
+from toolkit.commands.recipe_check import check_data  # noqa: E402
+from toolkit.data.batches import collate  # noqa: E402
+from toolkit.finetune.assembly import assemble  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
+from toolkit.finetune.model_config import check_model  # noqa: E402
+from toolkit.tasks.masked_language_modeling import task as masked  # noqa: E402
+from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking  # noqa: E402
+
+WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("dull", "awful", "boring", "weak")}
+RECIPE = {
+    "task": "masked_language_modeling",
+    "model": {
+        "config": {
+            "attn_layers": ["local", "lsh"],
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "attention_head_size": 16,
+            "feed_forward_size": 32,
+            "local_attn_chunk_length": 16,
+            "local_num_chunks_after": 1,
+            "lsh_attn_chunk_length": 16,
+            "num_buckets": 4,
+            "axial_pos_embds_dim": [8, 24],
+            "axial_norm_std": 0.02,
+            "initializer_range": 0.15,
+        }
+    },
+    "tokenizer": {"kind": "sentencepiece", "vocab_size": 70},
+    "data": {
+        "dataset": "csv", "files": {"train": "texts.csv"}, "max_length": 32, "validation_fraction": 0.2,
+        "test_fraction": 0.1,
+    },
+    "train": {"max_steps": 30, "batch_size": 8, "gradient_accumulation_steps": 2, "learning_rate": 1e-2,
+              "eval_steps": 10},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory):
+    """Texts whose words are all good or all bad, and a recipe that pretrains on them."""
+    folder, draws = tmp_path_factory.mktemp("mlm"), random.Random(0)
+    with (folder / "texts.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label"])
+        for number in range(120):
+            label = list(WORDS)[number % 2]
+            rows.writerow([" ".join(draws.choices(WORDS[label], k=8)), label])
+    (folder / "mlm.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    return folder / "mlm.yaml"
+
+
+@pytest.fixture(scope="module")
+def run(recipe_file, tmp_path_factory):
+    """A finished run, behind the gate, and what it said."""
+    folder, said = tmp_path_factory.mktemp("runs") / "mlm", io.StringIO()
+    recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return finetune(recipe, None, Console(file=said, width=200)), said.getvalue()
+
+
+def masking(fraction: float = 0.15, begins_word: np.ndarray | None = None) -> Masking:
+    return Masking(1, 1000, fraction, begins_word)
+
+
+def test_tokens_are_chosen_and_masked_as_in_bert():
+    ids = np.arange(100_000) % 900 + 50
+    given, labels = masking().mask(ids, np.random.RandomState(0))
+    chosen = labels != -100
+    assert chosen.sum() == 15_000 and (labels[chosen] == ids[chosen]).all() and (given[~chosen] == ids[~chosen]).all()
+    became_mask, stayed = given[chosen] == 1, given[chosen] == ids[chosen]
+    assert became_mask.mean() == pytest.approx(0.8, abs=0.01) and stayed.mean() == pytest.approx(0.1, abs=0.01)
+    drawn = given[chosen][~became_mask & ~stayed]
+    assert drawn.min() < 10 and drawn.max() > 990 and len(set(drawn)) > 700
+
+
+def test_whole_words_are_chosen():
+    begins = np.zeros(1000, bool)
+    begins[::2] = True
+    ids = np.random.default_rng(0).integers(2, 1000, 400)
+    word = np.cumsum(begins[ids])
+    _, labels = masking(begins_word=begins).mask(ids, np.random.RandomState(0))
+    chosen = labels != -100
+    assert 55 <= chosen.sum() <= 60
+    assert all(len(set(chosen[word == one])) == 1 for one in set(word))
+    one_word = masking(begins_word=np.zeros(1000, bool)).mask(ids, np.random.RandomState(0))[1]
+    assert (one_word != -100).all()
+
+
+def test_a_block_has_new_masks_in_each_epoch_and_the_same_ones_again():
+    documents = [list(range(2, 72)), [5, 6, 7], []]
+    blocks = MaskedBlocks(documents, 32, 40, 0, masking(), (42, 4, 0))
+    assert blocks.lengths.tolist() == [32, 32, 6, 3] and blocks.stream().tolist() == [*documents[0], *documents[1]]
+    first = [blocks[index] for index in range(4)]
+    assert all((row["labels"] != -100).sum() >= 1 for row in first)
+    assert first[3]["attention_mask"].tolist() == [1] * 3 + [0] * 37 and (first[3]["labels"][3:] == -100).all()
+    blocks.set_epoch(1)
+    assert any((blocks[0][key] != first[0][key]).any() for key in first[0])
+    blocks.set_epoch(0)
+    np.testing.assert_equal(blocks[2], first[2])
+    other = MaskedBlocks(documents, 32, 40, 0, masking(), (43, 4, 0))
+    assert (other[0]["labels"] != first[0]["labels"]).any()
+
+
+def test_no_text_has_the_mask_token_and_words_begin_with_their_blank(tmp_path):
+    pieces = train_sentencepiece(["a cat and a dog ran so far"] * 3, 30, tmp_path)
+    assert pieces.mask_token_id == 1 and 1 not in pieces.encode("<s> a cat <mask></s><unk>")
+    assert ByteTokenizer.mask_token_id not in ByteTokenizer().encode("".join(map(chr, range(600))))
+    for tokenizer in (pieces, ByteTokenizer()):
+        begins = tokenizer.begins_word()[tokenizer.encode(" a cat ran")]
+        assert begins.sum() == 3 and len(tokenizer.begins_word()) == tokenizer.vocab_size
+
+
+def test_the_run_is_judged_with_its_own_masks_and_learns(run):
+    folder, said = run
+    assert "PARITY" in said and "tensors of the port agree" in said
+    assert f'toolkit finetune LABELLED.yaml "model={{weights: {folder}/model}}"' in said.replace("\n", "")
+    results = json.loads((folder / "metrics.json").read_text())
+    found, frequencies = results["test"], results["baselines"]["token frequencies"]["test"]
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["perplexity"] < frequencies["perplexity"] and 0 < frequencies["accuracy"] < 1
+    assert results["best"]["metric"] == "perplexity"
+    assert "give the id 1" in (folder / "README.md").read_text()
+    measured = evaluate(folder, Console(file=io.StringIO()))
+    assert measured == pytest.approx(found)
+    with pytest.raises(UserError, match="is a run of masked language modelling: toolkit finetune"):
+        predict(folder, Console(file=io.StringIO()))
+
+
+def test_the_metrics_are_over_the_masked_tokens(run):
+    import paddle
+
+    folder, _ = run
+    loaded = load_run(folder)
+    test = masked.prepare(loaded.recipe, loaded.tokenizer, masked.load_splits(loaded.recipe), loaded.length).test
+    batch = collate([test[index] for index in range(len(test))])
+    with paddle.no_grad():
+        logits = loaded.model(**{name: paddle.to_tensor(value) for name, value in batch.items()}).logits.numpy()
+    chosen = batch["labels"] != -100
+    scores, labels = logits[chosen].astype(np.float64), batch["labels"][chosen]
+    losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
+    found = json.loads((folder / "metrics.json").read_text())["test"]
+    assert found["loss"] == pytest.approx(losses.mean(), rel=0.02)  # LSH draws by batch
+    assert found["accuracy"] == pytest.approx((scores.argmax(1) == labels).mean(), abs=0.05)
+    rows = list(read_predictions(folder / "predictions-test.csv"))
+    assert sum(int(row["masked_tokens"]) for row in rows) == len(labels) and len(rows) == len(test)
+    assert "text" in rows[0] and set(rows[0]["text"].split()) <= {word for words in WORDS.values() for word in words}
+
+
+def test_training_scores_only_the_masked_positions_with_the_same_gradients(run):
+    import paddle
+
+    folder, _ = run
+    loaded = load_run(folder)
+    train = masked.prepare(loaded.recipe, loaded.tokenizer, masked.load_splits(loaded.recipe), loaded.length).train
+    batch = {name: paddle.to_tensor(value) for name, value in collate([train[0], train[1]]).items()}
+    gradients = []
+    loaded.model.train()
+    for leaves_out in (True, False):
+        loaded.model.leaves_out_unread = leaves_out
+        runtime.seed_everything(0)
+        output = loaded.model(**batch)
+        assert (output.logits is None) == leaves_out
+        output.loss.backward()
+        gradients.append({name: p.grad.numpy() for name, p in loaded.model.named_parameters()})
+        loaded.model.clear_gradients()
+    for name, whole in gradients[1].items():
+        np.testing.assert_allclose(gradients[0][name], whole, rtol=1e-4, atol=1e-6, err_msg=name)
+    loaded.model.leaves_out_unread = True
+    none = {**batch, "labels": paddle.full_like(batch["labels"], -100)}
+    assert math.isnan(float(loaded.model(**none).loss))
+
+
+@pytest.mark.parametrize("task", ["classification", "question_answering"])
+def test_a_task_with_labels_starts_from_the_body_with_a_new_head(run, recipe_file, tmp_path, task):
+    folder, _ = run
+    rows = [{"id": str(n), "question": "Which?", "context": "fine great dull",
+             "answers": {"text": ["dull"], "answer_start": [11]}} for n in range(20)]  # fmt: skip
+    (tmp_path / "squad.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {
+        "classification": {"dataset": "csv", "files": {"train": str(recipe_file.with_name("texts.csv"))}},
+        "question_answering": {"dataset": "json", "files": {"train": "squad.json", "validation": "squad.json"},
+                               "stride": 4},
+    }[task]  # fmt: skip
+    share = {"validation_fraction": 0.3} if task == "classification" else {}
+    recipe = {
+        "task": task,
+        "model": {"weights": str(folder / "model")},
+        "tokenizer": {"kind": "sentencepiece", "path": str(folder / "model" / "spiece.model")},
+        "data": {**data, **share, "max_length": 32},
+        "train": {"max_steps": 10, "batch_size": 8, "learning_rate": 5e-3, "baseline": False},
+    }
+    (tmp_path / "labelled.yaml").write_text(yaml.safe_dump(recipe))
+    job = assemble(load_recipe(tmp_path / "labelled.yaml"))
+    body = load_file(folder / "model" / "model.safetensors")
+    head = {"classification": "classifier.", "question_answering": "qa_outputs."}[task]
+    assert job.new_weights and all(name.startswith(head) for name in job.new_weights)
+    kept = job.weights.keys() - job.new_weights
+    assert kept == {name for name in body if not name.startswith("lm_head.")}
+    assert all((job.weights[name] == body[name]).all() for name in kept)
+    if task == "question_answering":
+        return
+    said, advised = io.StringIO(), shlex.split(masked.DESCRIPTION.next_command.format(run=folder))[3:]
+    (tmp_path / "labelled.yaml").write_text(yaml.safe_dump({**recipe, "model": RECIPE["model"]}))
+    started = load_recipe(tmp_path / "labelled.yaml", [f"train.output_dir={tmp_path / 'run'}", *advised])
+    made = finetune(started, "a test", Console(file=said, width=200))
+    assert "(new: classifier.dense.weight" in said.getvalue()
+    best = max(row["accuracy"] for row in read_metrics(made / "metrics.jsonl") if row["split"] == "validation")
+    assert best > 0.9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["model.config.is_decoder=true", "model.config.local_num_chunks_after=0"],
+            "is_decoder: masked_language_modeling needs each position to see the whole text; set false",
+        ),
+        (["data.mask_fraction=1.5"], "data.mask_fraction"),
+        (["data.label=label"], "data.label: is for task classification"),
+        (["data.text=body"], "data.text: no column body in the train split; it has text, label"),
+        (["train.save_best=f1"], "train.save_best: 'f1' is not one of perplexity, accuracy, loss"),
+        (["model={name: ctrl}", "tokenizer={vocab_size: 50}"], "model.name: ctrl cannot do masked_language_modeling"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_at_its_line(recipe_file, overrides, said):
+    with pytest.raises(UserError, match=r"mlm.yaml|command line") as refused:
+        recipe = load_recipe(recipe_file, overrides)
+        check_model(recipe)
+        check_data(recipe)
+    assert said in str(refused.value)
+
+
+def test_a_tokenizer_without_a_spare_piece_is_refused(recipe_file, tmp_path):
+    model = io.BytesIO()
+    lines = ["fine great dull weak awful boring"] * 5
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=40, bos_id=-1, minloglevel=2
+    )
+    (tmp_path / "spiece.model").write_bytes(model.getvalue())
+    assert ReformerTokenizer(model.getvalue()).mask_token_id is None
+    given = load_recipe(recipe_file, [f"tokenizer={{kind: sentencepiece, path: {tmp_path}/spiece.model}}"])
+    with pytest.raises(UserError, match=r"tokenizer.path: has no piece that no text has, such as <s>"):
+        assemble(given)
+
+
+FAULTS = {
+    "head": (
+        "return in_chunks(self.decoder, self.chunk_size_lm_head, hidden_states)",
+        "return in_chunks(self.decoder, self.chunk_size_lm_head, hidden_states * 1.0001)",
+        "DRIFT lm_head",
+    ),
+    "training": (
+        "logits = self.lm_head.decoder(read_states)",
+        "logits = self.lm_head.decoder(read_states * 1.0001)",
+        "as training computes it: off by",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_head_stops_the_run_and_is_named(recipe_file, tmp_path, fault):
+    """Also one that is in training alone, where only masked positions are scored."""
+    before, after, said = FAULTS[fault]
+    source = copied_source(tmp_path, "models/reformer/modeling.py", (before, after))
+    done = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
+    assert done.returncode == 1, done.stderr
+    assert said in done.stdout and "no training" in done.stderr

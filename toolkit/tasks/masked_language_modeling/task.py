@@ -1,0 +1,159 @@
+"""Masked language modelling: predict tokens that were masked, from those on both sides (Devlin et al. 2019, "BERT").
+
+It makes weights for tasks with labels: ``model.weights`` of such a recipe takes the run's model, with a new head. Texts
+are read as those of language modelling, without control codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit.data.batches import IGNORED_LABEL
+from toolkit.errors import UserError
+from toolkit.tasks.interface import Description, Prepared
+from toolkit.tasks.language_modeling.task import CORPORA as CORPORA
+from toolkit.tasks.language_modeling.task import calibrate as calibrate
+from toolkit.tasks.language_modeling.task import check as check
+from toolkit.tasks.language_modeling.task import control_codes as control_codes
+from toolkit.tasks.language_modeling.task import exponential
+from toolkit.tasks.language_modeling.task import label_rows as label_rows
+from toolkit.tasks.language_modeling.task import load_splits as load_splits
+from toolkit.tasks.language_modeling.task import prediction_columns as prediction_columns
+from toolkit.tasks.language_modeling.task import texts as texts
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    import datasets
+    from rich.console import Console
+
+    from models.port.tokenization import Tokenizer
+    from toolkit.recipe.recipe import Recipe
+    from toolkit.tasks.interface import Run
+    from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks
+
+HEAD = "masked_lm"
+LOWER_IS_BETTER = {"perplexity": True, "accuracy": False, "loss": True}
+PREDICTS_FROM: tuple[str, ...] = ()
+ROW_COLUMNS: tuple[str, ...] = ()
+DESCRIPTION = Description(
+    name="masked language modelling",
+    pipeline_tag="fill-mask",
+    metrics=("perplexity", "accuracy"),
+    auto_class="AutoModelForMaskedLM",
+    examples="blocks",
+    next_command='toolkit finetune LABELLED.yaml "model={{weights: {run}/model}}" "tokenizer={{kind: checkpoint}}"',
+)
+
+
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+    """Cut the documents of :func:`load_splits` into blocks of ``data.max_length`` tokens, padded to ``length``.
+
+    Raises:
+        UserError: the tokenizer has no token to mask with, or a split has no text.
+    """
+    from toolkit.tasks.language_modeling.documents import tokenized
+    from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking
+
+    data = recipe.data
+    if tokenizer.mask_token_id is None:
+        key = "tokenizer.path" if recipe.tokenizer.path else "tokenizer.kind"
+        raise recipe.error(
+            key, "has no piece that no text has, such as <s>, to mask tokens with; train one: vocab_size"
+        )
+    words = tokenizer.begins_word() if data.whole_words else None
+    masking = Masking(tokenizer.mask_token_id, tokenizer.vocab_size, data.mask_fraction or 0.15, words)
+    blocks: dict[str, MaskedBlocks] = {}
+    for number, (split, rows) in enumerate(splits.items()):
+        documents = (ids for _, ids in tokenized(rows, tokenizer))
+        seed, padded = (recipe.seed, 4, number), length or data.max_length
+        blocks[split] = MaskedBlocks(documents, data.max_length, padded, tokenizer.pad_token_id, masking, seed)
+        if not len(blocks[split]):
+            raise recipe.error("data.dataset", f"the {split} split has no text to predict")
+    sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
+    tokens = int(blocks["train"].lengths.sum())
+    summary = (
+        f"{sizes} blocks of {data.max_length} tokens ({tokens:,} to train on, of which {masking.fraction:.0%} masked)"
+    )
+    return Prepared(blocks["train"], blocks["validation"], blocks.get("test"), summary)
+
+
+def num_loss_terms(batch: Mapping[str, Any]) -> int:
+    """The number of chosen tokens."""
+    return int((batch["labels"] != IGNORED_LABEL).sum())
+
+
+def token_counts(dataset: Any) -> None:
+    """Return None: labels are padded, too."""
+
+
+def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
+    """Return each block's sum of losses [B], number of chosen tokens [B] and of those found [B], float64."""
+    import paddle
+
+    from models.operations.ops import cross_entropy
+
+    labels = batch["labels"]
+    chosen = paddle.nonzero(labels != IGNORED_LABEL)  # (tokens, 2): block, place
+    logits, targets = paddle.gather_nd(output.logits, chosen).astype("float32"), paddle.gather_nd(labels, chosen)
+    kept = (cross_entropy(logits, targets), paddle.ones_like(targets), logits.argmax(-1) == targets)
+    empty = paddle.zeros([len(labels)], "float64")
+    return tuple(paddle.scatter(empty, chosen[:, 0], one.astype("float64"), overwrite=False) for one in kept)
+
+
+def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
+    """``loss``, the mean over the chosen tokens, ``perplexity``, its exponential, and ``accuracy``, the share found."""
+    losses, counts, found = (part.sum() for part in outputs)
+    loss = float(losses / counts)
+    return {"loss": loss, "perplexity": exponential(loss), "accuracy": float(found / counts)}
+
+
+def predictions(
+    run: Run, rows: datasets.Dataset, dataset: MaskedBlocks, outputs: tuple[np.ndarray, ...]
+) -> Iterator[dict[str, Any]]:
+    """Yield for each block: its number from 1, the number of chosen tokens, their mean loss, the share found, and the
+    block's text."""
+    for index, (loss, count, found) in enumerate(zip(*outputs, strict=True)):
+        text = run.tokenizer.readable(dataset.tokens[index, : dataset.lengths[index]].tolist())
+        scores = {"loss": float(loss / count), "accuracy": float(found / count)}
+        yield {"block": index + 1, "masked_tokens": int(count), **scores, "text": text}
+
+
+def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """Nothing of its own: the page shows the metrics and curves of every task."""
+    return iter(())
+
+
+def baselines(
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the perplexity and accuracy of token frequencies, which know nothing of a masked token's neighbours."""
+    from toolkit.tasks.language_modeling.documents import log_frequencies
+
+    known = log_frequencies(prepared.train.stream(), tokenizer.vocab_size)
+    chosen = {split: getattr(prepared, split).chosen() for split in prepared.sizes if split != "train"}
+    scores = {
+        split: {
+            "perplexity": exponential(-float(known[tokens].mean())),
+            "accuracy": float((tokens == known.argmax()).mean()),
+        }
+        for split, tokens in chosen.items()
+    }
+    return {"token frequencies": scores}
+
+
+def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+    """Write nothing: what the run is for is its model."""
+
+
+def predict(run: Run, console: Console) -> None:
+    """Not supported: the model is made to be fine-tuned.
+
+    Raises:
+        UserError: always; it names the command to use.
+    """
+    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder, run.recipe)}")
