@@ -189,6 +189,7 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on this machine's CPUs.")
 @click.option("--gpus", metavar="0,1", help="Train with one process on each of these GPUs.")
+@click.option("--verbose", is_flag=True, help="Print the gate's table and notes also if it passes.")
 def finetune(
     recipe: Path,
     overrides: tuple[str, ...],
@@ -197,6 +198,7 @@ def finetune(
     new: bool,
     processes: int | None,
     gpus: str | None,
+    verbose: bool,
 ) -> int:
     """Check the port against the reference, then train as RECIPE says.
 
@@ -226,13 +228,13 @@ def finetune(
         here = [key for key in overrides if not (new and key.startswith("train.output_dir="))]
         folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
         reason = [] if skip_parity is None else ["--skip-parity", skip_parity]
-        arguments = [*reason, "--", str(recipe), *here, *folder]
-        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console())
+        arguments = [*reason, *["--verbose"] * verbose, "--", str(recipe), *here, *folder]
+        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console(), verbose)
 
     with collector.paused():
         from toolkit.finetune.finetune import finetune as run
 
-    run(checked, skip_parity, console())
+    run(checked, skip_parity, console(), verbose)
     return 0
 
 

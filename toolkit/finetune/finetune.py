@@ -55,13 +55,14 @@ if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
 
-def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
+def finetune(recipe: Recipe, skip_parity: str | None, console: Console, verbose: bool = False) -> Path:
     """Run a recipe, or resume its interrupted run.
 
     Args:
         recipe: a checked recipe.
         skip_parity: why the gate is not run, or None to run it.
         console: where to say what happens.
+        verbose: print the table of a gate that passes, too.
 
     Returns:
         The run folder.
@@ -76,10 +77,12 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     if not runtime.is_first_process():
         return _follow(recipe)
     with occupied(recipe) as folder:
-        return _finetune_in(folder, recipe, skip_parity, console)
+        return _finetune_in(folder, recipe, skip_parity, console, verbose)
 
 
-def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int) -> dict[str, Any]:
+def prove(
+    folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int, verbose: bool = False
+) -> dict[str, Any]:
     """Do all that comes before training, for processes that are started after it.
 
     Returns:
@@ -89,7 +92,7 @@ def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Consol
         As :func:`finetune`.
     """
     device = _set_up(recipe, processes)
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes)
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes, verbose)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
     return to_hand_over(recipe, job, folder, device, begun_with, verdict)
 
@@ -110,6 +113,7 @@ def _prepare(
     console: Console,
     told: Mapping[str, Any] | None,
     processes: int,
+    verbose: bool,
 ) -> tuple[Recipe, Assembled, str | None]:
     """Load what the run is made of, and pass the gate.
 
@@ -141,7 +145,7 @@ def _prepare(
         return recipe, job, verdict
     if skip_parity is None:
         console = loud
-    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with)
+    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with, verbose)
 
 
 def _follow(recipe: Recipe) -> Path:
@@ -174,11 +178,11 @@ def _agree(recipe: Recipe, job: Assembled) -> None:
     ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))
 
 
-def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
-    told = handed_over()
-    device = _set_up(recipe, runtime.processes())
+def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, verbose: bool) -> Path:
+    told, processes = handed_over(), runtime.processes()
+    device = _set_up(recipe, processes)
     ranks.join()
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, processes, verbose)
     resume_from = open_run(recipe, folder, console)
     write_identity(recipe, folder, job.identity)
     begun = checkpoint.read_state(resume_from) if resume_from else {}

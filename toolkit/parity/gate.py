@@ -88,7 +88,9 @@ class Measured:
     cached: bool = False
 
 
-def run_gate(request: GateRequest, folder: Path, console: Console, recording: Recording | None = None) -> Report:
+def run_gate(
+    request: GateRequest, folder: Path, console: Console, recording: Recording | None = None, brief: bool = False
+) -> Report:
     """Compare the port with the reference on one training step, print the verdict, write ``folder/parity.json``.
 
     ``junit.xml`` and ``parity.html`` beside it say the same to a CI system and to a person. An earlier report there is
@@ -99,6 +101,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
 
     Args:
         recording: compare with this recorded reference, and run the port alone.
+        brief: print one line if the gate passes.
 
     Raises:
         Inconclusive: a worker could not run, with its last words.
@@ -187,7 +190,7 @@ def _judged(
         trace=found.trace,
     )
     _write(report, folder, measured.constants)
-    print_report(report, folder / PAGE, console)
+    print_report(report, folder / PAGE, console, brief)
     return report
 
 
