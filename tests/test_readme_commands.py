@@ -73,6 +73,7 @@ LINES: dict[str, Here | Elsewhere] = {
     ),
     "toolkit predict runs/my --input new.csv --output labelled.csv": Here("own", "--overwrite", says="9 rows in"),
     "toolkit serve runs/my": Elsewhere("answers until it is ended; test_serve.py asks it"),
+    "toolkit compare runs/my runs/my-2": Here("own", says="train.batch_size(.|\n)*validation accuracy"),
     "toolkit report RUN": Here("own", names={"RUN": "runs/my"}, says="report.html"),
     "toolkit export runs/my --format hf": Here("own", says="runs/my/export/hf"),
     "toolkit export runs/my --format paddle": Here("own", says="runs/my/export/paddle"),

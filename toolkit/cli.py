@@ -470,6 +470,24 @@ def report(run: Path, output: Path | None) -> None:
 
 
 @toolkit.command()
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    metavar="FILE.html",
+    type=click.Path(path_type=Path),
+    help="Also write a page of it, with the learning curves of all runs. A new file.",
+)
+def compare(runs: tuple[Path, ...], output: Path | None) -> None:
+    """Show what differs between run folders: recipes, data, versions; and their metrics, the best marked.
+
+    An unfinished run counts with its best validation so far. Only files are read; nothing is computed again.
+    """
+    from toolkit.commands.compare import compare as show
+
+    show([_run_folder(run) for run in runs], console(), output)
+
+
+@toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format",
