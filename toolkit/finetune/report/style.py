@@ -17,6 +17,8 @@ table + table, div + table { margin-top: 1.2rem; }
 table.numbers td { font-variant-numeric: tabular-nums; }
 table.texts td { white-space: nowrap; }
 table.texts td:last-child { white-space: normal; min-width: 18rem; }
+table.beside td { min-width: 4rem; }
+table.beside td:nth-child(3), table.beside td:nth-child(5) { min-width: 14rem; }
 .headline { font-size: 1.05rem; }
 .headline td { padding-right: 1.6rem; }
 .scroll thead th { position: sticky; top: 0; }
