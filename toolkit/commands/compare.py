@@ -158,7 +158,12 @@ def parts(runs: Sequence[RunFiles]) -> list[Part]:
 def _rows(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """All keys, with the value of each run."""
     keys = dict.fromkeys(key for column in columns for key in column)
-    return [(key, *(str(column.get(key, "")) for column in columns)) for key in keys]
+    return [(key, *(_cell(column.get(key, "")) for column in columns)) for key in keys]
+
+
+def _cell(value: Any) -> str:
+    """A value as a recipe has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _differing(columns: Sequence[Mapping[str, Any]], without: str = "") -> list[tuple[str, ...]]:
@@ -240,10 +245,10 @@ def _section(part: Part, names: Sequence[str]) -> Iterator[Element]:
         yield element("p", note, class_="soft")
     if part.rows:
         rows = [
-            (name(key), *(element("b" if cell.endswith(BEST) else "span", cell) for cell in cells))
+            (key, *(element("b" if cell.endswith(BEST) else "span", cell) for cell in cells))
             for key, *cells in part.rows
         ]
-        yield scrolled(table(("", *names), rows, class_="numbers"), place)
+        yield scrolled(table(("", *names), rows, class_="compared"), place)
 
 
 def _curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator[Element]:

@@ -24,7 +24,7 @@ def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Element
     sizes, facts = results["examples"], results.get("data", {})
     lengths = {split: known["lengths"] for split, known in facts.items() if "lengths" in known}
     cut = {split: known["cut"] for split, known in facts.items() if "cut" in known}
-    shares = [NAMES.get(at, f"{at:.0%} up to") for at in SHARES] if lengths else []
+    shares = [NAMES.get(at, f"{at:.0%}") for at in SHARES] if lengths else []
     rows = [
         (
             split,
@@ -34,7 +34,7 @@ def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Element
         )
         for split, size in sizes.items()
     ]
-    caption = f"Numbers of {examples}, and their lengths in tokens as the model reads them" if lengths else None
+    caption = f"Lengths are in tokens; a percentage is of the {examples} that are at most as long" if lengths else None
     yield element("h2", "Data", id="data")
     titles = ("split", examples, *(["cut"] if cut else []), *shares)
     yield scrolled(table(titles, rows, caption, "numbers"), "data")

@@ -148,7 +148,7 @@ def _calibration(probability: np.ndarray, right: np.ndarray, calibration: Mappin
     said += f" For them the {described(calibration)}." if calibration else ""
     yield element("p", said, class_="soft")
     titles = ("probability", "texts", "mean probability", "accuracy")
-    yield table(titles, rows, "Texts by the probability of their predicted label")
+    yield scrolled(table(titles, rows, "Texts by the probability of their predicted label"), "calibration")
 
 
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
