@@ -245,8 +245,7 @@ def _section(part: Part, names: Sequence[str]) -> Iterator[Element]:
         yield element("p", note, class_="soft")
     if part.rows:
         rows = [
-            (key, *(element("b" if cell.endswith(BEST) else "span", cell) for cell in cells))
-            for key, *cells in part.rows
+            [key, *(element("b", cell) if cell.endswith(BEST) else cell for cell in cells)] for key, *cells in part.rows
         ]
         yield scrolled(table(("", *names), rows, class_="compared"), place)
 
