@@ -30,6 +30,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
     "recipe check of built-in questions": (RUN_COMMAND.format(["recipe", "check", "recipes/reformer_qa.yaml"]), set()),
     "recipe check of built-in documents": (RUN_COMMAND.format(["recipe", "check", "recipes/ctrl_lm.yaml"]), set()),
     "recipe show": (RUN_COMMAND.format(["recipe", "show", "recipes/reformer_cls.yaml"]), set()),
+    "compare": ("import toolkit.commands.compare", set()),
     # Each but for the work itself.
     "predict": (
         f"{ON_THE_CPU}import toolkit.commands.predict, toolkit.commands.generate, models.reformer.modeling, "

@@ -1,5 +1,5 @@
 """The source lines in README.md's sample reports are where the gate would point today, and README.zh.md says the same
-in Chinese."""
+in Chinese, here and in recipes/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CHINESE = (ROOT / "README.zh.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PLACE = r"(\w+/[\w/]+\.py):(\d+)"
 
@@ -47,16 +46,29 @@ def code(text: str) -> set[str]:
 
 
 def links(text: str) -> set[str]:
-    """Where the text leads, but for the other README."""
-    return set(re.findall(r"\]\(([^)]+)\)", text)) - {"README.md", "README.zh.md"}
+    """Where the text leads, but for the same text in the other language."""
+    return {link.replace(".zh.md", ".md") for link in re.findall(r"\]\(([^)]+)\)", text)} - {"README.md"}
 
 
 def headings(text: str) -> list[str]:
     return re.findall(r"^#+(?= )", FENCED.sub("", text), re.MULTILINE)
 
 
-def test_both_readmes_have_the_same_blocks_of_code():
-    english, chinese = blocks(README), blocks(CHINESE)
+@pytest.fixture(params=[".", "recipes"])
+def folder(request) -> Path:
+    """A folder whose README.md has a README.zh.md beside it."""
+    return ROOT / request.param
+
+
+@pytest.fixture
+def texts(folder) -> tuple[str, str]:
+    """The English and the Chinese text."""
+    english, chinese = ((folder / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    return english, chinese
+
+
+def test_both_readmes_have_the_same_blocks_of_code(texts):
+    english, chinese = map(blocks, texts)
     for one, other, others in (("README.md", "README.zh.md", chinese), ("README.zh.md", "README.md", english)):
         for block in english if one == "README.md" else chinese:
             assert block in others, (
@@ -65,24 +77,27 @@ def test_both_readmes_have_the_same_blocks_of_code():
     assert english == chinese, "the blocks of README.zh.md are in another order than those of README.md"
 
 
-def test_both_readmes_have_the_same_sections_code_and_links():
-    assert headings(README) == headings(CHINESE), "README.md and README.zh.md have other sections"
+def test_both_readmes_have_the_same_sections_code_and_links(texts):
+    english, chinese = texts
+    assert headings(english) == headings(chinese), "README.md and README.zh.md have other sections"
     for what in (code, links):
-        odd = what(README) ^ what(CHINESE)
+        odd = what(english) ^ what(chinese)
         assert not odd, f"in one of README.md and README.zh.md alone: {', '.join(sorted(odd))}"
 
 
-def test_the_readmes_lead_to_each_other_and_to_files_that_are_there():
-    for text, other in ((README, "README.zh.md"), (CHINESE, "README.md")):
+def test_the_readmes_lead_to_each_other_and_to_files_that_are_there(folder, texts):
+    for text, other in zip(texts, ("README.zh.md", "README.md"), strict=True):
         assert f"]({other})" in "".join(text.splitlines()[:4])
-        for link in links(text):
-            assert (ROOT / link.partition("#")[0]).exists(), link
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            if not link.startswith("http"):
+                assert (folder / link.partition("#")[0]).exists(), link
 
 
 #: By document, the folder that its paths of source files are relative to.
 DOCUMENTS = {
     "README.md": ".",
     "recipes/README.md": ".",
+    "recipes/README.zh.md": ".",
     "models/README.md": "models",
     ".github/CONTRIBUTING.md": ".",
     "toolkit/parity/README.md": "toolkit/parity",

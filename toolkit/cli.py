@@ -189,6 +189,7 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on this machine's CPUs.")
 @click.option("--gpus", metavar="0,1", help="Train with one process on each of these GPUs.")
+@click.option("--verbose", is_flag=True, help="Print the gate's table and notes also if it passes.")
 def finetune(
     recipe: Path,
     overrides: tuple[str, ...],
@@ -197,6 +198,7 @@ def finetune(
     new: bool,
     processes: int | None,
     gpus: str | None,
+    verbose: bool,
 ) -> int:
     """Check the port against the reference, then train as RECIPE says.
 
@@ -225,13 +227,13 @@ def finetune(
         here = [key for key in overrides if not (new and key.startswith("train.output_dir="))]
         folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
         reason = [] if skip_parity is None else ["--skip-parity", skip_parity]
-        arguments = [*reason, "--", str(recipe), *here, *folder]
-        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console())
+        arguments = [*reason, *["--verbose"] * verbose, "--", str(recipe), *here, *folder]
+        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console(), verbose)
 
     with collector.paused():
         from toolkit.finetune.finetune import finetune as run
 
-    run(checked, skip_parity, console())
+    run(checked, skip_parity, console(), verbose=verbose)
     return 0
 
 
@@ -492,6 +494,24 @@ def report(run: Path, output: Path | None) -> None:
     from toolkit.commands.report import remake_report
 
     remake_report(_run_folder(run), console(), output)
+
+
+@toolkit.command()
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    metavar="FILE.html",
+    type=click.Path(path_type=Path),
+    help="Also write a page of it, with the learning curves of all runs. A new file.",
+)
+def compare(runs: tuple[Path, ...], output: Path | None) -> None:
+    """Show what differs between run folders: recipes, data, versions; and their metrics, the best marked.
+
+    An unfinished run counts with its best validation so far. Only files are read; nothing is computed again.
+    """
+    from toolkit.commands.compare import compare as show
+
+    show([_run_folder(run) for run in runs], console(), output)
 
 
 @toolkit.command()

@@ -269,6 +269,27 @@ def test_a_browser_has_nothing_to_complain_about(run, tmp_path):
     assert "CONSOLE" not in logs[0][1] and "Learning curves" in logs[0][0] and "alert(1)" in logs[0][0]
 
 
+def test_the_data_and_the_speed_are_on_the_page_and_an_old_run_has_its_rows(run):
+    folder, _ = run
+    results = json.loads((folder / "metrics.json").read_text())
+    facts = results["data"]
+    assert [facts[split]["labels"] for split in facts] == [dict.fromkeys(LABELS, count) for count in (8, 3, 5)]
+    tokens = [int(row["tokens"]) for row in read_predictions(folder / "predictions-test.csv")]
+    assert facts["test"]["tokens"] == sum(tokens) and facts["test"]["cut"] == 20
+    assert (
+        facts["test"]["lengths"] == np.quantile(tokens, [0, 0.25, 0.5, 0.75, 0.95, 1], method="inverted_cdf").tolist()
+    )
+    results["training"] |= {"seconds": 2.0, "epochs": 0.5}
+    text = page(load_recipe(folder / "recipe.yaml"), folder, results)
+    data, (speed,) = text[text.index('id="data"') :], re.findall(r"tokens a second</th><td>([\d,]+)<", text)
+    assert re.search(r">test</th><td>20</td><td>20</td><td>64</td>", data)
+    assert 'label</th><th scope="col">train (32)<' in data and data.count('class="bar"') == 3 * len(LABELS)
+    assert "examples a second</th><td>8.0<" in text and speed == f"{0.5 * facts['train']['tokens'] / 2:,.0f}"
+    del results["data"]  # as an earlier version wrote it
+    text = page(load_recipe(folder / "recipe.yaml"), folder, results)
+    assert re.search(r">test</th><td>20</td></tr>", text) and "tokens a second" not in text and "median" not in text
+
+
 # -- its parts --------------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +333,13 @@ def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
     lengths = re.search(r"Length and accuracy.*?</table>", text, re.DOTALL)[0]
     assert sum(map(int, re.findall(r"</th><td>(\d+)</td>", lengths))) == 100
     assert "1 to 13" in lengths and "0.000</span>" in lengths and "1.000</span>" in lengths
+
+
+def test_the_surest_right_text_of_a_label_stands_beside_its_surest_mistake(tmp_path):
+    pairs = [("a", "a")] * 3 + [("b", "b")] + [("a", "b")] * 2 + [("c", "a")]
+    text = shown(classification.sections(labelled(tmp_path, pairs, ["a", "b", "c"]), {}))
+    (row,) = re.findall(r"<tr>(.*?)</tr>", text[text.index("Right beside wrong") :].split("</table>")[0])[1:]
+    assert re.findall(r">([^<>]+)<", row) == ["a", "0.003", "text 3", "b", " 0.006", "text 6"]
 
 
 def test_a_model_without_mistakes_has_none_listed(tmp_path):

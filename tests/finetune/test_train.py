@@ -267,8 +267,9 @@ def gate(monkeypatch):
     fake = types.ModuleType("toolkit.parity.gate")
     fake.report, fake.requests = Report(True, 0), []
 
-    def run_gate(request, folder, console):
+    def run_gate(request, folder, console, brief):
         fake.requests.append(request)
+        fake.brief = brief
         remove_report(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "parity.json").write_text('{"judged": null}')
@@ -297,6 +298,16 @@ def test_after_a_drift_the_mended_port_trains_into_the_same_folder(gate, recipe_
     train(recipe_file, tmp_path / "run", "train.max_steps=2", skip=None)
     card = (tmp_path / "run/README.md").read_text()
     assert "The parity gate passed" in card and "(parity: 158 tensors agree)" in card
+
+
+@pytest.mark.parametrize("together", [(), ("--processes", "1")])
+def test_the_gate_is_brief_unless_the_run_is_to_be_verbose(gate, recipe_file, tmp_path, monkeypatch, together):
+    monkeypatch.setattr("toolkit.finetune.launch._run", lambda team, before, arguments, *_: 0)
+    asked = ["finetune", str(recipe_file), f"train.output_dir={tmp_path / 'run'}", "train.max_steps=1", *together]
+    for verbose in ([], ["--new", "--verbose"]):
+        with pytest.raises(SystemExit) as left:
+            cli.main([*asked, *verbose])
+        assert left.value.code == 0 and gate.brief is not bool(verbose)
 
 
 def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):

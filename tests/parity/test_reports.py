@@ -38,6 +38,7 @@ from toolkit.parity.report.json import REPORT_SCHEMA, as_content
 from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, page
 from toolkit.parity.report.report import Report, remove_report
+from toolkit.parity.report.terminal import print_report
 
 SHRINK = 2.0**-29
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"
@@ -250,6 +251,20 @@ def test_a_drift_is_named_as_on_the_terminal(drift):
     passed = Parsed(page(as_content(made_up())))
     assert passed.words["span"].startswith("PARITY") and not passed.of_class("failed", "circle")
     assert "18 tensors of the port agree" in passed.words["h1"]
+
+
+def printed(report: Report, brief: bool) -> str:
+    print_report(report, Path("run/parity/parity.html"), Console(file=(out := io.StringIO()), width=200), brief)
+    return out.getvalue()
+
+
+def test_a_brief_gate_that_passes_is_one_line_and_one_that_fails_says_all():
+    report, drift = made_up(), made_up(wrong=FORWARD[1])
+    whole, (line,) = printed(report, False), printed(report, True).splitlines()
+    agree, found = whole.splitlines()[0], re.search(r"largest difference (\S+) of its bound", line)
+    assert line == f"{agree}; {found[0]}; 4.2 s; {whole.count('note: ')} notes: run/parity/parity.html"
+    assert float(found[1]) == max(map(float, re.findall(r" float\d\d +\S+e-\d+ +(\S+)$", whole, re.MULTILINE)))
+    assert printed(drift, True) == printed(drift, False) and printed(drift, True).startswith("DRIFT")
 
 
 def test_a_page_says_what_was_found_when_nothing_could_be_compared():

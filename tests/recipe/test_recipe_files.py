@@ -70,6 +70,13 @@ def test_nothing_that_ships_names_a_folder_that_no_user_has():
             assert "../shared" not in path.read_text(encoding="utf-8"), path
 
 
+@pytest.mark.parametrize("asked", ["reformer_qa", "recipes/reformer_qa.yaml"])
+def test_a_recipe_that_ships_and_is_not_here_is_to_be_copied(run, tmp_path, asked):
+    shutil.copy(ROOT / "recipes" / "reformer_cls.yaml", tmp_path)  # alike, and not meant
+    status, _, err = run("recipe", "check", asked)
+    assert status == 2 and err.endswith("No such file or directory; it ships: toolkit recipe copy reformer_qa\n")
+
+
 @pytest.mark.slow
 def test_a_wheel_has_the_recipes_and_every_module(tmp_path):
     source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"

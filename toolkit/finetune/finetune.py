@@ -69,7 +69,9 @@ class Tried:
     like: Path | None = None
 
 
-def finetune(recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None = None) -> Path:
+def finetune(
+    recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None = None, verbose: bool = False
+) -> Path:
     """Run a recipe, or resume its interrupted run.
 
     Args:
@@ -77,6 +79,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console, tried: T
         skip_parity: why the gate is not run, or None to run it.
         console: where to say what happens.
         tried: of a trial.
+        verbose: print the table of a gate that passes, too.
 
     Returns:
         The run folder.
@@ -91,10 +94,12 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console, tried: T
     if not runtime.is_first_process():
         return _follow(recipe)
     with occupied(recipe) as folder:
-        return _finetune_in(folder, recipe, skip_parity, console, tried)
+        return _finetune_in(folder, recipe, skip_parity, console, tried, verbose)
 
 
-def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int) -> dict[str, Any]:
+def prove(
+    folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int, verbose: bool = False
+) -> dict[str, Any]:
     """Do all that comes before training, for processes that are started after it.
 
     Returns:
@@ -104,7 +109,7 @@ def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Consol
         As :func:`finetune`.
     """
     device = _set_up(recipe, processes)
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes)
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes, None, verbose)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
     return to_hand_over(recipe, job, folder, device, begun_with, verdict)
 
@@ -125,7 +130,8 @@ def _prepare(
     console: Console,
     told: Mapping[str, Any] | None,
     processes: int,
-    like: Path | None = None,
+    like: Path | None,
+    verbose: bool,
 ) -> tuple[Recipe, Assembled, str | None]:
     """Load what the run is made of, and pass the gate.
 
@@ -160,7 +166,7 @@ def _prepare(
         return recipe, job, take_gate(like, folder)
     if skip_parity is None:
         console = loud
-    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with)
+    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with, verbose)
 
 
 def _follow(recipe: Recipe) -> Path:
@@ -193,11 +199,13 @@ def _agree(recipe: Recipe, job: Assembled) -> None:
     ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))
 
 
-def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None) -> Path:
-    told, like = handed_over(), tried.like if tried else None
-    device = _set_up(recipe, runtime.processes())
+def _finetune_in(
+    folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None, verbose: bool
+) -> Path:
+    told, like, processes = handed_over(), tried.like if tried else None, runtime.processes()
+    device = _set_up(recipe, processes)
     ranks.join()
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes(), like)
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, processes, like, verbose)
     resume_from = open_run(recipe, folder, console)
     write_identity(recipe, folder, job.identity)
     begun = checkpoint.read_state(resume_from) if resume_from else {}

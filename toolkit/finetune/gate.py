@@ -31,11 +31,13 @@ def pass_gate(
     device: str,
     console: Console,
     processes: int = 1,
+    verbose: bool = False,
 ) -> str | None:
     """Run the parity gate on this run's model, weights and first examples.
 
     Args:
         processes: that are to train together.
+        verbose: print the table of a gate that passes, too.
 
     Returns:
         Its verdict in a line; None where it is skipped.
@@ -52,7 +54,8 @@ def pass_gate(
     parity = folder / REPORT
     remove_report(parity)
     with scratch_folder("tokenizer-") as scratch:
-        report = run_gate(gate_request(recipe, job, device, scratch, processes), parity, console)
+        request = gate_request(recipe, job, device, scratch, processes)
+        report = run_gate(request, parity, console, brief=not verbose)
     if report.exit_status == Inconclusive.exit_status:
         raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
     if not report.passed:

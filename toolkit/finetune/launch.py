@@ -92,7 +92,7 @@ class Team:
 
 
 def finetune_together(
-    recipe: Recipe, skip_parity: str | None, team: Team, arguments: Sequence[str], console: Console
+    recipe: Recipe, skip_parity: str | None, team: Team, arguments: Sequence[str], console: Console, verbose: bool
 ) -> int:
     """Run a recipe in several processes, or resume its interrupted run.
 
@@ -100,6 +100,7 @@ def finetune_together(
         skip_parity: why the gate is not run, or None to run it.
         arguments: of the command ``toolkit finetune`` for this recipe, without those that make the team.
         console: where to say what happens before the processes begin.
+        verbose: print the table of a gate that passes, too.
 
     Returns:
         The exit status.
@@ -117,7 +118,7 @@ def finetune_together(
     before = {**another_python.environment(), **team.environment()}
     os.environ.update(team.environment())
     with occupied(recipe) as folder:
-        told = prove(folder, recipe, skip_parity, console, team.size)
+        told = prove(folder, recipe, skip_parity, console, team.size, verbose)
     return _run(team, before, arguments, told, folder)
 
 

@@ -17,6 +17,7 @@ from toolkit.finetune.adapter_file import ADAPTER, write_adapter
 from toolkit.finetune.assembly import Assembled
 from toolkit.finetune.baselines import compared, overfitted
 from toolkit.finetune.card import write_card
+from toolkit.finetune.data_facts import data_facts
 from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
@@ -85,6 +86,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
             "schedule": asdict(trainer.schedule),
         },
         "examples": prepared.sizes,
+        "data": data_facts(job),
         **_baselines(recipe, job, trainer.console),
         **_class_weights(prepared),
         **({"calibration": calibration} if calibration else {}),

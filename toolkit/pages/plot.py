@@ -31,6 +31,7 @@ circle.mark { fill: var(--paper); stroke-width: 1.4; stroke-dasharray: none; }
 .best { stroke: var(--ink); stroke-width: 1; stroke-dasharray: 3 3; }
 svg text.best-text { fill: var(--ink); stroke: none; font-weight: 600; }
 .bar { display: inline-block; height: .72em; background: var(--blue); vertical-align: baseline; }
+.share { white-space: nowrap; }
 .track { display: inline-block; width: 9rem; max-width: 30vw; margin-right: .5rem;
   background: var(--band); line-height: 1; }
 /* A narrow screen shows a whole picture, smaller: its letters are larger in it. */
@@ -187,7 +188,7 @@ def share(value: float, text: str, highest: float = 1.0) -> Element:
     """A number with a bar beside it, for the cell of a table; the bar is for the eye alone."""
     width = 100 * min(max(value / highest, 0.0), 1.0) if highest > 0 and math.isfinite(value) else 0.0
     bar = element("span", class_="bar", style=f"width:{width:.1f}%")
-    return element("span", element("span", bar, class_="track", aria_hidden="true"), text)
+    return element("span", element("span", bar, class_="track", aria_hidden="true"), text, class_="share")
 
 
 def equal_bins(values: Iterable[float], most: int = 8) -> list[tuple[int, int]]:

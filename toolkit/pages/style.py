@@ -12,7 +12,8 @@ body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 84rem; backgroun
 h1 { font-size: 1.35rem; line-height: 1.35; margin: 0 0 .4rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 2.2rem 0 .5rem; }
 header { border-left: .4rem solid var(--good); padding: .2rem 0 .2rem 1rem; }
-p { margin: .3rem 0; max-width: 62rem; overflow-wrap: anywhere; }
+p { margin: .3rem 0; max-width: 62rem; }
+p, li { overflow-wrap: anywhere; }
 .soft { color: var(--soft); }
 code, .name, pre { font-family: ui-monospace, monospace; font-size: .86em; }
 .name { unicode-bidi: isolate; overflow-wrap: anywhere; }

@@ -88,7 +88,9 @@ class Measured:
     cached: bool = False
 
 
-def run_gate(request: GateRequest, folder: Path, console: Console, recording: Recording | None = None) -> Report:
+def run_gate(
+    request: GateRequest, folder: Path, console: Console, recording: Recording | None = None, brief: bool = False
+) -> Report:
     """Compare the port with the reference on one training step, print the verdict, write ``folder/parity.json``.
 
     ``junit.xml`` and ``parity.html`` beside it say the same to a CI system and to a person. An earlier report there is
@@ -99,6 +101,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
 
     Args:
         recording: compare with this recorded reference, and run the port alone.
+        brief: print one line if the gate passes.
 
     Raises:
         Inconclusive: a worker could not run, with its last words.
@@ -117,7 +120,9 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         streamed = is_streamed(request)
         request = without_bfloat16(request) if streamed else request
         measured = _measure_streamed(request, folder, console) if streamed else _measure_whole(request, console)
-    return _judged(request, measured, folder, console, started, recording)
+    report = _judged(request, measured, folder, started, recording)
+    print_report(report, folder / PAGE, console, brief)
+    return report
 
 
 def judge_outputs(
@@ -146,18 +151,15 @@ def judge_outputs(
     randomized = recording.manifest["describes"]["randomized_parameters"]
     found = Measurement(reference, candidate, randomized, {**hashes, "bundle.json": recording.identity})
     request = replace(recording.asked, dtypes=tuple(tensors))
-    return _judged(request, Measured(found, {}), folder, console, started, recording)
+    report = _judged(request, Measured(found, {}), folder, started, recording)
+    print_report(report, folder / PAGE, console)
+    return report
 
 
 def _judged(
-    request: GateRequest,
-    measured: Measured,
-    folder: Path,
-    console: Console,
-    started: float,
-    recording: Recording | None,
+    request: GateRequest, measured: Measured, folder: Path, started: float, recording: Recording | None
 ) -> Report:
-    """Judge what was measured, write and print the report."""
+    """Judge what was measured, and write the report."""
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:
@@ -187,7 +189,6 @@ def _judged(
         trace=found.trace,
     )
     _write(report, folder, measured.constants)
-    print_report(report, folder / PAGE, console)
     return report
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
+from toolkit.recipe.yaml_source import SHIPPED as FOLDER
 from toolkit.recipe.yaml_source import suggest
-
-#: Beside this package, in the source tree as well as in an installation from a wheel.
-FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 
 #: The two lines of a recipe's first comment that say what it is.
 DESCRIPTION = re.compile(r"^# Does: (?P<does>.+)\n# Needs: (?P<needs>.+)$", re.MULTILINE)

@@ -21,6 +21,8 @@ import yaml
 
 from toolkit.errors import UserError
 
+#: The recipes that ship, beside this package, in the source tree as well as in an installation from a wheel.
+SHIPPED = Path(__file__).resolve().parents[2] / "recipes"
 KeyPath = tuple[str, ...]
 
 #: Escaped code point of a text in double quotes.
@@ -317,7 +319,10 @@ def _kind(value: Any) -> str:
 
 
 def _nearby(path: Path) -> str:
-    """``; did you mean X?`` for the recipe that a misspelt path likely meant."""
+    """How to get the recipe that is called so and ships, or ``; did you mean X?`` for a misspelt path."""
+    name = path.name.removesuffix(".yaml")
+    if (SHIPPED / f"{name}.yaml").is_file():
+        return f"; it ships: toolkit recipe copy {name}"
     folder = path.parent
     names = [found.name for found in sorted(folder.glob("*.yaml"))] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.4)

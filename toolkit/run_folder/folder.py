@@ -195,16 +195,17 @@ def _numbered(folder: Path, number: int) -> Path:
 
 def differing_keys(there: str, here: str) -> list[str]:
     """Differences of two recipes: `train.batch_size: 4 there, 8 here`."""
-    old, new = _flat(yaml.safe_load(there)), _flat(yaml.safe_load(here))
+    old, new = flat(yaml.safe_load(there)), flat(yaml.safe_load(here))
     keys = dict.fromkeys([*new, *old])
     return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
 
 
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested mappings by dotted key."""
     if not isinstance(values, dict) or not values:
         return {prefix: values}
     return {
-        path: leaf for key, item in values.items() for path, leaf in _flat(item, f"{prefix}.{key}".strip(".")).items()
+        path: leaf for key, item in values.items() for path, leaf in flat(item, f"{prefix}.{key}".strip(".")).items()
     }
 
 

@@ -29,13 +29,13 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
     """
     by_split = {split: [row for row in rows if row.get("split") == split] for split in ("train", "validation")}
     train, validation = by_split.values()
-    metrics = list(dict.fromkeys(key for row in validation for key in row if key not in BESIDE))
+    metrics = metrics_of(validation)
     shown = metrics[:STYLES]
     which = f" (the first {STYLES} of {len(metrics)})" if len(metrics) > STYLES else ""
     figures = [
-        lines("Loss", [_series(name, found, "loss") for name, found in by_split.items()], "step", best),
-        lines(f"Metrics on validation{which}", [_series(name, validation, name) for name in shown], "step", best),
-        lines("Learning rate", [_series("learning rate", train, "learning_rate")], "step"),
+        lines("Loss", [series(name, found, "loss") for name, found in by_split.items()], "step", best),
+        lines(f"Metrics on validation{which}", [series(name, validation, name) for name in shown], "step", best),
+        lines("Learning rate", [series("learning rate", train, "learning_rate")], "step"),
     ]
     if not any(figure is not None for figure in figures):
         return
@@ -52,7 +52,13 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
         yield element("details", summary, element("div", found, class_="wide"))
 
 
-def _series(name: str, rows: Sequence[Row], key: str) -> Series:
+def metrics_of(rows: Sequence[Row]) -> list[str]:
+    """The metrics that rows have, without the loss."""
+    return list(dict.fromkeys(key for row in rows for key in row if key not in BESIDE))
+
+
+def series(name: str, rows: Sequence[Row], key: str) -> Series:
+    """The curve of a key over the steps."""
     return Series(name, [(float(row["step"]), value) for row in rows if (value := _number(row.get(key))) is not None])
 
 

@@ -18,6 +18,7 @@ from toolkit.finetune.baselines import compared
 from toolkit.finetune.card import ended
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
+from toolkit.finetune.report.data import data_sections
 from toolkit.finetune.report.style import STYLE
 from toolkit.machine.disk import megabytes
 from toolkit.pages.document import document, table
@@ -73,7 +74,12 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
             *curves(read_metrics(folder / "metrics.jsonl"), results["best"]["step"]),
             *_task(recipe, folder, results, above),
         ),
-        element("footer", *_training(recipe, results), *_made_of(recipe, folder)),
+        element(
+            "footer",
+            *data_sections(results, description.examples),
+            *_training(recipe, results),
+            *_made_of(recipe, folder),
+        ),
     )
     return document(f"{name}: {description.name}", STYLE, body)
 
@@ -161,8 +167,7 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
         ("seconds a step", f"{seconds / done['steps']:.3f}" if done["steps"] else ""),
         ("seed", str(recipe.seed)),
     ]
-    rows += [(f"{split} {task_of(recipe).DESCRIPTION.examples}", f"{size:,}") for split, size in
-             results["examples"].items()]  # fmt: skip
+    rows += _speed(results)
     hardware = [
         (key, megabytes(int(value)) if key == "memory" else str(value))
         for key, value in results.get("hardware", {}).items()
@@ -170,6 +175,16 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
     yield element("h2", "Training")
     tables = [table(("training", "value"), rows), table(("hardware", "value"), hardware) if hardware else None]
     yield element("div", *tables, class_="facts")
+
+
+def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Examples and tokens a second of training, evaluations included."""
+    passes, seconds = results["training"]["epochs"], results["training"]["seconds"]
+    if not seconds:
+        return
+    yield "examples a second", f"{passes * results['examples']['train'] / seconds:,.1f}"
+    if tokens := results.get("data", {}).get("train", {}).get("tokens"):
+        yield "tokens a second", f"{passes * tokens / seconds:,.0f}"
 
 
 def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:

@@ -11,12 +11,19 @@ header.skipped { border-color: var(--orange); }
 .skipped .verdict { color: var(--orange); }
 a { color: var(--blue); }
 h3 { font-size: .95rem; margin: 0 0 .15rem; overflow-wrap: anywhere; }
-caption { text-align: left; color: var(--soft); padding-bottom: .25rem; max-width: 62rem; }
+caption { text-align: left; color: var(--soft); padding-bottom: .25rem;
+  max-width: min(62rem, calc(100vw - 2.5rem)); position: sticky; left: 0; }
 main table, footer table { min-width: min(30rem, 100%); }
-table + table, div + table { margin-top: 1.2rem; }
+table + table, div + table, .wide + .scroll { margin-top: 1.2rem; }
+.facts table { margin-top: 0; }
+table.numbers th[scope=row] { min-width: 4.5rem; }
 table.numbers td { font-variant-numeric: tabular-nums; }
 table.texts td { white-space: nowrap; }
 table.texts td:last-child { white-space: normal; min-width: 18rem; }
+table.compared th[scope=row] { position: sticky; left: 0; background: var(--paper); }
+table.compared td { min-width: 5.5rem; max-width: 24rem; overflow-wrap: anywhere; }
+table.beside td { min-width: 4rem; }
+table.beside td:nth-child(3), table.beside td:nth-child(5) { min-width: 14rem; }
 .headline { font-size: 1.05rem; }
 .headline td { padding-right: 1.6rem; }
 .scroll thead th { position: sticky; top: 0; }
@@ -41,7 +48,9 @@ article.answer { border-left: .2rem solid var(--line); padding-left: .8rem; marg
 mark { color: inherit; background: none; padding: 0 .05em; }
 mark.ours { background: color-mix(in srgb, var(--orange) 30%, var(--paper)); }
 mark.theirs { border-bottom: .15em solid var(--blue); }
-@media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; } .track { width: 3.5rem; } }
+@media (max-width: 40rem) {
+  body { padding: 1rem .7rem 3rem; } .track { width: 2.4rem; } .headline { font-size: .9rem; }
+  .headline th, .headline td { padding-right: .7rem; } .headline thead th { min-width: 4.5rem; } }
 @media print { details:not([open]) > :not(summary) { display: none; } table.matrix { font-size: 6.5pt; } }
 @page { margin: 12mm; }
 """

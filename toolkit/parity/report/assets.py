@@ -21,6 +21,8 @@ circle.failed { fill: var(--bad); stroke: var(--bad); }
 #tensors thead th { position: sticky; top: 0; }
 #tensors td { white-space: nowrap; font-variant-numeric: tabular-nums; }
 #tensors th[scope=row] { min-width: 16rem; font-size: .76rem; }
+table.findings th[scope=row] { min-width: 6.5rem; }
+table.findings td:last-child { min-width: 7.5rem; }
 th button { all: unset; cursor: pointer; }
 th button:focus-visible { outline: 2px solid var(--blue); }
 th[aria-sort=ascending] button::after { content: " \\2191"; }

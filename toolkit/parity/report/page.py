@@ -168,8 +168,8 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
 
     found = sorted(content["findings"], key=late)
     rows = [(name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]
-    yield element("h2", f"Findings: {len(found)}")
-    yield table(("where", "verdict", "dtype", "what"), rows)
+    yield element("h2", f"Findings: {len(found)}", id="findings")
+    yield scrolled(table(("where", "verdict", "dtype", "what"), rows, class_="findings"), "findings")
     if len(found) > FINDINGS_SHOWN:
         yield element("p", f"and {len(found) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
 

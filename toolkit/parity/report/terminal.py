@@ -23,15 +23,19 @@ NEAREST_SHOWN = 5
 OF_KERNELS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compiled kernels"}
 
 
-def print_report(report: Report, page: Path, console: Console) -> None:
+def print_report(report: Report, page: Path, console: Console, brief: bool = False) -> None:
     """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
 
     Args:
         page: path of ``parity.html``.
+        brief: print one line if the gate passes.
     """
     verdict = report.verdict
     if report.culprit is None:
-        print_verdict(console, "PARITY", "bold green", report.summary().partition(": ")[2])
+        more = f"; {_brief(report, page)}" if brief and report.passed else ""
+        print_verdict(console, "PARITY", "bold green", report.summary().partition(": ")[2] + more)
+        if more:
+            return
     elif verdict.inconclusive:
         _print_reference_faults(report, console)
     else:
@@ -129,6 +133,22 @@ def _recomputed_lines(report: Report) -> list[str]:
     return lines
 
 
+def _brief(report: Report, page: Path) -> str:
+    """The rest of the line of a gate that passes: how near the bounds it came, how long it took, how much it notes."""
+    nearest = [row.margin for dtype in report.request.dtypes for row in report.verdict.nearest(dtype, 1)]
+    count = len(report.verdict.notes)
+    parts = [
+        f"largest difference {max(nearest):.2g} of its bound" if nearest else "",
+        _time(report),
+        f"{count} note{'s' * (count > 1)}: {_short_path(page)}" if count else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _time(report: Report) -> str:
+    return f"{report.seconds:.1f} s" + (", cached" if report.cached else "")
+
+
 def _facts(report: Report) -> str:
     flags = report.candidate.execution.flags
     versions = {**report.candidate.execution.versions, **report.reference.execution.versions}
@@ -143,6 +163,6 @@ def _facts(report: Report) -> str:
         OF_KERNELS.get(flags.get(kernels.VARIABLE, ""), ""),
         f"{texts} texts tokenized alike" if texts and report.passed else "",
         f"{report.randomized} constant parameters randomized" if report.randomized else "",
-        f"{report.seconds:.1f} s" + (", cached" if report.cached else ""),
+        _time(report),
     ]
     return "; ".join(part for part in parts if part)

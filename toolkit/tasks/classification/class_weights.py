@@ -53,14 +53,22 @@ def class_weights_of(recipe: Recipe, train: datasets.Dataset) -> np.ndarray | No
     given = recipe.train.class_weights
     if given is None:
         return None
-    names = _names(train)
     if isinstance(given, dict):
-        return _by_name(recipe, given, names)
+        return _by_name(recipe, given, _names(train))
+    counts = np.array(list(label_counts(train).values()))
     several = recipe.data.problem_type == "multi_label"
-    rows = train["label"][:]
-    ids = np.asarray([label for row in rows for label in row] if several else rows, np.int64)
-    counts = np.bincount(ids, minlength=len(names))
-    return (positive_weights if several else balanced_weights)(counts, len(rows)).astype(np.float32)
+    return (positive_weights if several else balanced_weights)(counts, len(train)).astype(np.float32)
+
+
+def label_counts(rows: datasets.Dataset) -> dict[str, int]:
+    """Label -> how many rows of a split have it, in the order of their ids; empty for a split without labels."""
+    kind = rows.features.get("label")
+    if not hasattr(getattr(kind, "feature", kind), "names"):
+        return {}
+    labels = rows["label"][:]
+    ids = np.asarray([label for row in labels for label in row] if hasattr(kind, "feature") else labels, np.int64)
+    names = _names(rows)
+    return dict(zip(names, np.bincount(ids, minlength=len(names)).tolist(), strict=True))
 
 
 def balanced_weights(counts: np.ndarray, total: int) -> np.ndarray:

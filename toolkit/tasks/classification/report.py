@@ -47,6 +47,7 @@ class LabelOutcome:
         tokens: how many the model read of each text.
         probability: that of each text's predicted label.
         mistakes: probability, row and the rest of the most confident mistakes, surest first.
+        surest: label and whether it was given -> probability, row and the rest of its most confident text.
     """
 
     names: list[str]
@@ -55,6 +56,7 @@ class LabelOutcome:
     tokens: list[int] = field(default_factory=list)
     probability: list[float] = field(default_factory=list)
     mistakes: list[tuple[float, int, dict[str, str]]] = field(default_factory=list)
+    surest: dict[tuple[str, bool], tuple[float, int, dict[str, str]]] = field(default_factory=dict)
 
 
 def sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
@@ -83,6 +85,7 @@ def sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Elem
     yield from _per_label(found.names, label, predicted)
     yield from _calibration(np.asarray(found.probability), label == predicted, calibration)
     yield from _mistakes(found)
+    yield from _side_by_side(found)
     yield from right_by_length(
         found.tokens, label == predicted, "accuracy", "Texts by the number of tokens that the model read"
     )
@@ -103,10 +106,13 @@ def read_outcome(predictions: Path) -> LabelOutcome:
             outcome.tokens.append(int(row["tokens"]))
             probability = float(row["probability"])
             outcome.probability.append(probability)
-            if row["label"] != row["predicted_label"]:
-                kept = {column: row[column] for column in ("text", "label", "predicted_label")}
-                kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
-                heapq.heappush(surest, (probability, -int(row["row"]), kept))
+            right = row["label"] == row["predicted_label"]
+            kept = {column: row[column] for column in ("text", "label", "predicted_label")}
+            kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
+            text, key = (probability, -int(row["row"]), kept), (row["label"], right)
+            outcome.surest[key] = max(text, outcome.surest.get(key, text), key=lambda one: one[:2])
+            if not right:
+                heapq.heappush(surest, text)
                 if len(surest) > MISTAKES_SHOWN:
                     heapq.heappop(surest)
         if outcome is None:
@@ -142,7 +148,7 @@ def _calibration(probability: np.ndarray, right: np.ndarray, calibration: Mappin
     said += f" For them the {described(calibration)}." if calibration else ""
     yield element("p", said, class_="soft")
     titles = ("probability", "texts", "mean probability", "accuracy")
-    yield table(titles, rows, "Texts by the probability of their predicted label")
+    yield scrolled(table(titles, rows, "Texts by the probability of their predicted label"), "calibration")
 
 
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
@@ -249,6 +255,22 @@ def _mistakes(found: LabelOutcome) -> Iterator[Element]:
     titles = ("row", "probability", "given", "label of the data", "its probability", "text")
     caption = "Texts whose label in the data is not what the model is surest of; some are errors of the data"
     yield scrolled(table(titles, rows, caption, "texts"), "mistakes")
+
+
+def _side_by_side(found: LabelOutcome) -> Iterator[Element]:
+    """Show for each label a text that was given it beside one that was not, the most confident mistakes first."""
+    both = [label for label in found.names if {(label, True), (label, False)} <= found.surest.keys()]
+    both.sort(key=lambda label: found.surest[label, False][:2], reverse=True)
+    rows = []
+    for label in both[:MISTAKES_SHOWN]:
+        right, wrong = found.surest[label, True], found.surest[label, False]
+        taken = element("span", name(wrong[2]["predicted_label"]), f" {wrong[0]:.3f}")
+        rows.append((name(label), f"{right[0]:.3f}", excerpt(right[2]["text"]), taken, excerpt(wrong[2]["text"])))
+    if rows:
+        yield element("h2", "Right beside wrong", id="beside")
+        titles = ("label", "right at", "text", "taken for", "text")
+        caption = "Of each label the text that was given it most confidently, and the surest one that was not"
+        yield scrolled(table(titles, rows, caption, "beside"), "beside")
 
 
 def right_by_length(tokens: Sequence[int], right: np.ndarray, title: str, caption: str) -> Iterator[Element]:
