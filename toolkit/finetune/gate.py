@@ -89,9 +89,11 @@ def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, pro
         lr_scheduler=train.lr_scheduler,
         warmup_ratio=train.warmup_ratio,
         weight_decay=train.weight_decay,
+        optimizer=train.optimizer,
         adam_beta1=train.adam_beta1,
         adam_beta2=train.adam_beta2,
         adam_epsilon=train.adam_epsilon,
+        momentum=train.momentum,
         max_grad_norm=train.max_grad_norm,
     )
     return GateRequest(

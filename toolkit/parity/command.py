@@ -403,11 +403,18 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
     """
     from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
-    from toolkit.parity.trials.mutation import faults_of, print_trials, try_mutants, weighted_trials
+    from toolkit.parity.trials.mutation import (
+        faults_of,
+        optimizer_trials,
+        print_trials,
+        try_mutants,
+        weighted_trials,
+    )
 
     if (pair := _pair_options(trial)) is None:
         _check_no_config(overrides)
-        requests = [one for plain in trial_requests(**trial) for one in (plain, *weighted_trials(plain))]
+        tried = trial_requests(**trial)
+        requests = [one for plain in tried for one in (plain, *weighted_trials(plain), *optimizer_trials(plain))]
         known = [{mutant.name for mutant in faults_of(request)} for request in requests]
         if unknown := set(only) - set().union(*known):
             raise UserError(f"--only {min(unknown)}: this model has no such fault in this dtype")

@@ -88,6 +88,14 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     for name, known in KNOWN.items()
 }
 
+#: Likewise keys that only some optimizers know.
+OPTIMIZER_KEYS: dict[str, dict[str, Any]] = {
+    "adamw": {"train.adam_beta1": 0.9, "train.adam_beta2": 0.999, "train.adam_epsilon": 1e-8},
+    "lion": {"train.adam_beta1": 0.9, "train.adam_beta2": 0.99},
+    "sgd": {"train.momentum": 0.9},
+    "adafactor": {},
+}
+
 #: Keys' names in earlier versions -> their names now. The former are still understood, with a note.
 FORMER_KEYS = {"data.config_name": "data.config"}
 
@@ -320,11 +328,13 @@ class Train(Section):
     batch_size: Positive = 8
     eval_batch_size: Positive | None = None
     gradient_accumulation_steps: Positive = 1
+    optimizer: Literal["adamw", "lion", "sgd", "adafactor"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    adam_beta1: Beta = 0.9
-    adam_beta2: Beta = 0.999
-    adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    adam_beta1: Beta | None = None
+    adam_beta2: Beta | None = None
+    adam_epsilon: Annotated[float, Field(gt=0)] | None = None
+    momentum: Beta | None = None
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
     lr_scheduler: Literal["linear", "cosine", "constant"] = "linear"
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0

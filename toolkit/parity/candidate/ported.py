@@ -68,6 +68,7 @@ class PortedStep(Step):
         self.lowered = job.lowered if dtype == "bfloat16" else ()
         self.brief = job.brief
         self.config = job.config
+        self.optimizer = job.training.optimizer
         self.folder = folder
         given = files.read_tensors(folder / "batch.safetensors")
         # Float labels are cast up exactly, as the weights are.
@@ -134,7 +135,7 @@ class PortedStep(Step):
             **places(self.model),
             **head_places(type(self.model)),
             **({UNPADDED: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
-            **training.training_places(),
+            **training.training_places(self.optimizer),
         }
 
     def facts(self) -> CandidateFacts:

@@ -58,9 +58,11 @@ class TrainingSettings:
     lr_scheduler: str = "linear"
     warmup_ratio: float = 0.25
     weight_decay: float = 0.01
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
+    optimizer: str = "adamw"
+    adam_beta1: float | None = 0.9
+    adam_beta2: float | None = 0.999
+    adam_epsilon: float | None = 1e-8
+    momentum: float | None = None
     max_grad_norm: float | None = 1.0
 
     @property
