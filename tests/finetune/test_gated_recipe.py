@@ -38,6 +38,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.lr_scheduler": ("train.lr_scheduler=cosine",),
     "train.max_grad_norm": ("train.max_grad_norm=null",),
     "train.class_weights": ("train.class_weights={tools: 2}",),
+    "train.label_smoothing": ("train.label_smoothing=0.1",),
     "train.precision": ("train.precision=bfloat16",),
     "train.sharding": ("train.sharding=stage1",),
     "train.lora": ("train.lora={rank: 2}",),

@@ -111,6 +111,7 @@ def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, pro
         training=training,
         labels=collate(first_examples(job, training.examples_of_update)),
         class_weights=None if weights is None else tuple(weights.tolist()),
+        label_smoothing=train.label_smoothing or 0.0,
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device, processes)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),

@@ -407,6 +407,7 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
         faults_of,
         optimizer_trials,
         print_trials,
+        smoothed_trials,
         try_mutants,
         weighted_trials,
     )
@@ -414,7 +415,8 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
     if (pair := _pair_options(trial)) is None:
         _check_no_config(overrides)
         tried = trial_requests(**trial)
-        requests = [one for plain in tried for one in (plain, *weighted_trials(plain), *optimizer_trials(plain))]
+        kinds = (weighted_trials, smoothed_trials, optimizer_trials)
+        requests = [one for plain in tried for one in (plain, *(one for kind in kinds for one in kind(plain)))]
         known = [{mutant.name for mutant in faults_of(request)} for request in requests]
         if unknown := set(only) - set().union(*known):
             raise UserError(f"--only {min(unknown)}: this model has no such fault in this dtype")

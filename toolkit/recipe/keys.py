@@ -48,6 +48,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.problem_type": "single_label",
         "data.sources": None,
         "train.class_weights": None,
+        "train.label_smoothing": 0.0,
         "train.save_best": "accuracy",
     },
     "question_answering": {
@@ -345,6 +346,7 @@ class Train(Section):
     eval_steps: Positive | None = None
     early_stopping_patience: Positive | None = None
     class_weights: ClassWeights = None
+    label_smoothing: Beta | None = None
     save_best: str | None = None
     baseline: bool = True
 

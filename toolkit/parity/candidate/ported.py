@@ -78,6 +78,7 @@ class PortedStep(Step):
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = as_weights(job.class_weights)
+        self.model.label_smoothing = job.label_smoothing
         if self.is_narrowed:  # all that a layer computes is compared
             self.model.leaves_out_unread = False
         if job.lora is not None:

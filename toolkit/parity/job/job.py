@@ -89,6 +89,7 @@ class Compared:
         class_weights: each class's weight in the loss that trains: torch's ``CrossEntropyLoss(weight=...)`` for one
             label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several; None for all alike. The loss of
             evaluation has none.
+        label_smoothing: of the loss that trains, torch's ``CrossEntropyLoss(label_smoothing=...)``.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         checkpoint: the folder of safetensors that the weights were read from, which each side reads by its own loader;
             else None.
@@ -111,6 +112,7 @@ class Compared:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     tokenizer: TokenizerJob | None = None
     class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
     judge_reference_reversible: bool = False
     checkpoint: str | None = None
     checkpoint_config: dict[str, Any] | None = None

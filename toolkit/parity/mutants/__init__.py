@@ -12,7 +12,7 @@ import functools
 from models.families import FAMILIES
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
-from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
+from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS, LABEL_SMOOTHING
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS
 from toolkit.parity.mutants.lora import LORA
@@ -21,6 +21,7 @@ from toolkit.parity.mutants.optimizers import OPTIMIZERS
 __all__ = [
     "BELOW_THE_NOISE",
     "CLASS_WEIGHTS",
+    "LABEL_SMOOTHING",
     "LOOPS",
     "LORA",
     "OPTIMIZERS",
@@ -59,6 +60,7 @@ def by_name(name: str) -> Mutant:
         *map(catalogue, FAMILIES),
         *map(faults_of_precision, FAMILIES),
         *CLASS_WEIGHTS.values(),
+        LABEL_SMOOTHING,
         *OPTIMIZERS.values(),
         LORA,
         *LOOPS.values(),

@@ -112,6 +112,7 @@ class Step:
         self.dtype = "float64"
         self.labels = labels
         self.class_weights = job.class_weights
+        self.label_smoothing = job.label_smoothing
         self.spare_memory = job.spare_memory
         self.brief = job.brief
         self.goes_back_as_the_reference = job.port.get("residual") == "plain"
@@ -375,8 +376,9 @@ class Step:
         """Return the model's output on the batch, with the training loss."""
         inputs = self._inputs()
         output = self.compute(inputs)
-        if self.class_weights is not None:
-            output.loss = weighted_loss(output.logits, inputs["labels"], self.class_weights)
+        if self.class_weights is not None or self.label_smoothing:
+            given = self.class_weights, self.label_smoothing
+            output.loss = weighted_loss(output.logits, inputs["labels"], *given)
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:

@@ -36,6 +36,7 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import (
     CLASS_WEIGHTS,
+    LABEL_SMOOTHING,
     LORA,
     OPTIMIZERS,
     Mutant,
@@ -109,6 +110,12 @@ def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
         yield replace(request, config=config, batch=batch, class_weights=TRIAL_WEIGHTS)
 
 
+def smoothed_trials(request: GateRequest) -> Iterator[GateRequest]:
+    """Yield the request of one label per text with class weights, its labels smoothed; none for another head."""
+    single = (one for one in weighted_trials(request) if one.batch["labels"].ndim == 1)
+    return (replace(one, label_smoothing=0.2) for one in single)
+
+
 def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
     """Yield the request with each optimizer beside AdamW, on its default settings."""
     for kind in OPTIMIZERS:
@@ -119,8 +126,10 @@ def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
 
 
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
-    """Return the catalogue that a request is tried with: its family's, or that of class weights, of an adapter or
-    of another optimizer if it has them."""
+    """Return the catalogue that a request is tried with: its family's, or that of class weights, of smoothed
+    labels, of an adapter or of another optimizer if it has them."""
+    if request.label_smoothing:
+        return LABEL_SMOOTHING
     if request.training.optimizer != "adamw":
         return OPTIMIZERS[request.training.optimizer]
     if request.lora is not None:
