@@ -39,6 +39,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.max_grad_norm": ("train.max_grad_norm=null",),
     "train.class_weights": ("train.class_weights={tools: 2}",),
     "train.label_smoothing": ("train.label_smoothing=0.1",),
+    "train.token_dropout": ("train.token_dropout=0.1",),
     "train.precision": ("train.precision=bfloat16",),
     "train.sharding": ("train.sharding=stage1",),
     "train.lora": ("train.lora={rank: 2}",),

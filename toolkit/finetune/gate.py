@@ -130,6 +130,8 @@ def _not_run(recipe: Recipe, device: str, processes: int) -> Iterator[str]:
     train, gated = recipe.train, recipe.parity.device
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
+    if train.token_dropout:
+        yield f"it replaces {train.token_dropout:g} of the tokens of its texts (train.token_dropout)"
     if processes > 1:
         yield f"{processes} processes train together, whose gradients are summed"
     if gated not in ("auto", device):

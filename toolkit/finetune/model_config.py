@@ -203,6 +203,8 @@ def resolve(
             keys["problem_type"] = problem_type
     if tokenizer is not None:
         keys.setdefault("pad_token_id", tokenizer.pad_token_id)
+        if recipe.train.token_dropout and keys["pad_token_id"] is None:
+            raise recipe.error("train.token_dropout", "needs a pad token; remove model.config.pad_token_id, or set it")
         if keys.setdefault("vocab_size", tokenizer.vocab_size) < tokenizer.vocab_size:
             raise recipe.error(
                 "model.config.vocab_size" if "vocab_size" in recipe.model.config else "model.weights",

@@ -49,6 +49,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.sources": None,
         "train.class_weights": None,
         "train.label_smoothing": 0.0,
+        "train.token_dropout": 0.0,
         "train.save_best": "accuracy",
     },
     "question_answering": {
@@ -347,6 +348,7 @@ class Train(Section):
     early_stopping_patience: Positive | None = None
     class_weights: ClassWeights = None
     label_smoothing: Beta | None = None
+    token_dropout: Beta | None = None
     save_best: str | None = None
     baseline: bool = True
 

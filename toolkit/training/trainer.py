@@ -57,6 +57,7 @@ from toolkit.training import optimizer, ranks
 from toolkit.training.sampler import EpochPermutation
 from toolkit.training.schedule import Best, Schedule, examples_of_step
 from toolkit.training.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
+from toolkit.training.token_dropout import TokenDropout
 
 #: Metrics that the line of a validation has room for.
 SHOWN_METRICS = 4
@@ -265,9 +266,10 @@ class Finetuner(Trainer):
 
     def get_train_dataloader(self) -> paddle.io.DataLoader:
         """Whole accumulated batches; no worker processes, since collating padded arrays is cheap beside a step."""
-        return paddle.io.DataLoader(
-            self.train_dataset, batch_sampler=self._get_train_sampler(), collate_fn=self.data_collator, num_workers=0
-        )
+        sampler, examples = self._get_train_sampler(), self.train_dataset
+        if share := self.recipe.train.token_dropout:
+            examples = TokenDropout(examples, share, self.model.config.pad_token_id, sampler)
+        return paddle.io.DataLoader(examples, batch_sampler=sampler, collate_fn=self.data_collator, num_workers=0)
 
     def _get_train_sampler(self) -> EpochPermutation:
         if not hasattr(self, "sampler"):
