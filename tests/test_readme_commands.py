@@ -131,6 +131,10 @@ LINES: dict[str, Here | Elsewhere] = {
     ),
     "toolkit parity record --reference-model reference.py hidden=32 -o recorded": Here("gates", says="recorded"),
     "toolkit parity replay recorded --port port.py": Here("gates", says="^PARITY 114 tensors"),
+    "toolkit parity record --any-framework --reference-model reference.py -o any": Elsewhere(
+        "test_other_frameworks.py records one"
+    ),
+    "toolkit parity judge any port.py": Elsewhere("test_other_frameworks.py judges ports in NumPy, JAX and ONNX"),
     # How fast it is.
     "toolkit bench --model reformer": Here(
         "gates", "--layers 1 --length 64 --batch-size 1 --pairs 1", says="port / other"

@@ -351,4 +351,7 @@ def test_no_sentence_is_left_without_a_test():
         "not-run",
         "length",
         "forward-only",
+        "outputs-left-out",
+        "outputs-choices",
+        "outputs-rounded",
     } == set(notes.TEXTS)

@@ -12,7 +12,6 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from toolkit.finetune.baselines import compared, overfitted
 from toolkit.tasks.classification import baselines
 from toolkit.tasks.classification.baselines import TFIDF, measured
-from toolkit.tasks.classification.report import expected_calibration_error
 from toolkit.tasks.classification.task import LOWER_IS_BETTER
 from toolkit.tasks.language_modeling import ngrams
 from toolkit.tasks.language_modeling.ngrams import KneserNey, perplexity
@@ -146,12 +145,6 @@ def test_a_loss_that_rises_while_accuracy_is_taken_is_told(losses, best, said):
     rows = [{"split": "validation", "step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
     rows.append({"split": "train", "step": 1, "loss": 0.001})
     assert overfitted(rows, best)[: len(said) or None] == said
-
-
-def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
-    probability, right = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.65]), np.array([1, 1, 0, 0, 1, 0], bool)
-    assert expected_calibration_error(probability, right) == pytest.approx((4 * 0.45 + 0.45 + 0.65) / 6)
-    assert expected_calibration_error(np.ones(4), np.ones(4, bool)) == 0
 
 
 def test_of_many_tokens_a_part_is_counted_and_rows_are_read_in_parts(monkeypatch):

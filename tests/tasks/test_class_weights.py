@@ -261,10 +261,13 @@ def test_a_run_trains_on_the_weighted_loss_and_reports_the_plain_one(tmp_path, m
     results = json.loads((folder / "metrics.json").read_text())
     expected = {"animals": 24 / (3 * 12), "fruit": 24 / (3 * 9), "tools": 24 / (3 * 3)}
     assert results["class_weights"] == pytest.approx(expected)
-    probabilities = [
-        float(row[f"probability_{row['label']}"]) for row in read_predictions(folder / "predictions-validation.csv")
-    ]
-    assert results["validation"]["loss"] == pytest.approx(-np.log(probabilities).mean(), rel=1e-4)
+    losses = []
+    for row in read_predictions(folder / "predictions-validation.csv"):
+        logits = results["calibration"]["temperature"] * np.log(
+            [float(row[f"probability_{name}"]) for name in expected]
+        )
+        losses.append(np.logaddexp.reduce(logits) - logits[list(expected).index(row["label"])])
+    assert results["validation"]["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["train"]["class_weights"] == "balanced"
     assert "The loss that trained weighs labels" in (folder / "README.md").read_text()
     loaded = load_recipe(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,20 @@ def run(request, tmp_path_factory) -> Path:
     return train(write_recipe(folder, request.param), folder / "run")
 
 
+def test_probabilities_are_those_at_the_temperature_of_the_run(run, tmp_path):
+    if run.parent.name.startswith("regression"):
+        assert "calibration" not in json.loads((run / "metrics.json").read_text())
+        return
+    shutil.copytree(run, tmp_path / "plain")
+    result = json.loads((run / "metrics.json").read_text())
+    fitted = result.pop("calibration")
+    (tmp_path / "plain" / "metrics.json").write_text(json.dumps(result))
+    (calibrated,), (plain,) = (predict(folder, console(), texts=["a cat"]) for folder in (run, tmp_path / "plain"))
+    logits = [np.log(np.divide(one.probabilities, 1 - np.array(one.probabilities))) for one in (plain, calibrated)]
+    assert fitted["temperature"] != pytest.approx(1, rel=0.01)
+    assert logits[0] / fitted["temperature"] == pytest.approx(logits[1], rel=1e-4)
+
+
 def test_a_run_says_the_same_of_a_text_wherever_it_is_asked(run, tmp_path):
     several = run.parent.name.startswith("multi_label")
     result = json.loads((run / "metrics.json").read_text())
@@ -89,8 +104,9 @@ def test_a_run_says_the_same_of_a_text_wherever_it_is_asked(run, tmp_path):
                 else float(other[name]) == pytest.approx(row[name], abs=1e-5)
             )
     if several:
+        threshold = result["calibration"]["threshold"]
         assert json.loads(written[0]["predicted_labels"]) == [
-            name for name in sorted(KINDS) if float(written[0][f"probability_{name}"]) > 0.5
+            name for name in sorted(KINDS) if float(written[0][f"probability_{name}"]) > threshold
         ]
     (asked,) = predict(run, console(), texts=[given[0]["text"]])
     assert asked.probabilities == pytest.approx(

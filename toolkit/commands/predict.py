@@ -64,7 +64,8 @@ def load_run(folder: Path) -> Run:
         raise UserError(f"{folder / 'model'}: its tokenizer has {found} ids, its model {room}; {MEND}")
     with reading(folder / "model" / "config.json", MEND):
         length = length_of(recipe, model.config)
-    return Run(folder, recipe, task_of(recipe), tokenizer, model, names, length)
+    calibration = read_json(folder / "metrics.json", MEND).get("calibration", {})
+    return Run(folder, recipe, task_of(recipe), tokenizer, model, names, length, calibration)
 
 
 def load_model(recipe: Recipe, folder: Path) -> Any:

@@ -93,7 +93,7 @@ def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Remove an entry. What resists is moved aside; if that fails too, the next one cannot be kept, which is reported."""
+    """Remove an entry. What resists is moved aside; if that fails too, the next one is not kept, which is reported."""
     try:
         shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
     except OSError:

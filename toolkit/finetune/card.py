@@ -17,6 +17,7 @@ from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
 from toolkit.run_folder.predictions import SPLITS
+from toolkit.tasks.classification.calibration import described
 from toolkit.tasks.interface import Description, Run
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
@@ -218,10 +219,10 @@ def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> st
     ]
     line = compared(results, lower_is_better)
     baseline = f" Beside a simple method: {markdown(line)}." if line else ""
-    return (
-        "\n".join(lines)
-        + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.{baseline}\n"
-    )
+    fitted = described(results.get("calibration", {}))
+    calibration = f" Where `toolkit predict` makes probabilities, {markdown(fitted)}." if fitted else ""
+    kept = f"The weights are those of step {best['step']}, the best validation {best['metric']}."
+    return "\n".join(lines) + f"\n\n{kept}{baseline}{calibration}\n"
 
 
 def _metric(name: str, numbers: Mapping[str, float | None]) -> str:

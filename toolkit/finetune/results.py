@@ -24,6 +24,7 @@ from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks import task_of
+from toolkit.tasks.classification.calibration import described
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
 
@@ -71,6 +72,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     prepared = job.prepared
     measured, outputs = measure_best(trainer, prepared, folder)
     trainer.shared = False  # from here on the first process is alone
+    calibration = job.task.calibrate(recipe, {split: kept for split, kept in outputs.items() if kept is not None})
     results = {
         **measured,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
@@ -85,6 +87,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
         "examples": prepared.sizes,
         **_baselines(recipe, job, trainer.console),
         **_class_weights(prepared),
+        **({"calibration": calibration} if calibration else {}),
         "parameters": job.parameters,
         "hardware": runtime.hardware(),
     }
@@ -92,7 +95,8 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     whole.write_folder(
         folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), manifest=False
     )
-    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
+    names, length = prepared.label_names, job.fit.length
+    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, names, length, calibration)
     trainer.model.eval()
     write_split_predictions(run, job.splits, prepared, outputs)
     job.task.write_artifacts(run, trainer, prepared, trainer.console)
@@ -171,6 +175,8 @@ def show_results(results: dict[str, Any], recipe: Recipe, folder: Path, console:
     console.print(metrics_table({split: results[split] for split in splits}))
     if line := compared(results, task.LOWER_IS_BETTER):
         console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
+    if "threshold" in (calibration := results.get("calibration", {})):
+        console.print(f"note   {described(calibration)}", highlight=False, soft_wrap=True)
     if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
         console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)

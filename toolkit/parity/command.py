@@ -164,6 +164,11 @@ FORWARD_ONLY = click.option(
     is_flag=True,
     help="Compare only the forward of --port in evaluation mode, without gradients and updates.",
 )
+ANY_FRAMEWORK = click.option(
+    "--any-framework",
+    is_flag=True,
+    help="Record --reference-model for a port in any framework, which toolkit parity judge judges.",
+)
 #: Options instead of MODEL, for a command that also takes the user's own port.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge, one of the toolkit's own."),
@@ -190,8 +195,8 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 
 @click.command(
     "parity",
-    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
-    "limits, texts. Each has its own --help.",
+    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, judge, bitwise, mutants, "
+    "sweep, limits, texts. Each has its own --help.",
 )
 @takes(*PAIR, FORWARD_ONLY, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge each operation by itself, even if nothing differs.")
@@ -282,9 +287,10 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
-    others = {key: options.pop(key, None) for key in ("port_python", "time_limit", "forward_only")}
+    others = {key: options.pop(key, None) for key in ("port_python", "time_limit", "forward_only", "any_framework")}
     if any(pair.values()):
-        return {**pair, **others, "forward_only": bool(others["forward_only"])}
+        flags = {name: bool(others[name]) for name in ("forward_only", "any_framework")}
+        return {**pair, **others, **flags}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
     for option in (key for key, value in others.items() if value):
@@ -315,7 +321,7 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*PAIR[:-2], FORWARD_ONLY, *DESCRIPTION[1:])
+@takes(*PAIR[:-2], FORWARD_ONLY, ANY_FRAMEWORK, *DESCRIPTION[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", show_default=True, help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
 @click.option(
@@ -368,6 +374,29 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: A
     request = replayed(recording, **pair)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)
+
+
+@click.command("parity judge")
+@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.argument("port", metavar="PORT", type=click.Path(path_type=Path))
+@click.option("--port-python", metavar="PATH", help="Run PORT with this Python. Default: this one.")
+@takes(TIME_LIMIT, OUTPUT)
+def judge(bundle: Path, port: Path, port_python: str | None, time_limit: float | None, output: Path) -> int:
+    """Judge a port in any framework by the reference that `toolkit parity record` wrote to BUNDLE.
+
+    PORT is a folder with what the port computed from BUNDLE's weights and batch, as float64 and float32 in .npz or
+    .safetensors; or a Python file with forward(weights, batch, draws) in JAX; or an ONNX graph.
+    """
+    from toolkit.errors import UserError
+    from toolkit.parity.gate import judge_outputs
+    from toolkit.parity.job.bundle import open_recording
+    from toolkit.parity.other_frameworks.run import PROGRAMS
+
+    if not (port.is_dir() or (port.is_file() and port.suffix in PROGRAMS)):
+        what = "is no folder of tensors, no .py file in JAX and no .onnx graph" if port.exists() else "is not there"
+        raise UserError(f"{port}: {what}")
+    ((_, folder),) = _cleared(output, "cpu")
+    return judge_outputs(open_recording(bundle), port, folder, console(), port_python, time_limit).exit_status
 
 
 @click.command("parity bitwise", epilog=CONFIGURATION_HELP)
@@ -560,7 +589,7 @@ def texts(texts: int, seed: int, **description: Any) -> int:
         return int(bool(search(request, tokenizer, seed, texts, console())))
 
 
-COMMANDS = (parity, show_map, record, replay, bitwise, mutants, sweep, limits, texts)
+COMMANDS = (parity, show_map, record, replay, judge, bitwise, mutants, sweep, limits, texts)
 
 
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:

@@ -42,6 +42,8 @@ from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_re
 from toolkit.parity.job.stretch import fitted
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.other_frameworks.given import compared, files_of, read_outputs
+from toolkit.parity.other_frameworks.run import run_port
 from toolkit.parity.pairs import cached
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.pairs.recording import describe_port, of_counterparts
@@ -115,6 +117,47 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         streamed = is_streamed(request)
         request = without_bfloat16(request) if streamed else request
         measured = _measure_streamed(request, folder, console) if streamed else _measure_whole(request, console)
+    return _judged(request, measured, folder, console, started, recording)
+
+
+def judge_outputs(
+    recording: Recording, port: Path, folder: Path, console: Console, python: str | None, limit: float | None
+) -> Report:
+    """As :func:`run_gate`, of a port in any framework, by a recorded reference.
+
+    Args:
+        port: a folder with what it has computed (:mod:`.other_frameworks.given`), or a file that is run for it.
+        python, limit: of :func:`.other_frameworks.run.run_port`.
+
+    Raises:
+        UserError: the port cannot be run, or what it gave cannot be compared.
+        Inconclusive: the Python lacks the port's framework.
+    """
+    started = time.monotonic()
+    if recording.asked.pair is not None and not recording.asked.pair.any_framework:
+        raise UserError(f"{recording.folder}: is recorded for a port in Paddle; record it again with --any-framework")
+    remove_report(folder)
+    with scratch_job() as scratch, console.status("parity gate: running the port"):
+        place = port if port.is_dir() else scratch
+        versions = {} if port.is_dir() else run_port(port, recording, place, recording.asked.dtypes, python, limit)
+        tensors = read_outputs(place, recording)
+        reference, candidate = compared(recording, tensors, versions)
+        hashes = {path.name: files.sha256(path) for path in files_of(place).values()}
+    randomized = recording.manifest["describes"]["randomized_parameters"]
+    found = Measurement(reference, candidate, randomized, {**hashes, "bundle.json": recording.identity})
+    request = replace(recording.asked, dtypes=tuple(tensors))
+    return _judged(request, Measured(found, {}), folder, console, started, recording)
+
+
+def _judged(
+    request: GateRequest,
+    measured: Measured,
+    folder: Path,
+    console: Console,
+    started: float,
+    recording: Recording | None,
+) -> Report:
+    """Judge what was measured, write and print the report."""
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:

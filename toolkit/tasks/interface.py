@@ -111,6 +111,13 @@ class Task(Protocol):
             prepared: what :meth:`prepare` made of them.
         """
 
+    def calibrate(self, recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+        """Return what makes predictions of outputs, fitted to the validation split; empty for most tasks.
+
+        Args:
+            outputs: split -> what :meth:`outputs` kept of it.
+        """
+
     def write_artifacts(self, run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
         """Write the task's own files into a finished run's folder (``run.folder``); ``trainer`` can still measure."""
 
@@ -215,6 +222,7 @@ class Run:
         model: the port with the best weights.
         label_names: in the order of their ids; None for a task without labels.
         length: that texts are padded to.
+        calibration: of :meth:`Task.calibrate`.
     """
 
     folder: Path
@@ -224,3 +232,4 @@ class Run:
     model: Any
     label_names: list[str] | None
     length: int
+    calibration: Mapping[str, Any] = field(default_factory=dict)

@@ -63,17 +63,23 @@ def of_texts(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def multi_label(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """``micro_f1``, ``macro_f1`` and ``subset_accuracy`` (all labels of a text right) of logits [N, L] against 0 and 1
-    [N, L]; a label is given where its probability is above 0.5.
-
-    ``macro_f1`` is the mean over the labels that occur, given or true.
+    """Score logits [N, L] against 0 and 1 [N, L]: :func:`labels_above` a probability of 0.5.
 
     Raises:
         ValueError: the shapes do not fit.
     """
     if logits.ndim != 2 or labels.shape != logits.shape:
         raise ValueError(f"logits {logits.shape} and labels {labels.shape} should both be [N, L]")
-    given, true = (logits > 0).astype(np.int64), labels.astype(np.int64)
+    return labels_above(logits, labels, 0.0)
+
+
+def labels_above(values: np.ndarray, labels: np.ndarray, threshold: float) -> dict[str, float]:
+    """``micro_f1``, ``macro_f1`` and ``subset_accuracy`` (all labels of a text right), where a text is given the labels
+    of which its values [N, L] are above a threshold, against 0 and 1 [N, L].
+
+    ``macro_f1`` is the mean over the labels that occur, given or true.
+    """
+    given, true = (values > threshold).astype(np.int64), labels.astype(np.int64)
     scores = scores_of_several(true, given)
     occurring = (scores.support + scores.given) > 0
     if not occurring.any():

@@ -157,6 +157,9 @@ def _about(run: Run, form: str) -> dict[str, Any]:
             "text_cut_to": run.recipe.data.max_length,
         },
         "label_names": run.label_names,
+        "calibration": {
+            name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration
+        },
         "versions": runtime.versions(),
     }
 

@@ -105,12 +105,12 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
 
 
 @contextlib.contextmanager
-def new_bundle(folder: Path, console: Console, more: str = "") -> Iterator[Path]:
+def new_bundle(folder: Path, console: Console, command: str = "replay {}") -> Iterator[Path]:
     """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then
     the console says so.
 
     Args:
-        more: options that the replay takes.
+        command: what comes next, with ``{}`` for the folder.
 
     Raises:
         UserError: ``folder`` holds something that is not a bundle.
@@ -126,7 +126,7 @@ def new_bundle(folder: Path, console: Console, more: str = "") -> Iterator[Path]
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"next: toolkit parity replay {folder}{more}", highlight=False, soft_wrap=True)
+    console.print(f"next: toolkit parity {command.format(folder)}", highlight=False, soft_wrap=True)
 
 
 def seal(partial: Path, randomized: int) -> None:
@@ -139,7 +139,14 @@ def seal(partial: Path, randomized: int) -> None:
     job = files.read_job(partial)
     # Paths of this machine say nothing elsewhere, and a bundle names no code.
     pair = (
-        None if job.pair is None else replace(NO_CODE, has_loss=job.pair.has_loss, forward_only=job.pair.forward_only)
+        None
+        if job.pair is None
+        else replace(
+            NO_CODE,
+            has_loss=job.pair.has_loss,
+            forward_only=job.pair.forward_only,
+            any_framework=job.pair.any_framework,
+        )
     )
     if job.pair is not None:
         result = files.read_json(files.result_path(partial, "reference"))
@@ -351,8 +358,13 @@ def _check_family(folder: Path, job: Job) -> None:
         raise ValueError(f"{len(job.class_weights)} class weights for {outputs} labels")
 
 
+def _without_facts(pair: Pair) -> Pair:
+    """A pair without what a bundle says of it."""
+    return replace(pair, has_loss=False, forward_only=False, any_framework=False)
+
+
 def _check_pair(folder: Path, job: Job) -> None:
     """Check that a bundle of a user's reference names no code, and describes the reference."""
-    if job.pair is None or replace(job.pair, has_loss=False, forward_only=False) != NO_CODE:
+    if job.pair is None or _without_facts(job.pair) != NO_CODE:
         raise ValueError("job.json names files of a pair; a bundle names no code")
     files.read(folder / OF_PAIR, Description)

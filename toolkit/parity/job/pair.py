@@ -195,6 +195,8 @@ class Pair:
         accept: pattern of tensors' names -> a known difference.
         has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
         forward_only: compare what the model computes in evaluation mode, and nothing that trains it.
+        any_framework: record for ports in any framework: the reference's epsilons are not rounded as Paddle's kernels
+            round theirs.
     """
 
     port: str
@@ -204,6 +206,7 @@ class Pair:
     time_limit: float = TIME_LIMIT
     has_loss: bool = False
     forward_only: bool = False
+    any_framework: bool = False
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:

@@ -69,6 +69,13 @@ TEXTS: Mapping[str, str] = {
         "float64: {count} tensors differ by up to {worst:.1e} of themselves, which is what rounding the reference's "
         "constants to float32 moves; Paddle's kernels hold many in float32: {constants}"
     ),
+    # of a port in another framework
+    "outputs-left-out": "the port gave {given} of the reference's {of} tensors; not compared: {what}",
+    "outputs-choices": (
+        "the port makes its own choices (signs under ReLU, argmax, top-k): one that rounding flips looks like a fault "
+        "in float32"
+    ),
+    "outputs-rounded": "the port gave float32 alone: a fault smaller than the reference's own rounding is not seen",
     # of float32
     "uninformative": (
         "float32 carries no information in {count} tensors (the reference's own error exceeds a tenth of them), the "

@@ -31,6 +31,7 @@ def pair_request(
     trace: bool = False,
     time_limit: float | None = None,
     forward_only: bool = False,
+    any_framework: bool = False,
 ) -> GateRequest:
     """Return the comparison of a user's port and reference.
 
@@ -42,6 +43,7 @@ def pair_request(
         map_file: parameters of the reference -> the port's, as ``toolkit parity map`` prints them.
         time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
         forward_only: compare what both compute in evaluation mode, and nothing that trains them.
+        any_framework: record for ports in any framework.
 
     Raises:
         UserError: a file is none of these.
@@ -75,6 +77,7 @@ def pair_request(
             has_loss=any("loss" in found for found in functions.values()),
             accept=told.accept,
             forward_only=forward_only,
+            any_framework=any_framework,
         ),
         pair_names=told.parameters,
         pair_layouts=told.layouts,
@@ -104,6 +107,8 @@ def replayed(
         return asked
     if not port:
         raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
+    if asked.pair.any_framework:
+        raise UserError(f"{recording.folder}: is recorded --any-framework, with epsilons that Paddle's kernels round")
     functions = user_code.functions_of(port)
     if "batch" in functions:
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")

@@ -41,7 +41,8 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
             f"{request.pair.reference}"
         )
     alone = {"reference": workers_of(request)["reference"]}
-    with new_bundle(folder, console, " --port FILE") as job:
+    command = "judge {} PORT" if request.pair.any_framework else "replay {} --port FILE"
+    with new_bundle(folder, console, command) as job:
         ask([request], [job], console, alone)
         own = description_of(job, "reference")
         itself = Sides(own, own, propose(own, own), weights_of(job))

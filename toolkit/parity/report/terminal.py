@@ -133,9 +133,11 @@ def _facts(report: Report) -> str:
     flags = report.candidate.execution.flags
     versions = {**report.candidate.execution.versions, **report.reference.execution.versions}
     paddle = versions.get("paddlepaddle") or versions.get("paddlepaddle-gpu")
+    given = ", ".join(f"{name} {version}" for name, version in report.candidate.execution.versions.items())
+    port = f"paddle {paddle}" if paddle else given or "saved tensors"
     texts = len(report.reference.tokens or [])
     parts = [
-        f"paddle {paddle} against torch {versions['torch']}, transformers {versions['transformers']}",
+        f"{port} against torch {versions['torch']}, transformers {versions['transformers']}",
         f"checkpoint {report.request.origin}" if report.request.origin else "",
         f"{report.request.device}",
         OF_KERNELS.get(flags.get(kernels.VARIABLE, ""), ""),

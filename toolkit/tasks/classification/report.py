@@ -4,9 +4,10 @@ the most confident mistakes, and accuracy by text length."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -17,6 +18,7 @@ from toolkit.pages.markup import element
 from toolkit.pages.plot import named_bins, share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
+from toolkit.tasks.classification.calibration import BINS, bins, described, expected_calibration_error
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
 from toolkit.tasks.metrics import confusion, scores_of_classes
 
@@ -29,8 +31,6 @@ MEANING = (
     "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
     "share of the row: blue where the model is right, orange where it is wrong."
 )
-#: Bins of probability.
-BINS = 10
 #: Shades of a cell.
 SHADES = 8
 #: Most characters of a label in a column's head.
@@ -57,8 +57,11 @@ class LabelOutcome:
     mistakes: list[tuple[float, int, dict[str, str]]] = field(default_factory=list)
 
 
-def sections(predictions: Path) -> Iterator[Element]:
+def sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
     """The sections, in order.
+
+    Args:
+        calibration: of ``metrics.json``, see :mod:`.calibration`.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -71,14 +74,14 @@ def sections(predictions: Path) -> Iterator[Element]:
         yield from numbers_sections(predictions)
         return
     if "predicted_labels" in columns:
-        yield from several_sections(predictions)
+        yield from several_sections(predictions, calibration)
         return
     found = read_outcome(predictions)
     label, predicted = np.asarray(found.label), np.asarray(found.predicted)
     matrix = confusion(label, predicted, len(found.names))
     yield from _matrix(found.names, matrix)
     yield from _per_label(found.names, label, predicted)
-    yield from _calibration(np.asarray(found.probability), label == predicted)
+    yield from _calibration(np.asarray(found.probability), label == predicted, calibration)
     yield from _mistakes(found)
     yield from right_by_length(
         found.tokens, label == predicted, "accuracy", "Texts by the number of tokens that the model read"
@@ -117,27 +120,9 @@ def labels_of(row: Iterable[str]) -> list[str]:
     return [column.removeprefix(PROBABILITY_OF) for column in row if column.startswith(PROBABILITY_OF)]
 
 
-def expected_calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
-    """Return the mean distance of probability and accuracy over :data:`BINS` equal bins of probability, each weighted
-    by its texts (Guo et al. 2017, section 2).
-
-    Args:
-        probability: (N,) of the predicted labels.
-        right: (N,) whether each is the text's.
-    """
-    places = _bins(probability)
-    apart = [abs(probability[places == one].sum() - right[places == one].sum()) for one in range(BINS)]
-    return float(sum(apart) / len(probability))
-
-
-def _bins(probability: np.ndarray) -> np.ndarray:
-    """Return the bin of each probability, from 0."""
-    return np.minimum((probability * BINS).astype(int), BINS - 1)
-
-
-def _calibration(probability: np.ndarray, right: np.ndarray) -> Iterator[Element]:
+def _calibration(probability: np.ndarray, right: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Element]:
     """Show whether the probabilities can be believed."""
-    places = _bins(probability)
+    places = bins(probability)
     rows = [
         (
             f"{one / BINS:.1f} to {(one + 1) / BINS:.1f}",
@@ -154,6 +139,7 @@ def _calibration(probability: np.ndarray, right: np.ndarray) -> Iterator[Element
         f"The mean probability is {probability.mean():.3f}, the accuracy {right.mean():.3f}. Their distance within the "
         f"bins below, the expected calibration error, is {error:.3f}; at 0 each probability can be believed."
     )
+    said += f" For them the {described(calibration)}." if calibration else ""
     yield element("p", said, class_="soft")
     titles = ("probability", "texts", "mean probability", "accuracy")
     yield table(titles, rows, "Texts by the probability of their predicted label")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -16,6 +17,7 @@ from toolkit.pages.markup import element
 from toolkit.pages.plot import named_bins
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
+from toolkit.tasks.classification.calibration import THRESHOLD, described
 from toolkit.tasks.classification.report import labels_of, right_by_length, scores_of_labels
 from toolkit.tasks.metrics import scores_of_several
 
@@ -23,7 +25,7 @@ from toolkit.tasks.metrics import scores_of_several
 ERRORS_SHOWN = 25
 
 
-def several_sections(predictions: Path) -> Iterator[Element]:
+def several_sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
     """Yield how good each label is, and the share of texts with all labels right by text length.
 
     Raises:
@@ -39,7 +41,10 @@ def several_sections(predictions: Path) -> Iterator[Element]:
             given.append([name in predicted for name in names])
             tokens.append(int(row["tokens"]))
     of_data, of_model = np.asarray(true, dtype=np.int64), np.asarray(given, dtype=np.int64)  # (texts, labels)
-    caption = "Counted as scikit-learn does; a text has the labels whose probability is above 0.5"
+    threshold = calibration.get("threshold", THRESHOLD)
+    caption = f"Counted as scikit-learn does; a text has the labels whose probability is above {threshold:.2g}"
+    if calibration:
+        yield element("p", f"For them the {described(calibration)}.", class_="soft")
     yield from scores_of_labels(names, scores_of_several(of_data, of_model), range(len(names)), caption)
     caption = "Texts whose labels are all right, by the number of tokens that the model read"
     yield from right_by_length(tokens, (of_data == of_model).all(axis=1), "all right", caption)

@@ -17,6 +17,7 @@ from toolkit.data import batches
 from toolkit.data.batches import without_padding
 from toolkit.recipe.recipe import settled
 from toolkit.tasks import metrics
+from toolkit.tasks.classification.calibration import THRESHOLD, probabilities
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
 from toolkit.tasks.interface import Description, Labelled, Prepared
 from toolkit.terminal.escape import visible
@@ -54,8 +55,6 @@ DESCRIPTION = Description(
 SHOWN_CHARACTERS = 60
 #: Rows of a split that are read at once.
 ROWS_AT_ONCE = 256
-#: If a text may have several labels, those above this probability are given.
-THRESHOLD = 0.5
 #: Problem type -> column of the table of predictions.
 TITLES = {"multi_label": "labels", "regression": "value"}
 
@@ -177,13 +176,13 @@ def predictions(
     tokens = dataset.with_format(None)
     for start in range(0, len(rows), ROWS_AT_ONCE):
         texts, read = rows[start : start + ROWS_AT_ONCE], tokens[start : start + ROWS_AT_ONCE]["input_ids"]
-        shares = probabilities(logits[start : start + ROWS_AT_ONCE], problem)  # (rows, labels)
+        shares = _shares(run, logits[start : start + ROWS_AT_ONCE])
         for index, share in enumerate(shares):
             about = {"row": start + index + 1, "text": texts["text"][index], "tokens": len(read[index])}
             yield {
                 **about,
                 **_as_stored(problem, names, texts["label"][index]),
-                **dict(zip(_columns(problem, names), _predicted(problem, names, share), strict=True)),
+                **dict(zip(_columns(problem, names), _predicted(run, share), strict=True)),
             }
 
 
@@ -206,17 +205,18 @@ def _columns(problem: str, names: Sequence[str]) -> dict[str, type]:
     return {"predicted_label": str, "probability": float, **each}
 
 
-def _predicted(problem: str, names: Sequence[str], share: np.ndarray) -> list[Any]:
+def _predicted(run: Run, share: np.ndarray) -> list[Any]:
     """The values of :func:`_columns`.
 
     Args:
-        share: (labels,) of :func:`probabilities`.
+        share: (labels,) of :func:`_shares`.
     """
+    problem, names = settled(run.recipe.data.problem_type), settled(run.label_names)
     if problem == "regression":
         return share.tolist()
     if problem == "multi_label":
         return [
-            written_list(name for name, value in zip(names, share, strict=True) if value > THRESHOLD),
+            written_list(name for name, value in zip(names, share, strict=True) if value > _threshold(run)),
             *share.tolist(),
         ]
     best = int(share.argmax())
@@ -228,23 +228,28 @@ def written_list(names: Iterable[str]) -> str:
     return json.dumps(list(names), ensure_ascii=False)
 
 
-def probabilities(logits: np.ndarray, problem: str = "single_label") -> np.ndarray:
-    """Return float64 probabilities from logits [N, L]: the softmax; with several labels per text, the sigmoid of each;
-    in regression, the numbers themselves."""
-    logits = logits.astype(np.float64)
-    if problem == "regression":
-        return logits
-    if problem == "multi_label":
-        return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid, without overflow
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+def _threshold(run: Run) -> float:
+    """The probability above which a text is given a label, where it may have several."""
+    return run.calibration.get("threshold", THRESHOLD)
+
+
+def _shares(run: Run, logits: np.ndarray) -> np.ndarray:
+    """Return the probabilities (rows, labels) of logits, at the run's temperature."""
+    return probabilities(logits, settled(run.recipe.data.problem_type), run.calibration.get("temperature", 1.0))
 
 
 def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
     """Show confused labels, how good each label is, the most confident mistakes, and accuracy by length."""
     from toolkit.tasks.classification.report import sections
 
-    return sections(predictions)
+    return sections(predictions, results.get("calibration", {}))
+
+
+def calibrate(recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+    """See :func:`.calibration.calibrated`."""
+    from toolkit.tasks.classification.calibration import calibrated
+
+    return calibrated(outputs, settled(recipe.data.problem_type))
 
 
 def baselines(
@@ -281,9 +286,9 @@ class Prediction:
     """The most probable label of a text, its probability, that of each label in the order of their ids, and whether the
     text was cut to fit the model.
 
-    With several labels per text, ``label`` is a JSON list of those with a probability above 0.5, and ``probability``
-    the lowest of theirs (NaN if there is none). In regression, ``label`` is the number as text, ``probability`` NaN,
-    and ``probabilities`` holds the number.
+    With several labels per text, ``label`` is a JSON list of those whose probability is above the run's threshold, and
+    ``probability`` the lowest of theirs (NaN if there is none). In regression, ``label`` is the number as text,
+    ``probability`` NaN, and ``probabilities`` holds the number.
     """
 
     text: str
@@ -350,11 +355,11 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
 
 def _best(run: Run, share: np.ndarray) -> tuple[str, float]:
     """The label and the probability of a :class:`Prediction`."""
-    problem, names = settled(run.recipe.data.problem_type), settled(run.label_names)
-    values = _predicted(problem, names, share)
+    problem = settled(run.recipe.data.problem_type)
+    values = _predicted(run, share)
     if problem == "regression":
         return f"{values[0]:.6g}", math.nan
-    given = share[share > THRESHOLD]
+    given = share[share > _threshold(run)]
     return values[0], values[1] if problem == "single_label" else float(given.min()) if len(given) else math.nan
 
 
@@ -368,7 +373,7 @@ def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
     paddle.seed(run.recipe.seed)  # or a text's LSH hashes would depend on its place among others
     with paddle.no_grad():
         logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits  # (B, labels)
-        return probabilities(logits.astype("float64").numpy(), settled(run.recipe.data.problem_type))
+        return _shares(run, logits.astype("float64").numpy())
 
 
 # -- rows of a file -------------------------------------------------------------------------------------------------
@@ -388,8 +393,7 @@ def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable
     if "text_pair" in columns:
         texts = [joined(*pair) for pair in zip(texts, columns["text_pair"], strict=True)]
     found = classify(run, texts, advance)
-    problem, names = settled(run.recipe.data.problem_type), settled(run.label_names)
-    values = [_predicted(problem, names, np.asarray(one.probabilities)) for one in found]
+    values = [_predicted(run, np.asarray(one.probabilities)) for one in found]
     cut = [index for index, one in enumerate(found) if one.truncated]
     what = f"a text longer than {run.recipe.data.max_length} tokens, which was cut"
     return Labelled([list(column) for column in zip(*values, strict=True)], {what: cut})

@@ -357,6 +357,11 @@ def baselines(
     }
 
 
+def calibrate(recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+    """None: the logits are used as they are."""
+    return {}
+
+
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
     """Write `samples.md` and `samples.json`: for each control code or group, continuations of the first words of a
     validation block."""

@@ -208,6 +208,11 @@ def baselines(
     return {"longest name of the likeliest sentence": found}
 
 
+def calibrate(recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+    """None: answers are ranked, and have no probabilities."""
+    return {}
+
+
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
     """Write the best model's answers on the test split, or where there is none on the validation split:
     ``predictions.json`` in SQuAD's official format, ``nbest.json`` with the next best ones."""

@@ -76,7 +76,10 @@ class PairStep(Step):
         """The model as it is built in a dtype, with the tables that it computes then."""
         if dtype not in self._models:
             self._models[dtype] = built(self.source, self._job, dtype)
-            self.epsilons = round_epsilons(self._models[dtype])
+            assert self._job.pair is not None
+            self.epsilons = epsilons_of(self._models[dtype])
+            if not self._job.pair.any_framework:
+                round_epsilons(self._models[dtype])
         return self._models[dtype]
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
@@ -244,23 +247,26 @@ def eager_attention() -> Iterator[None]:
         undo()
 
 
-def round_epsilons(model: nn.Module) -> dict[str, float]:
-    """Round the epsilons of norms to float32, and return their original values by module. Also round 1 minus the
-    momentum of a batch norm, which is Paddle's momentum.
+def epsilons_of(model: nn.Module) -> dict[str, float]:
+    """The epsilons of norms by module."""
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, dict(ROLES)["norm"])}
+    found = {name: getattr(module, "eps", None) for name, module in norms.items()}
+    return {name: epsilon for name, epsilon in found.items() if isinstance(epsilon, float)}
+
+
+def round_epsilons(model: nn.Module) -> None:
+    """Round the epsilons of norms to float32. Also round 1 minus the momentum of a batch norm, which is Paddle's
+    momentum.
 
     Paddle's kernels keep theirs in float32 whatever the dtype, except for a group norm's. There 1e-5 has a relative
     error of 2.5e-8, which shows in float64 as 1e-13 of an output. Every port has that, and none can mend it.
     """
-    given: dict[str, float] = {}
-    for name, module in model.named_modules():
+    for module in model.modules():
         epsilon = getattr(module, "eps", None)
-        if isinstance(module, dict(ROLES)["norm"]) and isinstance(epsilon, float):
-            given[name] = epsilon
         if isinstance(module, HELD_IN_FLOAT32) and isinstance(epsilon, float):
             setattr(module, "eps", float(np.float32(epsilon)))  # noqa: B010 - no type of torch's names it
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = 1 - float(np.float32(1 - module.momentum))
-    return given
 
 
 def computed(

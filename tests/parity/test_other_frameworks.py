@@ -1,0 +1,236 @@
+"""A port in any framework is judged by the tensors that it gives: saved ones, a JAX file's, an ONNX graph's."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+
+from toolkit.errors import UserError
+from toolkit.parity.gate import judge_outputs
+from toolkit.parity.job.bundle import open_recording
+
+REFERENCE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(20, 8), nn.LayerNorm(8, eps=1e-5)
+        self.square, self.out = nn.Linear(8, 8), nn.Linear(8, 5)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, ids, labels):
+        x = self.norm(self.table(ids)).relu()
+        return self.out(self.dropout(self.square(x)))
+
+
+def build(config):
+    return Model()
+
+
+def batch(config, rng):
+    return {"ids": rng.integers(0, 20, (4, 6)), "labels": rng.integers(0, 5, (4, 6))}
+"""
+#: The same, with NumPy or JAX in its place as ``np``.
+PORT = """
+def forward(weights, batch, draws):
+    x = weights["table.weight"][batch["ids"]]
+    centred = x - x.mean(-1, keepdims=True)
+    x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weights["norm.weight"] + weights["norm.bias"]
+    found = {"output:norm": x}
+    x = np.maximum(x, 0) @ weights["square.weight"].T + weights["square.bias"]
+    found["output:square"] = x
+    if draws is not None:
+        x = x * draws["dropout:dropout"].astype(x.dtype) / np.asarray(0.8, x.dtype)
+    found["logits"] = logits = x @ weights["out.weight"].T + weights["out.bias"]
+    if draws is not None:
+        chosen = np.take_along_axis(logits, batch["labels"][..., None], -1)[..., 0]
+        found["loss"] = (np.log(np.exp(logits).sum(-1)) - chosen).mean()
+    return found
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    """A reference recorded for any framework."""
+    from toolkit import cli
+
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "reference.py").write_text(REFERENCE)
+    asked = ("parity", "record", "--any-framework", "--reference-model", str(folder / "reference.py"))
+    with pytest.raises(SystemExit) as left:
+        cli.main([*asked, "-o", str(folder / "bundle")])
+    assert left.value.code == 0
+    return folder / "bundle"
+
+
+def save(bundle: Path, folder: Path, code: str = PORT, ending: str = ".npz", dtypes=("float64", "float32")) -> Path:
+    """Run the port in NumPy and save what it gives."""
+    folder.mkdir(exist_ok=True)
+    names = {"np": np}
+    exec(code, names)
+    for dtype in dtypes:
+        weights = {name: value.astype(dtype) for name, value in load_file(bundle / "weights.safetensors").items()}
+        draws = load_file(bundle / "reference" / "draws-training.safetensors")
+        found = names["forward"](weights, load_file(bundle / "batch.safetensors"), draws)
+        found = {name: np.asarray(value, order="C") for name, value in found.items()}
+        if ending == ".npz":
+            np.savez(folder / f"{dtype}.npz", **found)
+        else:
+            save_file(found, folder / f"{dtype}.safetensors")
+    return folder
+
+
+def judged(bundle: Path, port: Path, folder: Path, command_line=None) -> tuple[object, str]:
+    said = io.StringIO()
+    report = judge_outputs(open_recording(bundle), port, folder / "report", Console(file=said, width=300), None, None)
+    return report, said.getvalue()
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors"])
+def test_saved_tensors_of_a_right_port_pass_and_what_was_left_out_is_said(bundle, tmp_path, ending):
+    report, said = judged(bundle, save(bundle, tmp_path / "given", ending=ending), tmp_path)
+    assert said.startswith("PARITY 8 tensors of the port agree with the reference (float64, float32)")
+    assert "saved tensors against torch" in said and "7 of gradient" in said
+    assert "the port makes its own choices (signs under ReLU" in said
+    content = json.loads((tmp_path / "report" / "parity.json").read_text())
+    assert {tensor["name"] for tensor in content["tensors"]} == {"output:norm", "output:square", "logits", "loss"}
+    assert (
+        content["hashes"].keys() == {"bundle.json", f"float64{ending}", f"float32{ending}"} and report.exit_status == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "right, wrong, first",
+    [
+        ("1e-5", "1.001e-5", "output:norm"),
+        ('weights["square.weight"].T', 'weights["square.weight"]', "output:square"),
+        ("/ np.asarray(0.8, x.dtype)", "", "logits"),
+        ("- chosen).mean()", "- chosen)[:, 1:].mean()", "loss"),
+    ],
+)
+def test_the_first_wrong_tensor_of_a_wrong_port_is_named(bundle, tmp_path, right, wrong, first):
+    assert PORT.count(right) == 1
+    report, said = judged(bundle, save(bundle, tmp_path / "given", PORT.replace(right, wrong)), tmp_path)
+    assert said.startswith(f"DRIFT {first}\n") and report.exit_status == 1
+
+
+def test_float32_alone_is_judged_and_said_to_see_less(bundle, tmp_path):
+    report, said = judged(bundle, save(bundle, tmp_path / "given", dtypes=["float32"]), tmp_path)
+    assert report.passed and "a fault smaller than the reference's own rounding is not seen" in said
+
+
+def test_another_shape_is_a_finding(bundle, tmp_path):
+    code = PORT.replace("- chosen).mean()", "- chosen).mean()[None]")
+    report, said = judged(bundle, save(bundle, tmp_path / "given", code), tmp_path)
+    assert not report.passed and "shape [1], the reference's is []" in said
+
+
+@pytest.mark.parametrize(
+    "spoil, said",
+    [
+        (lambda given: shutil.rmtree(given) or given.mkdir(), "holds no tensors of a port; save them as float64.safet"),
+        (lambda given: (given / "float64.npz").write_bytes(b"PK"), "float64.npz: cannot be read: "),
+        (lambda given: np.savez(given / "float64.npz", logit=np.zeros(3)), "the reference has no logit; it has logits"),
+        (
+            lambda given: np.savez(given / "float64.npz", loss=np.zeros((), "f4")),
+            "loss is float32; compute and save it",
+        ),
+        (
+            lambda given: np.savez(given / "float64.npz", loss=np.array([None])),
+            "float64.npz: cannot be read: Object arr",
+        ),
+        (lambda given: np.savez(given / "float64.npz"), "float64.npz: holds no tensor"),
+        (lambda given: save_file({"a": np.zeros(2)}, given / "float64.safetensors"), "remove one of them"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(bundle, tmp_path, command_line, spoil, said):
+    spoil(save(bundle, tmp_path / "given"))
+    status, _, err = command_line("parity", "judge", bundle, tmp_path / "given", "--output", tmp_path / "report")
+    assert status == 2 and err.startswith(f"error: {tmp_path / 'given'}") and said in err and err.count("\n") == 1
+
+
+def test_a_bundle_for_paddle_and_what_is_no_port_are_one_line(bundle, tmp_path, command_line):
+    recording = open_recording(bundle)
+    pair = replace(recording.asked.pair, any_framework=False)
+    for_paddle = replace(recording, asked=replace(recording.asked, pair=pair))
+    with pytest.raises(UserError, match="is recorded for a port in Paddle; record it again with --any-framework"):
+        judge_outputs(for_paddle, tmp_path, tmp_path / "report", Console(file=io.StringIO()), None, None)
+    (tmp_path / "port.txt").write_text("x")
+    for name, said in (("port.txt", "is no folder of tensors, no .py file"), ("none", "is not there")):
+        status, _, err = command_line("parity", "judge", bundle, tmp_path / name)
+        assert status == 2 and said in err
+    (tmp_path / "port.py").write_text("def build(config): ...")
+    status, _, err = command_line("parity", "replay", bundle, "--port", tmp_path / "port.py")
+    assert status == 2 and "is recorded --any-framework" in err
+
+
+@pytest.mark.slow
+def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_path):
+    pytest.importorskip("jax")
+    (tmp_path / "port.py").write_text(f"import jax.numpy as np\n{PORT}")
+    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    assert said.startswith("PARITY 22 tensors of the port agree") and "jax 0." in said and report.passed
+    (tmp_path / "port.py").write_text("import jax.numpy as np\n" + PORT.replace("x = np.max", "x = 1.00001 * np.max"))
+    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    assert said.startswith("DRIFT output:square") and "gradient:norm.weight" in said
+
+
+@pytest.mark.parametrize(
+    "code, said",
+    [
+        ("x = 1", "has no forward(weights, batch, draws)"),
+        ("def forward(weights, batch, draws):\n    return weights['x']", "line 2: KeyError: 'x'"),
+    ],
+)
+def test_an_error_of_a_port_in_jax_is_one_line_with_its_place(bundle, tmp_path, command_line, code, said):
+    pytest.importorskip("jax")
+    (tmp_path / "port.py").write_text(code)
+    status, _, err = command_line("parity", "judge", bundle, tmp_path / "port.py", "--output", tmp_path / "report")
+    assert status == 2 and err == f"error: {tmp_path / 'port.py'}: {said}\n"
+
+
+def onnx_graph(path: Path, epsilon: float) -> None:
+    """The port in evaluation mode, as a graph whose weights are inputs."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Gather", ["table.weight", "ids"], ["x"]),
+        helper.make_node("LayerNormalization", ["x", "norm.weight", "norm.bias"], ["n"], epsilon=epsilon),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Transpose", ["square.weight"], ["st"]),
+        helper.make_node("MatMul", ["r", "st"], ["s"]),
+        helper.make_node("Add", ["s", "square.bias"], ["b"]),
+        helper.make_node("Transpose", ["out.weight"], ["ot"]),
+        helper.make_node("MatMul", ["b", "ot"], ["o"]),
+        helper.make_node("Add", ["o", "out.bias"], ["logits"]),
+    ]
+    shapes = {"table.weight": [20, 8], "norm.weight": [8], "norm.bias": [8], "square.weight": [8, 8],
+              "square.bias": [8], "out.weight": [5, 8], "out.bias": [5]}  # fmt: skip
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, [4, 6]))
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [4, 6, 5])]
+    graph = helper.make_graph(nodes, "port", inputs, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def test_an_onnx_graph_is_judged_by_the_reference_in_evaluation(bundle, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    onnx_graph(tmp_path / "port.onnx", 1e-5)
+    report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
+    assert said.startswith("PARITY 1 tensors of the port agree") and "onnxruntime 1." in said and report.passed
+    onnx_graph(tmp_path / "port.onnx", 2e-5)
+    report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
+    assert said.startswith("DRIFT logits\n") and "in evaluation mode (evaluation/logits)" in said
