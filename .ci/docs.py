@@ -67,6 +67,8 @@ def quoted() -> dict[str, str]:
         "faults.by-kind": faults_by_kind(),
         "faults.class-weights": str(len(of_one_text)),
         "faults.label-weights": str(len(of_several)),
+        "faults.optimizers": str(sum(map(len, mutants.OPTIMIZERS.values()))),
+        "faults.smoothing": str(len(mutants.LABEL_SMOOTHING)),
         "faults.loops": str(sum(map(len, mutants.LOOPS.values()))),
         "pairs.lines": str(max(sum(len(file.read_text().splitlines()) for file in files) for files in pairs)),
         "pairs.time-limit": f"{TIME_LIMIT:.0f}",
@@ -149,9 +151,9 @@ def recipe_keys() -> Iterator[tuple[str, str]]:
 
 
 def of_owners(section: str, key: str, default: object) -> str:
-    """Return a key with its defaults, by the tasks or models that alone know it."""
+    """Return a key with its defaults, by the tasks, models or optimizers that alone know it."""
     owners = defaultdict(list)
-    for owner, known in {**keys.TASK_KEYS, **keys.MODEL_KEYS}.items():
+    for owner, known in {**keys.TASK_KEYS, **keys.MODEL_KEYS, **keys.OPTIMIZER_KEYS}.items():
         if f"{section}.{key}" in known:
             owners[with_default(key, known[f"{section}.{key}"])].append(owner)
     return ", ".join(f"{text} ({', '.join(names)})" for text, names in owners.items()) or with_default(key, default)

@@ -263,9 +263,12 @@ def _known_keys(recipe: dict[str, Any]) -> list[str]:
     """The keys of :data:`LIKELY` that the recipe's task and model know."""
     task, model = recipe.get("task", "classification"), recipe["model"].get("name", "reformer")
     others = {
-        key for known in (recipe_keys.TASK_KEYS, recipe_keys.MODEL_KEYS) for keys in known.values() for key in keys
+        key
+        for known in (recipe_keys.TASK_KEYS, recipe_keys.MODEL_KEYS, recipe_keys.OPTIMIZER_KEYS)
+        for keys in known.values()
+        for key in keys
     }
-    own = {*recipe_keys.TASK_KEYS[task], *recipe_keys.MODEL_KEYS[model]}
+    own = {*recipe_keys.TASK_KEYS[task], *recipe_keys.MODEL_KEYS[model], *recipe_keys.OPTIMIZER_KEYS["adamw"]}
     config = part(model, "schema").DEFAULTS
     return sorted(
         key

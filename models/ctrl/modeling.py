@@ -232,7 +232,7 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
             raise schema.ConfigError("pad_token_id", "not set: the ends of several texts cannot be found without it")
         scores = self.classifier(self.transformer(input_ids, attention_mask, position_ids).last_hidden_state)
         logits = scores[:, -1] if padding is None else _at_last(scores, input_ids != padding)
-        loss = None if labels is None else losses.classification(self.config, logits, labels, self.active_class_weights)
+        loss = None if labels is None else losses.classification(self.config, logits, labels, *self.loss_settings)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 

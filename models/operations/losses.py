@@ -46,6 +46,27 @@ def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights
     return (losses * weight).sum() / weight.sum()
 
 
+def smoothed_cross_entropy(
+    logits: paddle.Tensor, labels: paddle.Tensor, smoothing: float, weights: np.ndarray | None = None
+) -> paddle.Tensor:
+    """Return the mean cross entropy with smoothed labels (Szegedy et al. 2016, section 7): (1 - smoothing) of a label,
+    and smoothing / classes of each class, both times the class's weight. The divisor is that of plain labels.
+
+    Args:
+        logits: (N, classes).
+        labels: int64 (N,); :data:`IGNORED_LABEL` is left out.
+        weights: (classes,), or None for 1 each.
+    """
+    classes = logits.shape[-1]
+    weight = paddle.ones([classes], logits.dtype) if weights is None else paddle.to_tensor(weights).astype(logits.dtype)
+    counted = labels != IGNORED_LABEL
+    chosen = F.one_hot(paddle.where(counted, labels, paddle.zeros_like(labels)), classes).astype(logits.dtype)
+    chosen = chosen * weight * counted.astype(logits.dtype).unsqueeze(-1)  # (N, classes), as each counts
+    spread = weight * counted.astype(logits.dtype).unsqueeze(-1) / classes
+    target = (1 - smoothing) * chosen + smoothing * spread
+    return -(target * F.log_softmax(logits, axis=-1)).sum() / chosen.sum()
+
+
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
     """Shift labels (B, T) one position left, to what each position predicts. The last is ignored."""
     return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
@@ -57,7 +78,11 @@ def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tens
 
 
 def classification(
-    config: Any, logits: paddle.Tensor, labels: paddle.Tensor, weights: np.ndarray | None = None
+    config: Any,
+    logits: paddle.Tensor,
+    labels: paddle.Tensor,
+    weights: np.ndarray | None = None,
+    smoothing: float = 0.0,
 ) -> paddle.Tensor:
     """Return the mean loss of the configuration's ``problem_type``; if unset, the labels decide it.
 
@@ -68,6 +93,7 @@ def classification(
             (B, labels) for several.
         weights: float32 (labels,), each class's weight in the mean; for several labels at once, the weight of texts
             with the label against those without (``pos_weight``); None for equal weights.
+        smoothing: share of each of one-label texts' labels that is spread over all.
     """
     if config.problem_type is None:
         whole = labels.dtype in (paddle.int64, paddle.int32)
@@ -78,6 +104,8 @@ def classification(
     if config.problem_type == "multi_label_classification":
         positive = None if weights is None else paddle.to_tensor(weights).astype(logits.dtype)
         return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=positive)
+    if smoothing:
+        return smoothed_cross_entropy(logits, labels.flatten(), smoothing, weights)
     if weights is not None:
         return weighted_cross_entropy(logits, labels.flatten(), paddle.to_tensor(weights))
     return cross_entropy(logits, labels.flatten())

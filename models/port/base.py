@@ -94,6 +94,8 @@ class Port(PretrainedModel):
     #: Of a classifier: weight of each label in the training loss
     #: (:func:`models.operations.losses.classification`); None for equal weights. Not saved with the model.
     class_weights: np.ndarray | None = None
+    #: Likewise the share of each label that is spread over all.
+    label_smoothing = 0.0
     #: The adapter that :func:`models.port.adapter.adapt` put in; None in a plain model.
     adapter: LoRA | None = None
 
@@ -121,9 +123,10 @@ class Port(PretrainedModel):
         self.given_constants = dict(constants)
 
     @property
-    def active_class_weights(self) -> np.ndarray | None:
-        """:attr:`class_weights` in training; None in evaluation, whose loss says how good the model is on the data."""
-        return self.class_weights if self.training else None
+    def loss_settings(self) -> tuple[np.ndarray | None, float]:
+        """:attr:`class_weights` and :attr:`label_smoothing` in training; neither in evaluation, whose loss says how
+        good the model is on the data."""
+        return (self.class_weights, self.label_smoothing) if self.training else (None, 0.0)
 
     def stored(self) -> tuple[PortConfig, Mapping[str, np.ndarray]]:
         """Return the configuration and weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout.

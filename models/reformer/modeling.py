@@ -353,7 +353,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
         """
         read = 1 if self.leaves_out_unread and not self.training else None
         logits = self.classifier(self.reformer(input_ids, attention_mask, read).last_hidden_state)
-        loss = None if labels is None else losses.classification(self.config, logits, labels, self.active_class_weights)
+        loss = None if labels is None else losses.classification(self.config, logits, labels, *self.loss_settings)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 

@@ -29,6 +29,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.batch_size": ("train.batch_size=5",),
     "train.gradient_accumulation_steps": ("train.gradient_accumulation_steps=1",),
     "train.learning_rate": ("train.learning_rate=2.0e-3",),
+    "train.optimizer": ("train.optimizer=adafactor",),
     "train.weight_decay": ("train.weight_decay=0.02",),
     "train.adam_beta1": ("train.adam_beta1=0.8",),
     "train.adam_beta2": ("train.adam_beta2=0.98",),
@@ -37,6 +38,8 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.lr_scheduler": ("train.lr_scheduler=cosine",),
     "train.max_grad_norm": ("train.max_grad_norm=null",),
     "train.class_weights": ("train.class_weights={tools: 2}",),
+    "train.label_smoothing": ("train.label_smoothing=0.1",),
+    "train.token_dropout": ("train.token_dropout=0.1",),
     "train.precision": ("train.precision=bfloat16",),
     "train.sharding": ("train.sharding=stage1",),
     "train.lora": ("train.lora={rank: 2}",),
@@ -52,6 +55,7 @@ ELSEWHERE = {
     "model.name": "tests below",
     "model.weights": "test_train.py: the request has the checkpoint's folder, and its weights",
     "model.revision": "test_hub.py: the revision's weights are read; the report says which commit they are of",
+    "train.momentum": "test below",
     "train.recompute": "tests below",
     "runtime.device": "test below",
     "parity.reference_python": "test_train.py",
@@ -104,6 +108,15 @@ def test_the_same_recipe_asks_the_same(plain, recipe_file, tmp_path):  # noqa: F
 def test_every_key_of_an_adapter_reaches_the_gate(key, recipe_file, tmp_path):  # noqa: F811
     told = [asked(recipe_file, ("train.lora={rank: 2}", *more), tmp_path) for more in ((), (f"train.lora.{key}",))]
     assert told[0]["lora"] is not None and told[0]["lora"] != told[1]["lora"]
+
+
+@pytest.mark.parametrize(
+    "keys", [("sgd", "train.momentum=0.8"), ("lion", "train.adam_beta1=0.8"), ("lion", "train.adam_beta2=0.8")]
+)
+def test_an_optimizers_own_keys_reach_the_gate(keys, recipe_file, tmp_path):  # noqa: F811
+    optimizer, *other = keys
+    told = [asked(recipe_file, (f"train.optimizer={optimizer}", *more), tmp_path) for more in ((), other)]
+    assert told[0]["training"]["optimizer"] == optimizer and told[0] != told[1]
 
 
 def test_recomputed_layers_reach_the_gate(tmp_path):

@@ -181,11 +181,10 @@ def test_the_same_recipe_gives_the_same_weights(run, recipe_file, tmp_path):
     assert_same_run(train(recipe_file, tmp_path / "again"), run)
 
 
-def test_a_killed_run_goes_on_bit_for_bit(run, recipe_file, tmp_path):
-    """SIGKILL, at whatever it is doing, once there is a checkpoint."""
-    folder = tmp_path / "killed"
+def kill_at_a_checkpoint(recipe_file: Path, folder: Path, *overrides: str) -> None:
+    """SIGKILL, at whatever the run is doing, once there is a checkpoint."""
     code = "import sys; from toolkit.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", code, "finetune", str(recipe_file), f"train.output_dir={folder}"]
+    command = [sys.executable, "-c", code, "finetune", str(recipe_file), f"train.output_dir={folder}", *overrides]
     process = subprocess.Popen([*command, "--skip-parity", "a test"], stdout=subprocess.DEVNULL)
     end = time.monotonic() + 60
     while not list(folder.glob("checkpoints/step-*")) and time.monotonic() < end:
@@ -195,9 +194,23 @@ def test_a_killed_run_goes_on_bit_for_bit(run, recipe_file, tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (folder / "metrics.json").exists()
+
+
+def test_a_killed_run_goes_on_bit_for_bit(run, recipe_file, tmp_path):
+    folder = tmp_path / "killed"
+    kill_at_a_checkpoint(recipe_file, folder)
     train(recipe_file, folder)
     assert_same_run(folder, run)
     assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["lion", "adafactor"])
+def test_a_killed_run_of_another_optimizer_with_token_dropout_goes_on_bit_for_bit(optimizer, recipe_file, tmp_path):
+    overrides = (f"train.optimizer={optimizer}", "train.token_dropout=0.2", "train.label_smoothing=0.1")
+    whole = train(recipe_file, tmp_path / "whole", *overrides)
+    kill_at_a_checkpoint(recipe_file, tmp_path / "killed", *overrides)
+    assert_same_run(train(recipe_file, tmp_path / "killed", *overrides), whole)
 
 
 def test_an_unfinished_run_of_another_recipe_is_left_alone(recipe_file, tmp_path):

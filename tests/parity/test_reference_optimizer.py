@@ -1,4 +1,4 @@
-"""The reference's optimizer, and what Paddle's rounding of Adam's bias correction does to an update."""
+"""The reference's optimizer, what Paddle's rounding of Adam's bias correction does to an update, and an old torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 CHECK = """
 import torch
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.reference.optimizer import Optimizer, scale_error
+from toolkit.parity.reference.optimizer import Optimizer, made, scale_error
 
 assert scale_error(0.9, 0.999, 1) == 0
 assert abs(scale_error(0.9, 0.999, 2) / -3.4e-6 - 1) < 0.01
@@ -27,8 +27,16 @@ for rounded in (False, True):
         optimizer.update(number, rounded)
     moved.append(float((model.weight.detach() - before)[0, 0]))
 assert abs(moved[1] / moved[0] - 1 - scale_error(0.9, 0.999, 2)) < 1e-9, moved
+
+del torch.optim.Adafactor  # came with torch 2.5
+try:
+    made([], TrainingSettings(optimizer="adafactor"))
+except RuntimeError as problem:
+    assert "train.optimizer adafactor needs torch 2.5" in str(problem)
+else:
+    raise SystemExit("not refused")
 """
 
 
-def test_an_update_with_the_powers_of_beta_in_float32_is_too_small_by_what_they_lose():
+def test_an_update_is_too_small_by_what_powers_of_beta_lose_in_float32_and_an_old_torch_says_what_it_lacks():
     subprocess.run([sys.executable, "-c", CHECK], check=True)  # torch stays out of the process that has Paddle

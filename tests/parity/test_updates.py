@@ -44,6 +44,14 @@ def test_no_two_updates_are_alike_in_every_element():
         assert len(np.unique((first / second).round(9))) > 1
 
 
+@pytest.mark.parametrize(("wrong", "beta2"), [(0.92, 0.99), (0.88, 0.99), (0.0, 0.98)])
+def test_a_wrong_beta1_of_lion_turns_the_sign_of_some_sums(wrong, beta2):
+    gradient = np.ones(180)
+    first, second = (given_gradient(gradient, update, [0.6, 0.4], "lion") for update in (1, 2))
+    sums = [beta1 * (1 - beta2) * first + (1 - beta1) * second for beta1 in (0.9, wrong)]
+    assert (np.sign(sums[0]) != np.sign(sums[1])).any()
+
+
 def test_terms_are_those_of_the_loss():
     labels = np.array([[5, 6, -100], [-100, -100, 1]])
     assert loss_terms("language_modeling", {"labels": labels}).tolist() == [1, 1]

@@ -20,13 +20,22 @@ from toolkit.files.whole import DamagedFolder  # noqa: E402
 from toolkit.machine.disk import InTheWay  # noqa: E402
 from toolkit.run_folder import checkpoint  # noqa: E402
 from toolkit.run_folder.checkpoint import Checkpoints  # noqa: E402
+from toolkit.training.optimizer import create  # noqa: E402
+
+#: Settings of each optimizer of a recipe.
+OPTIMIZERS = {
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    "lion": {"beta1": 0.9, "beta2": 0.99},
+    "sgd": {"momentum": 0.9},
+    "adafactor": {},
+}
 
 
-def trained_pair() -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:
-    """A layer and an AdamW that has moments and a schedule that has moved."""
+def trained_pair(kind: str = "adamw") -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:
+    """A layer and an optimizer that has moments and a schedule that has moved."""
     model = paddle.nn.Sequential(paddle.nn.Linear(3, 4), paddle.nn.LayerNorm(4))
     schedule = paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 1 / (1 + step))
-    optimizer = paddle.optimizer.AdamW(learning_rate=schedule, parameters=model.parameters())
+    optimizer = create(kind, model, schedule, weight_decay=0.1, max_grad_norm=1.0, **OPTIMIZERS[kind])
     for _ in range(3):
         step(model, optimizer)
     return model, optimizer
@@ -43,11 +52,12 @@ def tensors(model: paddle.nn.Layer) -> list[np.ndarray]:
     return [value.numpy() for value in model.parameters()]
 
 
-def test_what_was_saved_goes_on_as_if_nothing_had_happened(tmp_path):
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_what_was_saved_goes_on_as_if_nothing_had_happened(kind, tmp_path):
     """Into new objects, whose Paddle names differ from the saved ones."""
-    model, optimizer = trained_pair()
+    model, optimizer = trained_pair(kind)
     folder = Checkpoints(tmp_path).save(3, model, optimizer, {"best_step": None})
-    other, other_optimizer = trained_pair()
+    other, other_optimizer = trained_pair(kind)
     assert other[0].weight.name != model[0].weight.name
     checkpoint.load_weights(other, folder)
     checkpoint.load_optimizer(other_optimizer, other, folder, checkpoint.read_state(folder)["schedule"])

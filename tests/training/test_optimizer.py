@@ -1,4 +1,4 @@
-"""The optimizer of training and of the gate: AdamW by the book, clipping as torch's, decay as transformers'."""
+"""The optimizers of training and of the gate by the book, clipping as torch's, decay as transformers'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
-from toolkit.training.optimizer import ClipGradByGlobalNorm, adamw, decayed_parameters, scale_in_place  # noqa: E402
+from toolkit.training.optimizer import KINDS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place  # noqa: E402
 
 
 class Network(paddle.nn.Layer):
@@ -33,7 +33,7 @@ def test_three_steps_are_adamws_in_double_precision(max_grad_norm):
     rate, draw = 2.0**-7, np.random.default_rng(0)
     network = Network()
     network.to(dtype="float64")
-    optimizer = adamw(network, rate, max_grad_norm=max_grad_norm, **given)
+    optimizer = create("adamw", network, rate, max_grad_norm=max_grad_norm, **given)
     parameters = dict(network.named_parameters())
     ours = {name: parameter.numpy() for name, parameter in parameters.items()}
     first, second = ({name: 0.0 for name in ours} for _ in range(2))
@@ -61,6 +61,58 @@ def test_a_gradient_that_two_parameters_share_is_scaled_once():
         np.testing.assert_allclose(gradient.numpy(), np.array([3.0, 4.0]) / np.sqrt(50.0), rtol=1e-5)
 
 
+def sgd(weight, gradient, rate, decay, state):
+    state["v"] = 0.875 * state.get("v", 0) + gradient + decay * weight
+    return weight - rate * state["v"]
+
+
+def lion(weight, gradient, rate, decay, state):
+    moment = state.get("m", np.zeros_like(weight))
+    state["m"] = 0.96875 * moment + 0.03125 * gradient
+    return weight - rate * (np.sign(0.875 * moment + 0.125 * gradient) + decay * weight)
+
+
+def adafactor(weight, gradient, rate, decay, state):
+    state["t"] = state.get("t", 0) + 1
+    square, share = gradient**2, state["t"] ** -0.8
+    for axis in range(-1, -1 - weight.ndim, -1):
+        seen = square.mean(axis, keepdims=True) if weight.ndim > 1 else square
+        state[axis] = (1 - share) * state.get(axis, 0) + share * seen
+    moment = state[-1]
+    if weight.ndim > 1:
+        moment = state[-1] * state[-2] / max(state[-1].mean(), 2.0**-23)
+    update = gradient / np.sqrt(np.maximum(moment, 2.0**-46))
+    update /= max(1, np.sqrt((update**2).mean()))
+    size = max(1e-3, np.sqrt((weight**2).mean())) * min(rate, state["t"] ** -0.5)
+    return weight * (1 - rate * decay) - size * update
+
+
+SETTINGS = {"sgd": {"momentum": 0.875}, "lion": {"beta1": 0.875, "beta2": 0.96875}, "adafactor": {}}
+
+
+@pytest.mark.parametrize("rate", [2.0**-7, 0.625])  # above 1/sqrt(3), which bounds Adafactor's in its third step
+@pytest.mark.parametrize("by_the_book", [sgd, lion, adafactor])
+def test_three_steps_of_the_others_are_by_the_book_in_double_precision(by_the_book, rate):
+    kind = by_the_book.__name__
+    network = Network()
+    network.to(dtype="float64")
+    optimizer = create(kind, network, rate, weight_decay=0.125, max_grad_norm=0.5, **SETTINGS[kind])
+    parameters = dict(network.named_parameters())
+    ours = {name: parameter.numpy() for name, parameter in parameters.items()}
+    states: dict[str, dict] = {name: {} for name in ours}
+    draw = np.random.default_rng(0)
+    for _ in range(3):
+        gradients = {name: draw.standard_normal(value.shape) for name, value in ours.items()}
+        sum((parameters[n] * paddle.to_tensor(g)).sum() for n, g in gradients.items()).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        scale = 0.5 / (np.sqrt(sum((g**2).sum() for g in gradients.values())) + 1e-6)
+        for name, gradient in gradients.items():
+            decay = 0.125 if name == "output.weight" else 0.0
+            ours[name] = by_the_book(ours[name], scale * gradient, rate, decay, states[name])
+            np.testing.assert_allclose(parameters[name].numpy(), ours[name], rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype):
     values = paddle.to_tensor(np.random.default_rng(0).standard_normal((70, 9))).astype(dtype)
@@ -70,10 +122,12 @@ def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype):
     assert np.array_equal(scaled.astype("float64").numpy(), (values * factor).astype("float64").numpy())
 
 
-def test_a_parameter_without_a_gradient_is_left_alone_in_that_step():
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_parameter_without_a_gradient_is_left_alone_in_that_step(kind):
     """Whatever it had before: its moments would move it on."""
     network = Network()
-    optimizer = adamw(network, 0.1, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0)
+    settings = {**SETTINGS, "adamw": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}}[kind]
+    optimizer = create(kind, network, 0.1, weight_decay=0.1, max_grad_norm=1.0, **settings)
     for parameters in (network.parameters(), network.output.parameters()):
         spared = network.layer_norm.weight.numpy().copy()
         sum((parameter * parameter).sum() for parameter in parameters).backward()

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: Labels beyond this many are counted, not listed.
 LISTED_LABELS = 60
 
+#: Optimizers by ``train.optimizer``.
+OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD", "adafactor": "Adafactor"}
+
 #: The hub's names of metrics that are called otherwise here. The perplexity of a control code is perplexity.
 METRIC_TYPES = {
     "macro_f1": "f1",
@@ -310,9 +313,10 @@ def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str
     batch = train.batch_size * train.gradient_accumulation_steps
     weighed = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."
     return (
-        f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{ended(done)}), AdamW with learning "
-        f"rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up {train.warmup_ratio:g}), weight decay "
-        f"{train.weight_decay:g} (not on biases and LayerNorm), seed {recipe.seed}, {done['seconds']:.0f} s."
+        f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{ended(done)}), "
+        f"{OPTIMIZERS[train.optimizer]} with learning rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up "
+        f"{train.warmup_ratio:g}), weight decay {train.weight_decay:g} (not on biases and LayerNorm), "
+        f"seed {recipe.seed}, {done['seconds']:.0f} s."
         f"{weighed if train.class_weights else ''} "
         "The whole recipe is `recipe.yaml`.\n"
     )

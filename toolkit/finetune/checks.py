@@ -9,6 +9,7 @@ from rich.console import Console
 
 from models import families
 from toolkit.finetune.assembly import Assembled
+from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
 from toolkit.machine.disk import missing_room, size_of
 from toolkit.recipe.recipe import Recipe
@@ -31,8 +32,8 @@ def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1)
     """
     weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
     at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
-    checkpoint_size, best_size = 3 * trained, trained  # the optimizer holds two moments of each weight
-    needed = at_once * (checkpoint_size + best_size) + weights
+    moments = MOMENTS[recipe.train.optimizer] * job.trained
+    needed = at_once * (trained + moments + trained) + weights  # of the step, and the best
     if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
         raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
 

@@ -92,9 +92,11 @@ def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, pro
         lr_scheduler=train.lr_scheduler,
         warmup_ratio=train.warmup_ratio,
         weight_decay=train.weight_decay,
+        optimizer=train.optimizer,
         adam_beta1=train.adam_beta1,
         adam_beta2=train.adam_beta2,
         adam_epsilon=train.adam_epsilon,
+        momentum=train.momentum,
         max_grad_norm=train.max_grad_norm,
     )
     return GateRequest(
@@ -112,6 +114,7 @@ def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, pro
         training=training,
         labels=collate(first_examples(job, training.examples_of_update)),
         class_weights=None if weights is None else tuple(weights.tolist()),
+        label_smoothing=train.label_smoothing or 0.0,
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device, processes)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
@@ -130,6 +133,8 @@ def _not_run(recipe: Recipe, device: str, processes: int) -> Iterator[str]:
     train, gated = recipe.train, recipe.parity.device
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
+    if train.token_dropout:
+        yield f"it replaces {train.token_dropout:g} of the tokens of its texts (train.token_dropout)"
     if processes > 1:
         yield f"{processes} processes train together, whose gradients are summed"
     if gated not in ("auto", device):

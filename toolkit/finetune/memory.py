@@ -122,6 +122,7 @@ def training_of(
         compiled=runtime.chosen_kernels() == kernels.COMPILED,
         processes=runtime.processes(),
         sharding=train.sharding,
+        optimizer=train.optimizer,
     )
 
 

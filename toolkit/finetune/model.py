@@ -30,6 +30,7 @@ def load_model(recipe: Recipe, job: Assembled) -> Any:
         adapt(model, job.lora)
     families.part(recipe.model.name, "weights").load(model, job.first_weights)
     model.class_weights = job.prepared.class_weights
+    model.label_smoothing = recipe.train.label_smoothing or 0.0
     if job.unreached_rows is not None:
         model.unreached_rows = job.unreached_rows
     if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():

@@ -12,6 +12,7 @@ from models import families
 from models.files.plain import read_object
 from models.port.lengths import LENGTH, Fit, LengthError
 from models.port.lora import OF_A_LAYER, LoRA, maps
+from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
 from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe.recipe import Recipe
@@ -174,7 +175,8 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
     # Without gradients and moments there are only the weights, once as read and once in the model.
-    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else TRAINED_BYTES)
+    trained = TRAINED_BYTES - MOMENTS["adamw"] + MOMENTS[recipe.train.optimizer]
+    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else trained)
     config = _resolved(recipe, keys)
     return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 
@@ -201,6 +203,8 @@ def resolve(
             keys["problem_type"] = problem_type
     if tokenizer is not None:
         keys.setdefault("pad_token_id", tokenizer.pad_token_id)
+        if recipe.train.token_dropout and keys["pad_token_id"] is None:
+            raise recipe.error("train.token_dropout", "needs a pad token; remove model.config.pad_token_id, or set it")
         if keys.setdefault("vocab_size", tokenizer.vocab_size) < tokenizer.vocab_size:
             raise recipe.error(
                 "model.config.vocab_size" if "vocab_size" in recipe.model.config else "model.weights",

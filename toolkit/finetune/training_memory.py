@@ -21,8 +21,8 @@ IDLE = 600e6
 LOOPS = 50e6
 #: Bytes of each parameter: of its weight; and of its first weight, in host memory until the model holds it.
 WEIGHT, FIRST = 4, 4
-#: Bytes of each parameter that is trained: its gradient; AdamW's two moments.
-GRADIENT, MOMENTS = 4, 8
+#: Bytes of each parameter that is trained: its gradient; the optimizer's moments (Adafactor's are of rows and columns).
+GRADIENT, MOMENTS = 4, {"adamw": 8, "lion": 4, "sgd": 4, "adafactor": 0}
 #: Bytes of each number: of the largest parameter while it is put into the model or written to a file, in both layouts;
 #: of the largest matrix that an adapter is added to, in float64.
 COPIED, MERGED = 8, 32
@@ -96,6 +96,7 @@ def training_memory(
     compiled: bool = False,
     processes: int = 1,
     sharding: str | None = None,
+    optimizer: str = "adamw",
 ) -> TrainingMemory:
     """Memory of one process of a run.
 
@@ -114,6 +115,7 @@ def training_memory(
         compiled: a CPU uses compiled loops (:mod:`models.operations.kernels`); a GPU never does.
         processes: number that train together. They share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
             gradients, too.
+        optimizer: ``train.optimizer``.
     """
     parameters = parameters_of(model, config, head)
     trained = parameters if trained is None else trained
@@ -126,7 +128,7 @@ def training_memory(
         held |= {"the compiled loops": LOOPS}
     held |= {
         "gradients": GRADIENT * trained / (shared if sharding == "stage2" else 1),
-        "moments": MOMENTS * trained / shared,
+        "moments": MOMENTS[optimizer] * trained / shared,
     }
     share = IN_BFLOAT16 if bfloat16 else 1.0
     step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward)}

@@ -432,11 +432,20 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
     """
     from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
-    from toolkit.parity.trials.mutation import faults_of, print_trials, try_mutants, weighted_trials
+    from toolkit.parity.trials.mutation import (
+        faults_of,
+        optimizer_trials,
+        print_trials,
+        smoothed_trials,
+        try_mutants,
+        weighted_trials,
+    )
 
     if (pair := _pair_options(trial)) is None:
         _check_no_config(overrides)
-        requests = [one for plain in trial_requests(**trial) for one in (plain, *weighted_trials(plain))]
+        tried = trial_requests(**trial)
+        kinds = (weighted_trials, smoothed_trials, optimizer_trials)
+        requests = [one for plain in tried for one in (plain, *(one for kind in kinds for one in kind(plain)))]
         known = [{mutant.name for mutant in faults_of(request)} for request in requests]
         if unknown := set(only) - set().union(*known):
             raise UserError(f"--only {min(unknown)}: this model has no such fault in this dtype")

@@ -42,6 +42,8 @@ def check_choices(recipe: Recipe) -> None:
         if train.epochs is None:
             raise recipe.error("train.epochs", "missing; set epochs or max_steps")
         raise recipe.error("train.max_steps", "epochs is set too; set one of them to null (train.epochs=null)")
+    if train.sharding is not None and train.optimizer != "adamw":
+        raise recipe.error("train.sharding", f"is for optimizer adamw, not for {train.optimizer}; set null")
     if len(data.text_columns) > 1 and recipe.task != "classification":
         raise recipe.error("data.text", f"two columns are for task classification; for {recipe.task}, name one")
     if data.dataset in FILE_KINDS and data.files is None and data.sources is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from models import families
-from toolkit.recipe.keys import MODEL_KEYS, PROBLEM_METRICS, TASK_KEYS
+from toolkit.recipe.keys import MODEL_KEYS, OPTIMIZER_KEYS, PROBLEM_METRICS, TASK_KEYS
 
 if TYPE_CHECKING:
     from toolkit.recipe.recipe import Recipe
 
 
 def settled_keys(recipe: Recipe) -> Recipe:
-    """The recipe with the defaults of its task and model.
+    """The recipe with the defaults of its task, model and optimizer.
 
     Raises:
-        UserError: a key is set that only other tasks or models know.
+        UserError: a key is set that only other tasks, models or optimizers know.
     """
     train = recipe.train
     values: dict[str, Any] = {}
@@ -28,11 +28,12 @@ def settled_keys(recipe: Recipe) -> Recipe:
         values["train.lora"] = train.lora.model_copy(update={"targets": adapted})
     recipe = recipe.with_values(values)
     recipe = recipe.with_values(_known(recipe, "task", recipe.task, TASK_KEYS))
+    recipe = recipe.with_values(_known(recipe, "optimizer", train.optimizer, OPTIMIZER_KEYS))
     return recipe.with_values(_known(recipe, "model", recipe.model.name, MODEL_KEYS))
 
 
 def _known(recipe: Recipe, what: str, name: str, keys: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the defaults of the keys that this task or model knows and the recipe leaves open."""
+    """Return the defaults of the keys that this task, model or optimizer knows and the recipe leaves open."""
     defaults = {}
     for key in dict.fromkeys(key for known in keys.values() for key in known):
         section, _, field = key.partition(".")

@@ -48,6 +48,8 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.problem_type": "single_label",
         "data.sources": None,
         "train.class_weights": None,
+        "train.label_smoothing": 0.0,
+        "train.token_dropout": 0.0,
         "train.save_best": "accuracy",
     },
     "question_answering": {
@@ -93,6 +95,14 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
         **known.recipe_keys,
     }
     for name, known in KNOWN.items()
+}
+
+#: Likewise keys that only some optimizers know.
+OPTIMIZER_KEYS: dict[str, dict[str, Any]] = {
+    "adamw": {"train.adam_beta1": 0.9, "train.adam_beta2": 0.999, "train.adam_epsilon": 1e-8},
+    "lion": {"train.adam_beta1": 0.9, "train.adam_beta2": 0.99},
+    "sgd": {"train.momentum": 0.9},
+    "adafactor": {},
 }
 
 #: Keys' names in earlier versions -> their names now. The former are still understood, with a note.
@@ -328,11 +338,13 @@ class Train(Section):
     batch_size: Positive = 8
     eval_batch_size: Positive | None = None
     gradient_accumulation_steps: Positive = 1
+    optimizer: Literal["adamw", "lion", "sgd", "adafactor"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    adam_beta1: Beta = 0.9
-    adam_beta2: Beta = 0.999
-    adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    adam_beta1: Beta | None = None
+    adam_beta2: Beta | None = None
+    adam_epsilon: Annotated[float, Field(gt=0)] | None = None
+    momentum: Beta | None = None
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
     lr_scheduler: Literal["linear", "cosine", "constant"] = "linear"
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
@@ -343,6 +355,8 @@ class Train(Section):
     eval_steps: Positive | None = None
     early_stopping_patience: Positive | None = None
     class_weights: ClassWeights = None
+    label_smoothing: Beta | None = None
+    token_dropout: Beta | None = None
     save_best: str | None = None
     baseline: bool = True
 

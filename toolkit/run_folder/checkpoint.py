@@ -31,8 +31,12 @@ TRAINER_STATE = "trainer_state.json"
 #: All files of a checkpoint, in the order of their removal: without its manifest it is none.
 FILES = (MANIFEST, WEIGHTS, OPTIMIZER, STATE, TRAINER_STATE)
 
-#: The accumulators of Paddle's AdamW, as its state_dict names them after the parameter.
-ACCUMULATORS = ("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc")
+#: The accumulators of Paddle's AdamW and of :mod:`toolkit.training.optimizer`, as a state_dict names them after the
+#: parameter.
+ACCUMULATORS = (
+    *("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc"),
+    *("row_moment", "column_moment", "step"),
+)
 
 
 # -- random generators ----------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ def _fields(trainer: Finetuner) -> Iterator[tuple[str, str]]:
     yield from _written("config", model.config.to_hf())
     yield "class_weights", "none" if model.class_weights is None else _text(model.class_weights.tolist())
     common = _common_attributes()
+    yield "label_smoothing", _text(model.label_smoothing)
     for path, layer in model.named_sublayers(include_self=True):
         where = path or "model"
         yield where, type(layer).__qualname__

@@ -1,7 +1,9 @@
-"""AdamW as transformers' Trainer sets it up: what decays, how gradients are clipped. For training and for the gate."""
+"""Optimizers as transformers' Trainer sets them up: what decays, how gradients are clipped. Training and the gate use
+them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -9,6 +11,9 @@ from paddle.nn.clip import _squared_l2_norm
 
 #: Added to the norm that gradients are divided by, as torch's clip_grad_norm_ does.
 NORM_EPSILON = 1e-6
+#: Adafactor's, by torch's defaults: exponent of the moments' decay, least size of a parameter, and least root of a
+#: moment, which in float64 is float32's too, so that both dtypes compute one function.
+BETA2_DECAY, LEAST_SIZE, EPSILON = -0.8, 1e-3, 2.0**-23
 
 
 class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
@@ -43,13 +48,135 @@ def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
         grad.multiply_(factor)
 
 
-class AdamW(paddle.optimizer.AdamW):
-    """Paddle's, which frees the gradients after each step, as torch's does, and fills none with zeros. A step leaves a
-    parameter without a gradient alone, whether the run was resumed before or not."""
+class FreesGradients:
+    """Mixed into an optimizer of Paddle's: it frees the gradients after each step, as torch's does, and fills none with
+    zeros. A step leaves a parameter without a gradient alone, whether the run was resumed before or not."""
 
     def clear_grad(self, set_to_zero: bool = False) -> None:
         """As Paddle's; ``set_to_zero`` is False unless it is given."""
-        super().clear_grad(set_to_zero)
+        super().clear_grad(set_to_zero)  # type: ignore[misc]
+
+
+class AdamW(FreesGradients, paddle.optimizer.AdamW):
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2), with decoupled decay."""
+
+
+class Composed(FreesGradients, paddle.optimizer.Optimizer):
+    """An optimizer of Paddle's operations, on the host's rate. Paddle has neither Lion nor Adafactor. Its SGD decays
+    all parameters, or clips each group of them by a norm of its own.
+
+    Its state is kept in Paddle's accumulators, as :mod:`toolkit.run_folder.checkpoint` saves them.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        parameters: list[Any],
+        weight_decay: float,
+        apply_decay_param_fun: Callable[[str], bool],
+        grad_clip: Any,
+        **settings: float,
+    ) -> None:
+        super().__init__(learning_rate, parameters, grad_clip=grad_clip)
+        self._weight_decay = weight_decay
+        self._apply_decay_param_fun = apply_decay_param_fun
+        self.__dict__.update(settings)
+
+    def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        """Shape of each tensor that is kept of a parameter, by its name; all begin with zeros."""
+        raise NotImplementedError
+
+    def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        """Change a parameter and its state, which is in the order of :meth:`shapes`, in place."""
+        raise NotImplementedError
+
+    def _create_accumulators(self, block: Any, parameters: list[Any]) -> None:
+        for parameter in parameters:
+            for name, shape in self.shapes(parameter).items():
+                self._add_accumulator(name, parameter, shape=shape)
+
+    @paddle.no_grad()
+    def _append_optimize_op(self, block: Any, param_and_grad: tuple[Any, Any]) -> None:
+        parameter, gradient = param_and_grad
+        decay = self._weight_decay if self._apply_decay_param_fun(parameter.name) else 0.0
+        state = [self._get_accumulator(name, parameter) for name in self.shapes(parameter)]
+        self.update(parameter, gradient, self.get_lr(), decay, *state)
+
+
+class SGD(Composed):
+    """Stochastic gradient descent as torch's: decay is a part of the gradient, and with it of the momentum."""
+
+    momentum: float
+
+    def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        return {"moment1": parameter.shape} if self.momentum else {}
+
+    def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        step = gradient + decay * parameter if decay else gradient
+        for velocity in state:
+            step = velocity.scale_(self.momentum).add_(step)
+        parameter.subtract_(rate * step)
+
+
+class Lion(Composed):
+    """Lion (Chen et al. 2023, algorithm 2), with decoupled decay."""
+
+    beta1: float
+    beta2: float
+
+    def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        return {"moment1": parameter.shape}
+
+    def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        (moment,) = state
+        direction = paddle.sign(self.beta1 * moment + (1 - self.beta1) * gradient)
+        parameter.scale_(1 - rate * decay).subtract_(rate * direction)
+        moment.scale_(self.beta2).add_((1 - self.beta2) * gradient)
+
+
+class Adafactor(Composed):
+    """Adafactor (Shazeer and Stern 2018, algorithms 4 and 5) as torch's, with decoupled decay: the rate is relative to
+    a parameter's size, and the second moment of the last two dimensions is held as its rows' and columns' means."""
+
+    def shapes(self, parameter: Any) -> dict[str, list[int]]:
+        *others, rows, columns = parameter.shape if parameter.ndim > 1 else (1, 1)
+        moments = {"row_moment": [*others, rows, 1], "column_moment": [*others, 1, columns]}
+        return {"step": [1], **(moments if parameter.ndim > 1 else {"moment2": parameter.shape})}
+
+    def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
+        step, *moments = state
+        step.add_(paddle.ones_like(step))
+        share = paddle.pow(step, paddle.full_like(step, BETA2_DECAY))  # of a number, Paddle rounds it to float32
+        square = self.second_moment(gradient.square(), share, moments)
+        update = self.clipped(gradient * square.clip(min=EPSILON**2).rsqrt())
+        size = self.relative_rate(parameter, step, rate)
+        parameter.scale_(1 - rate * decay).subtract_(size * update)
+
+    def second_moment(self, square: Any, share: Any, moments: list[Any]) -> Any:
+        """Move the moments by a share to the gradient's square, and return what they say of each element."""
+        for moment, axis in zip(moments, (-1, -2), strict=False):
+            seen = square.mean(axis, keepdim=True) if square.ndim > 1 else square
+            moment.add_(share * (seen - moment))
+        if square.ndim < 2:
+            return moments[0]
+        rows, columns = moments
+        return rows / rows.mean(-2, keepdim=True).clip(min=EPSILON) * columns
+
+    def clipped(self, update: Any) -> Any:
+        """The update, scaled down to a size of at most 1."""
+        return update / _rms(update).clip(min=1.0)
+
+    def relative_rate(self, parameter: Any, step: Any, rate: float) -> Any:
+        """The rate, at most 1/sqrt(step), times the parameter's size."""
+        return _rms(parameter).clip(min=LEAST_SIZE) * step.rsqrt().clip(max=rate)
+
+
+def _rms(value: Any) -> Any:
+    return value.square().mean().sqrt()
+
+
+#: By ``train.optimizer``.
+KINDS: dict[str, type[AdamW | Composed]] = {"adamw": AdamW, "sgd": SGD, "lion": Lion, "adafactor": Adafactor}
 
 
 def decayed_parameters(model: Any) -> set[str]:
@@ -67,30 +194,30 @@ def decayed_parameters(model: Any) -> set[str]:
     }
 
 
-def adamw(
+def create(
+    kind: str,
     model: Any,
     learning_rate: Any,
     *,
     weight_decay: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
     max_grad_norm: float | None,
-) -> paddle.optimizer.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, algorithm 2) over all parameters of a model.
+    **settings: float,
+) -> AdamW | Composed:
+    """An optimizer over all parameters of a model.
 
     Args:
+        kind: one of :data:`KINDS`.
         learning_rate: a number, or a schedule of Paddle's.
-        weight_decay: decoupled; spares biases and normalisation layers.
+        weight_decay: spares biases and normalisation layers.
         max_grad_norm: gradients are scaled down to this norm; None or 0: never.
+        settings: its own: ``beta1``, ``beta2`` and ``epsilon`` of AdamW; ``beta1`` and ``beta2`` of Lion; ``momentum``
+            of SGD.
     """
-    return AdamW(
+    return KINDS[kind](
         learning_rate=learning_rate,
-        beta1=beta1,
-        beta2=beta2,
-        epsilon=epsilon,
         parameters=model.parameters(),
         weight_decay=weight_decay,
         apply_decay_param_fun=decayed_parameters(model).__contains__,
         grad_clip=ClipGradByGlobalNorm(max_grad_norm) if max_grad_norm else None,
+        **settings,
     )

@@ -14,7 +14,7 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
   gradients are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.operations.precision`), which
   are the same on every device, and which the gate compares.
-- *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
+- *Weight decay* applies to neither biases nor LayerNorm parameters, as in transformers.
 
 No other file of the toolkit imports PaddleNLP.
 """
@@ -58,6 +58,7 @@ from toolkit.training import optimizer, ranks
 from toolkit.training.sampler import EpochPermutation
 from toolkit.training.schedule import Best, Schedule, examples_of_step
 from toolkit.training.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
+from toolkit.training.token_dropout import TokenDropout
 
 #: Metrics that the line of a validation has room for.
 SHOWN_METRICS = 4
@@ -269,9 +270,10 @@ class Finetuner(Trainer):
 
     def get_train_dataloader(self) -> paddle.io.DataLoader:
         """Whole accumulated batches; no worker processes, since collating padded arrays is cheap beside a step."""
-        return paddle.io.DataLoader(
-            self.train_dataset, batch_sampler=self._get_train_sampler(), collate_fn=self.data_collator, num_workers=0
-        )
+        sampler, examples = self._get_train_sampler(), self.train_dataset
+        if share := self.recipe.train.token_dropout:
+            examples = TokenDropout(examples, share, self.model.config.pad_token_id, sampler)
+        return paddle.io.DataLoader(examples, batch_sampler=sampler, collate_fn=self.data_collator, num_workers=0)
 
     def _get_train_sampler(self) -> EpochPermutation:
         if not hasattr(self, "sampler"):
@@ -367,16 +369,17 @@ class Finetuner(Trainer):
             raise Diverged(f"the loss is {self.step_loss} at step {step} ({found}); {STEADIER}")
 
     def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
-        """AdamW with the Trainer's arguments, as the gate has compared it."""
+        """``train.optimizer`` with the Trainer's arguments, as the gate has compared it."""
         if self.optimizer is None:
-            self.optimizer: paddle.optimizer.Optimizer = optimizer.adamw(
+            args, train = self.args, self.recipe.train
+            settings = {"beta1": args.adam_beta1, "beta2": args.adam_beta2, "epsilon": args.adam_epsilon}
+            self.optimizer: paddle.optimizer.Optimizer = optimizer.create(
+                train.optimizer,
                 self.model,
                 lr_scheduler if lr_scheduler is not None else self.lr_scheduler,
-                weight_decay=self.args.weight_decay,
-                beta1=self.args.adam_beta1,
-                beta2=self.args.adam_beta2,
-                epsilon=self.args.adam_epsilon,
-                max_grad_norm=self.args.max_grad_norm,
+                weight_decay=args.weight_decay,
+                max_grad_norm=args.max_grad_norm,
+                **{key: value for key, value in {**settings, "momentum": train.momentum}.items() if value is not None},
             )
         return self.optimizer
 

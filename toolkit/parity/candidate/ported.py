@@ -68,6 +68,7 @@ class PortedStep(Step):
         self.lowered = job.lowered if dtype == "bfloat16" else ()
         self.brief = job.brief
         self.config = job.config
+        self.optimizer = job.training.optimizer
         self.folder = folder
         given = files.read_tensors(folder / "batch.safetensors")
         # Float labels are cast up exactly, as the weights are.
@@ -77,6 +78,7 @@ class PortedStep(Step):
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = as_weights(job.class_weights)
+        self.model.label_smoothing = job.label_smoothing
         if self.is_narrowed:  # all that a layer computes is compared
             self.model.leaves_out_unread = False
         if job.lora is not None:
@@ -142,7 +144,7 @@ class PortedStep(Step):
             **places(self.model),
             **head_places(type(self.model)),
             **({UNPADDED: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
-            **training.training_places(),
+            **training.training_places(self.optimizer),
         }
 
     def facts(self) -> CandidateFacts:

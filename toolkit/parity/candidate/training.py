@@ -59,13 +59,19 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
         measure(numbered("loss", 2), step.model(**step.batch).loss.numpy())
 
 
-def training_places() -> dict[str, Place]:
-    """Places of the updates and of the learning-rate schedule, by the kind of their tensors."""
+def training_places(kind: str) -> dict[str, Place]:
+    """Places of the updates and of the learning-rate schedule, by the kind of their tensors.
+
+    Args:
+        kind: of the optimizer.
+    """
     loop = place_of_code("", trainer.Finetuner.training_step).where
-    made = place_of_code("adamw", optimizer.adamw)
+    made = ", ".join(place_of_code(kind, code).where for code in (optimizer.create, optimizer.KINDS[kind]))
+    updated = Place(kind, f"{made}; the loop around it: {loop}")
     schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
     return {
-        "updated": Place("adamw", f"{made.where}; the loop around it: {loop}"),
+        "updated": updated,
+        "moment": updated,
         "trained": Place("the Trainer's loop", loop),
         "accumulated": Place("the Trainer's loop", loop),
         "learning_rate": schedule,
@@ -129,7 +135,7 @@ def given_gradients(
         products = []
         for name, parameter in model.named_parameters():
             if f"gradient:{name}" in truth and name in table:
-                given = given_gradient(truth[f"gradient:{name}"], update, shares)
+                given = given_gradient(truth[f"gradient:{name}"], update, shares, finetuner.recipe.train.optimizer)
                 gradient = weights.to_paddle(given, table[name].role)
                 products.append((parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum())
         return {"loss": paddle.add_n(products)}
@@ -189,8 +195,18 @@ class _AfterEachUpdate(trainer.TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         for name, value in weights.dump(self.finetuner.model):
             self.measure(numbered(f"updated:{name}", state.global_step), value)
+        if isinstance(self.finetuner.optimizer, optimizer.Lion):
+            self._hand_on_moments(state.global_step)
         control.should_training_stop = state.global_step >= self.updates
         control.should_evaluate = control.should_save = False
+
+    def _hand_on_moments(self, update: int) -> None:
+        """Hand on Lion's moments, whose sign alone shows in the parameters."""
+        moments, table = self.finetuner.optimizer._accumulators["moment1"], self.finetuner.model.table
+        for name, parameter in self.finetuner.model.named_parameters():
+            if parameter.name in moments:
+                value = weights.to_paddle(moments[parameter.name].numpy(), table[name].role)
+                self.measure(numbered(f"moment:{name}", update), value)
 
 
 class _BeforeTheFirstUpdate(trainer.TrainerCallback):

@@ -69,7 +69,8 @@ NEEDED = (
 OF_FAMILY, OF_PAIR = "reference/initial.safetensors", "reference/describe.json"
 #: What of a bundle's job is asked for again. The rest names what only the recording machine has.
 TAKEN = (
-    *("model", "head", "config", "dtypes", "seed", "port", "training", "class_weights", "judge_reference_reversible"),
+    *("model", "head", "config", "dtypes", "seed", "port", "training", "class_weights", "label_smoothing"),
+    "judge_reference_reversible",
     *("origin", "pair"),
 )
 #: Files of a pair in a bundle: whoever replays it says which port is judged.

@@ -58,9 +58,11 @@ class TrainingSettings:
     lr_scheduler: str = "linear"
     warmup_ratio: float = 0.25
     weight_decay: float = 0.01
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
+    optimizer: str = "adamw"
+    adam_beta1: float | None = 0.9
+    adam_beta2: float | None = 0.999
+    adam_epsilon: float | None = 1e-8
+    momentum: float | None = None
     max_grad_norm: float | None = 1.0
 
     @property
@@ -87,6 +89,7 @@ class Compared:
         class_weights: each class's weight in the loss that trains: torch's ``CrossEntropyLoss(weight=...)`` for one
             label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several; None for all alike. The loss of
             evaluation has none.
+        label_smoothing: of the loss that trains, torch's ``CrossEntropyLoss(label_smoothing=...)``.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         checkpoint: the folder of safetensors that the weights were read from, which each side reads by its own loader;
             else None.
@@ -109,6 +112,7 @@ class Compared:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     tokenizer: TokenizerJob | None = None
     class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
     judge_reference_reversible: bool = False
     checkpoint: str | None = None
     checkpoint_config: dict[str, Any] | None = None

@@ -104,9 +104,9 @@ TEXTS: Mapping[str, str] = {
         "at a time"
     ),
     "one-update": (
-        "the run makes one update, and so did the gate. The size of Adam's first step does not depend on the scale of "
-        "the gradients, so the gate does not see a wrong factor, wrong decay rates of the moments, or gradients kept "
-        "from one update to the next"
+        "the run makes one update, and so did the gate. The size of a first step, but SGD's, does not depend on the "
+        "scale of the gradients, so the gate does not see a wrong factor, wrong decay rates of the moments, or "
+        "gradients kept from one update to the next"
     ),
     "one-micro-batch": (
         "the run accumulates {steps} micro-batches of {size}, but the gate had labels of {examples} examples, which is "

@@ -20,10 +20,10 @@ class TensorName(NamedTuple):
     """The parts of a name, which is written ``KIND:MODULE CALL`` without the blank, or ``gradient:KIND:MODULE CALL``.
 
     Attributes:
-        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``accumulated``
-            (a parameter's gradient as an update is given it), ``trained`` (what the forwards of an update are given of
-            its examples), ``learning_rate``,
-            ``dropout``, ``normal``, ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``; of an
+        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``moment`` (the
+            optimizer's of a parameter), ``accumulated`` (a parameter's gradient as an update is given it), ``trained``
+            (what the forwards of an update are given of its examples), ``learning_rate``, ``dropout``, ``normal``,
+            ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``; of an
             evaluation, with its name before it: ``evaluation/output``.
         module: the path of the module or parameter; empty where it is of the whole model.
         call: which call of the module (``#1``), which draw within it (``@1``), which update (``#2``), or which of the
@@ -48,7 +48,7 @@ class TensorName(NamedTuple):
     def is_of_training(self) -> bool:
         """Whether it belongs to the updates after the step: their inputs, an updated parameter, or a loss
         thereafter."""
-        return self.kind in ("trained", "updated", "accumulated", "learning_rate") or (
+        return self.kind in ("trained", "updated", "moment", "accumulated", "learning_rate") or (
             self.kind == "loss" and bool(self.call)
         )
 

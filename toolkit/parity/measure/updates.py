@@ -17,6 +17,9 @@ import numpy as np
 #: decay rates of Adam's moments would cancel out; with half of all of them, that of the second moment still would
 #: wherever both are clipped to the same norm.
 SHARES = ((1.0,), (-0.5, 0.25), (0.75, -1.0, 0.5), (-0.25, 1.5))
+#: In the place of the second update's for Lion, of whose sums it takes the sign alone: so graded that a wrong beta1
+#: turns the sign of some. With none of the usual betas (0.9 and 0.99, 0.5 and 0.75) is a sum 0: rounding would decide.
+GRADED = tuple(-0.97 * 2.0 ** (-step / 6) for step in range(60))
 #: Factors by which an example scales the gradient's elements in turn; the next example starts one factor later.
 OF_EXAMPLES = (0.5, 1.0, 1.5)
 #: Labels of this value add no loss term.
@@ -71,21 +74,24 @@ def weights_of(terms: np.ndarray) -> np.ndarray:
     return terms / total if total else np.zeros(len(terms))
 
 
-def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray) -> np.ndarray:
+def given_gradient(
+    gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray, optimizer: str = "adamw"
+) -> np.ndarray:
     """Gradient of a mean over examples, made from one of R64's.
 
     Args:
         gradient: of R64, in the layout of the reference.
         update: from 1 on.
         weights: of every example in the mean; they add up to 1.
+        optimizer: of :class:`toolkit.parity.job.job.TrainingSettings`.
     """
-    return _times_in_turn(gradient, _factors(update, tuple(map(float, weights))))
+    shares = GRADED if optimizer == "lion" and update == 2 else SHARES[update - 1]
+    return _times_in_turn(gradient, _factors(shares, tuple(map(float, weights))))
 
 
 @functools.lru_cache(maxsize=64)
-def _factors(update: int, weights: tuple[float, ...]) -> np.ndarray:
-    """Factors of the elements of every gradient in turn; arguments as of :func:`given_gradient`."""
-    shares = SHARES[update - 1]
+def _factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> np.ndarray:
+    """Factors of the elements of every gradient in turn: an update's shares, each times those of its examples."""
     of_examples = [
         sum(weight * OF_EXAMPLES[(element + example) % len(OF_EXAMPLES)] for example, weight in enumerate(weights))
         for element in range(len(OF_EXAMPLES))

@@ -12,16 +12,19 @@ import functools
 from models.families import FAMILIES
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
-from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
+from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS, LABEL_SMOOTHING
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS
 from toolkit.parity.mutants.lora import LORA
+from toolkit.parity.mutants.optimizers import OPTIMIZERS
 
 __all__ = [
     "BELOW_THE_NOISE",
     "CLASS_WEIGHTS",
+    "LABEL_SMOOTHING",
     "LOOPS",
     "LORA",
+    "OPTIMIZERS",
     "Mutant",
     "by_name",
     "catalogue",
@@ -49,14 +52,16 @@ def faults_of_loops(model: str) -> tuple[Mutant, ...]:
 
 
 def by_name(name: str) -> Mutant:
-    """Return the mutant of a name: of the catalogues, of class weights, of an adapter, of a compiled loop, a change of
-    one parameter, or a fault of a pair's port. Raises KeyError."""
+    """Return the mutant of a name: of the catalogues, of class weights, of an optimizer, of an adapter, of a compiled
+    loop, a change of one parameter, or a fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
     catalogues = (
         *map(catalogue, FAMILIES),
         *map(faults_of_precision, FAMILIES),
         *CLASS_WEIGHTS.values(),
+        LABEL_SMOOTHING,
+        *OPTIMIZERS.values(),
         LORA,
         *LOOPS.values(),
         BELOW_THE_NOISE.values(),

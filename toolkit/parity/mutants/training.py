@@ -9,8 +9,8 @@ from toolkit.parity.mutants.fault import Mutant, around, settings
 
 def _given(port, **changes):
     """Use other settings than those that were asked for."""
-    adamw = port.optimizer.adamw
-    return [(port.optimizer, "adamw", lambda model, rate, **given: adamw(model, rate, **{**given, **changes}))]
+    create = port.optimizer.create
+    return [(port.optimizer, "create", lambda *model, **given: create(*model, **{**given, **changes}))]
 
 
 def _rate_times(port, factor: float):
@@ -27,20 +27,20 @@ def _names(model) -> set[str]:
 
 def _made(port, change: Callable):
     """Change the optimizer once it is made."""
-    adamw = port.optimizer.adamw
+    create = port.optimizer.create
 
-    def made(model, rate, **given):
-        optimizer = adamw(model, rate, **given)
+    def made(*model, **given):
+        optimizer = create(*model, **given)
         change(optimizer)
         return optimizer
 
-    return [(port.optimizer, "adamw", made)]
+    return [(port.optimizer, "create", made)]
 
 
 def _coupled_decay(port):
     """Add decay to the gradient, as Adam (not AdamW) does."""
 
-    def adam(model, rate, *, weight_decay, beta1, beta2, epsilon, max_grad_norm):
+    def adam(kind, model, rate, *, weight_decay, beta1, beta2, epsilon, max_grad_norm):
         return port.paddle.optimizer.Adam(
             rate,
             beta1,
@@ -51,7 +51,7 @@ def _coupled_decay(port):
             port.optimizer.ClipGradByGlobalNorm(max_grad_norm),
         )
 
-    return [(port.optimizer, "adamw", adam)]
+    return [(port.optimizer, "create", adam)]
 
 
 def _clipped_one_by_one(port):

@@ -88,4 +88,4 @@ def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Ste
     if job.pair is not None:
         return None
     batch = files.read_tensors(folder / "batch.safetensors")
-    return own_loss.check(truth, batch, job.head, step.model, job.class_weights)
+    return own_loss.check(truth, batch, job.head, step.model, job.class_weights, job.label_smoothing)

@@ -1,9 +1,11 @@
-"""The reference's optimizer: AdamW and clipping by torch, weight decay and learning rates by transformers' rules."""
+"""The reference's optimizer: by torch, but Lion; clipping by torch, weight decay and learning rates by transformers'
+rules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from toolkit.parity.measure.updates import sampled
 
 
 class Optimizer:
-    """AdamW over a model's parameters and a schedule of its rate, set up as transformers' Trainer does.
+    """A run's optimizer over a model's parameters and a schedule of its rate, set up as transformers' Trainer does.
 
     Args:
         decayed: names of the parameters that weight decay applies to; by default :func:`decayed_parameters`.
@@ -32,17 +34,11 @@ class Optimizer:
             {"params": [parameters[name] for name in parameters if name in decayed]},
             {"params": [parameters[name] for name in parameters if name not in decayed], "weight_decay": 0.0},
         ]
-        self.adamw = torch.optim.AdamW(
-            groups,
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-        )
+        self.optimizer = made(groups, settings)
         constant = settings.lr_scheduler == "constant"
         self.schedule = get_scheduler(
             "constant_with_warmup" if constant else settings.lr_scheduler,
-            self.adamw,
+            self.optimizer,
             num_warmup_steps=math.ceil(settings.max_steps * settings.warmup_ratio),
             num_training_steps=settings.max_steps,
         )
@@ -60,16 +56,57 @@ class Optimizer:
 
         Args:
             number: of the update, from 1.
-            rounded: correct the moments' bias as Paddle's kernel does (see :func:`scale_error`).
+            rounded: correct AdamW's moments' bias as Paddle's kernel does (see :func:`scale_error`).
         """
         settings = self.settings
         if settings.max_grad_norm:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
-        scale = 1 + scale_error(settings.adam_beta1, settings.adam_beta2, number) if rounded else 1.0
-        for group in self.adamw.param_groups:
+        betas = settings.adam_beta1 or 0.0, settings.adam_beta2 or 0.0
+        scale = 1 + scale_error(*betas, number) if rounded and settings.optimizer == "adamw" else 1.0
+        for group in self.optimizer.param_groups:
             group["lr"] = self.rate(number) * scale
-        self.adamw.step()
-        self.adamw.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def moments(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Lion's moment of each parameter that has one, by its name: the parameters show its sign alone."""
+        for name, parameter in self.model.named_parameters():
+            if parameter in self.optimizer.state and isinstance(self.optimizer, Lion):
+                yield name, self.optimizer.state[parameter]["moment"]
+
+
+def made(groups: list[Any], settings: TrainingSettings) -> torch.optim.Optimizer:
+    """An optimizer of parameters in groups.
+
+    Raises:
+        RuntimeError: this torch has none of its kind.
+    """
+    given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    if settings.optimizer == "lion":
+        return Lion(groups, {**given, "betas": betas})
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=settings.momentum, **given)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, **given)
+    if not hasattr(torch.optim, "Adafactor"):
+        raise RuntimeError(f"the reference's torch is {torch.__version__}; train.optimizer adafactor needs torch 2.5")
+    # torch's defaults in float32, in float64 too: both compute one function.
+    return torch.optim.Adafactor(groups, eps=(torch.finfo(torch.float32).eps, 1e-3), **given)
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion (Chen et al. 2023, algorithm 2), line by line. torch has none."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            rate, decay, (beta1, beta2) = group["lr"], group["weight_decay"], group["betas"]
+            for theta in (parameter for parameter in group["params"] if parameter.grad is not None):
+                m = self.state[theta].setdefault("moment", torch.zeros_like(theta))
+                c = beta1 * m + (1 - beta1) * theta.grad
+                theta.sub_(rate * (torch.sign(c) + decay * theta))
+                m.copy_(beta2 * m + (1 - beta2) * theta.grad)
 
 
 def decayed_parameters(model: torch.nn.Module) -> list[str]:

@@ -36,6 +36,7 @@ def check(
     head: str,
     model: Any,
     class_weights: Sequence[float] | None = None,
+    smoothing: float = 0.0,
 ) -> OwnLoss:
     """Compare R64's loss with its definition.
 
@@ -44,12 +45,13 @@ def check(
         batch: with its labels or positions.
         model: the reference, to tell where it computes its loss.
         class_weights: by class, if its loss has weights.
+        smoothing: share of each label that is spread over all.
     """
-    defined = of(head, truth, batch, getattr(model, "config", None), class_weights)
+    defined = of(head, truth, batch, getattr(model, "config", None), class_weights, smoothing)
     given = float(truth["loss"])
     both_nothing = math.isnan(given) and math.isnan(defined.value)  # no label is left to score
     units = 0.0 if both_nothing else abs(given - defined.value) / (2.0**-53 * max(defined.scale, 2.0**-1022))
-    where = place(model) if class_weights is None else _line(weighted_loss)
+    where = place(model) if class_weights is None and not smoothing else _line(weighted_loss)
     return OwnLoss(given, defined.value, units, UNITS, where)
 
 
@@ -59,6 +61,7 @@ def of(
     batch: Mapping[str, np.ndarray],
     config: Any = None,
     class_weights: Sequence[float] | None = None,
+    smoothing: float = 0.0,
 ) -> Loss:
     """The loss that a head is defined to have.
 
@@ -68,6 +71,7 @@ def of(
         batch: ``labels``, or ``start_positions`` and ``end_positions`` (B,).
         config: for a classifier's ``problem_type`` and ``num_labels``.
         class_weights: of a classifier, by class; None for all alike.
+        smoothing: as of :func:`check`.
     """
     if head == "question_answering":
         return _span(scores, batch)
@@ -81,14 +85,19 @@ def of(
         return _squared(logits, labels)
     if kind == "multi_label_classification":
         return _binary(logits, labels, class_weights)
-    return cross_entropy(logits, labels, IGNORED, class_weights)
+    return cross_entropy(logits, labels, IGNORED, class_weights, smoothing)
 
 
 def cross_entropy(
-    logits: np.ndarray, labels: np.ndarray, ignored: int, class_weights: Sequence[float] | None = None
+    logits: np.ndarray,
+    labels: np.ndarray,
+    ignored: int,
+    class_weights: Sequence[float] | None = None,
+    smoothing: float = 0.0,
 ) -> Loss:
     """Mean of log(sum(exp(x))) - x[label] over the rows whose label is not ``ignored``; with class weights w,
-    sum(w[label] * row's loss) / sum(w[label])."""
+    sum(w[label] * row's loss) / sum(w[label]). With smoothing s, (1 - s) of that and s of the same with each class in
+    the place of the label, averaged over the classes, each times its own weight."""
     rows, chosen = logits.reshape(-1, logits.shape[-1]).astype(np.float64), labels.reshape(-1)
     rows, chosen = rows[chosen != ignored], chosen[chosen != ignored]
     if not len(rows):
@@ -98,7 +107,12 @@ def cross_entropy(
     picked = rows[np.arange(len(rows)), chosen]
     weights = None if class_weights is None else np.asarray(class_weights, np.float64)[chosen]
     size = np.abs(normaliser) + np.abs(picked) + 1.0
-    return Loss(float(np.average(normaliser - picked, weights=weights)), float(np.average(size, weights=weights)))
+    value = float(np.average(normaliser - picked, weights=weights))
+    if smoothing:
+        of_classes = np.ones(rows.shape[1]) if class_weights is None else np.asarray(class_weights, np.float64)
+        spread = ((normaliser[:, None] - rows) * of_classes).mean(1).sum() / of_classes[chosen].sum()
+        value = (1 - smoothing) * value + smoothing * float(spread)
+    return Loss(value, float(np.average(size, weights=weights)))
 
 
 def _span(scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> Loss:

@@ -112,6 +112,7 @@ class Step:
         self.dtype = "float64"
         self.labels = labels
         self.class_weights = job.class_weights
+        self.label_smoothing = job.label_smoothing
         self.spare_memory = job.spare_memory
         self.brief = job.brief
         self.goes_back_as_the_reference = job.port.get("residual") == "plain"
@@ -293,7 +294,8 @@ class Step:
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """Continue from :meth:`run` with the job's number of updates, on R64's gradients. ``keep`` gets each update's
         examples as the forwards should be given them, ``trained:KEY`` and ``trained:KEY#2``, the parameters after it,
-        ``updated:NAME``, the ``learning_rate`` over the whole run, and the loss after the last update, ``loss#2``.
+        ``updated:NAME``, Lion's moments, ``moment:NAME``, the ``learning_rate`` over the whole run, and the
+        loss after the last update, ``loss#2``.
 
         Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
         size, so the rounding of one that is nearly zero would change the whole update.
@@ -311,13 +313,15 @@ class Step:
                 keep(numbered(name, number), value)
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
-                    given = given_gradient(gradient, number, weights)
+                    given = given_gradient(gradient, number, weights, self.settings.optimizer)
                     parameter.grad = torch.from_numpy(given).to(parameter)
                     if self.measures_bfloat16 and number == 1:
                         keep(f"accumulated:{name}", to_numpy(parameter.grad))
             optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
                 keep(numbered(f"updated:{name}", number), to_numpy(parameter))
+            for name, moment in optimizer.moments():
+                keep(numbered(f"moment:{name}", number), to_numpy(moment))
         keep("learning_rate", optimizer.rates())
         recorder = Recorder(self.model, self.draws[UPDATED], keep)
         recorder.recording = False
@@ -372,8 +376,9 @@ class Step:
         """Return the model's output on the batch, with the training loss."""
         inputs = self._inputs()
         output = self.compute(inputs)
-        if self.class_weights is not None:
-            output.loss = weighted_loss(output.logits, inputs["labels"], self.class_weights)
+        if self.class_weights is not None or self.label_smoothing:
+            given = self.class_weights, self.label_smoothing
+            output.loss = weighted_loss(output.logits, inputs["labels"], *given)
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:

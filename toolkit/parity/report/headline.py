@@ -57,8 +57,8 @@ def headline(
     if name.kind == "accumulated":
         message = f"the gradients that the optimizer is given are wrong; {culprit.name}: {culprit.message}"
         return Headline(f"the gradients of a whole batch: {_code('accumulated', places)}", message)
-    if name.kind == "updated":
-        code = _code("updated", places)
+    if name.kind in ("updated", "moment"):
+        code = _code(name.kind, places)
         message = f"{wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
         return Headline(f"update {number_of(name)} of the parameters: {code}", message)
     if name.evaluation == NARROWED:

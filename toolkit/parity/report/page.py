@@ -50,7 +50,7 @@ CURVES: tuple[tuple[str, str, Callable[[str], bool], tuple[str, str]], ...] = (
     (
         "Training: every parameter after each update, learning rates, and the loss that follows",
         "Errors of the parameters after the updates",
-        ("trained", "accumulated", "updated", "updated loss", "learning_rate").__contains__,
+        ("trained", "accumulated", "updated", "moment", "updated loss", "learning_rate").__contains__,
         ("embedding", "head"),
     ),
 )

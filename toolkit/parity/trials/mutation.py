@@ -8,6 +8,7 @@ import pydoc_data.topics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -33,11 +34,21 @@ from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_loops, faults_of_precision
+from toolkit.parity.mutants import (
+    CLASS_WEIGHTS,
+    LABEL_SMOOTHING,
+    LORA,
+    OPTIMIZERS,
+    Mutant,
+    catalogue,
+    faults_of_loops,
+    faults_of_precision,
+)
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.report.report import short_name
 from toolkit.parity.trials import pair_faults
+from toolkit.recipe.keys import OPTIMIZER_KEYS
 from toolkit.terminal.dotted import Dotted
 
 #: A fault that moves neither the loss nor a gradient by more than this part of it has only changed the rounding.
@@ -99,9 +110,28 @@ def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
         yield replace(request, config=config, batch=batch, class_weights=TRIAL_WEIGHTS)
 
 
+def smoothed_trials(request: GateRequest) -> Iterator[GateRequest]:
+    """Yield the request of one label per text with class weights, its labels smoothed; none for another head."""
+    single = (one for one in weighted_trials(request) if one.batch["labels"].ndim == 1)
+    return (replace(one, label_smoothing=0.2) for one in single)
+
+
+def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
+    """Yield the request with each optimizer beside AdamW, on its default settings."""
+    for kind in OPTIMIZERS:
+        own: dict[str, Any] = {
+            key: OPTIMIZER_KEYS[kind].get(f"train.{key}") for key in ("adam_beta1", "adam_beta2", "momentum")
+        }
+        yield replace(request, training=replace(request.training, optimizer=kind, adam_epsilon=None, **own))
+
+
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
-    """Return the catalogue that a request is tried with: its family's, or that of class weights or of an adapter if
-    it has them."""
+    """Return the catalogue that a request is tried with: its family's, or that of class weights, of smoothed
+    labels, of an adapter or of another optimizer if it has them."""
+    if request.label_smoothing:
+        return LABEL_SMOOTHING
+    if request.training.optimizer != "adamw":
+        return OPTIMIZERS[request.training.optimizer]
     if request.lora is not None:
         return LORA
     if request.class_weights is None:

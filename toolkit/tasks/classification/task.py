@@ -74,6 +74,9 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.label_names", "the labels of regression are numbers; remove it")
     check_label_lists(recipe)
     check_class_weights(recipe)
+    if recipe.train.label_smoothing and data.problem_type != "single_label":
+        message = f"is for data.problem_type single_label, not for {data.problem_type}; remove it"
+        raise recipe.error("train.label_smoothing", message)
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
     if data.dataset != "text" and data.sources is not None:

@@ -36,7 +36,7 @@ def _computation(workload: Workload) -> Measured:
     from safetensors.numpy import load_file
 
     from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
-    from toolkit.training.optimizer import adamw
+    from toolkit.training.optimizer import create
 
     folder = Path(workload.folder)
     kinds = part(workload.model, "modeling").CLASSES
@@ -52,7 +52,7 @@ def _computation(workload: Workload) -> Measured:
         next_logits = NextToken(model, use_cache=workload.work == "generate")
         return lambda: float(list(generate(next_logits, prompt, decoding))[-1])
     model.train()
-    optimizer = adamw(model, max_grad_norm=MAX_GRAD_NORM, **ADAMW)
+    optimizer = create("adamw", model, max_grad_norm=MAX_GRAD_NORM, **ADAMW)
 
     def step() -> float:
         loss = model(**batch).loss

@@ -101,7 +101,7 @@ class EchoForSequenceClassification(EchoPretrainedModel):
         last = (mask.astype("int64") * paddle.arange(mask.shape[1])).argmax(axis=1)
         scores = self.classifier(self.body(input_ids, attention_mask))
         logits = paddle.take_along_axis(scores, last.reshape([-1, 1, 1]), axis=1, broadcast=True)[:, 0]
-        loss = None if labels is None else losses.classification(self.config, logits, labels, self.active_class_weights)
+        loss = None if labels is None else losses.classification(self.config, logits, labels, *self.loss_settings)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 

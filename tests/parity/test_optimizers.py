@@ -1,0 +1,51 @@
+"""The gate of a run whose optimizer is not AdamW: a right port passes, and each fault of the catalogue is named."""
+
+from __future__ import annotations
+
+import pytest
+from gates import TINY_REFORMER, PreparedGates, quiet, reformer_request
+
+from models.families import FAMILIES
+from toolkit.parity.job.job import TrainingSettings
+from toolkit.parity.mutants import OPTIMIZERS, catalogue
+from toolkit.parity.trials.mutation import optimizer_trials, try_mutants
+
+#: Small, since nothing before the updates matters here; its positions are tables of three dimensions.
+ONE_LAYER = {
+    **TINY_REFORMER,
+    "attn_layers": ["local"],
+    "axial_pos_shape": [4, 8],
+    "max_position_embeddings": 32,
+    "local_attn_chunk_length": 8,
+}
+
+
+def trials(**options):
+    plain = reformer_request(ONE_LAYER, training=TrainingSettings(weight_decay=0.1, max_grad_norm=0.001), **options)
+    return list(optimizer_trials(plain))
+
+
+def test_right_ports_pass_with_each_optimizer(tmp_path):
+    requests = trials()
+    gates = PreparedGates(tmp_path / "jobs", requests)
+    for request in requests:
+        report, text = gates.run(request, tmp_path / request.training.optimizer)
+        assert report.passed, text
+        compared = {comparison.name for comparison in report.verdict.comparisons}
+        assert any(name.startswith("updated:") and name.endswith("#4") for name in compared)
+        assert any(name.startswith("moment:") for name in compared) == (request.training.optimizer == "lion")
+
+
+def test_the_faults_of_optimizers_have_names_of_their_own():
+    others = [mutant.name for family in FAMILIES for mutant in catalogue(family)]
+    names = [mutant.name for several in OPTIMIZERS.values() for mutant in several]
+    assert len({*names}) == len(names) and not {*names} & {*others}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_fault_of_an_optimizer_is_caught_and_named(kind):
+    (request,) = (one for one in trials(dtypes=("float64",)) if one.training.optimizer == kind)
+    found = try_mutants(request, quiet())
+    assert [trial.mutant for trial in found] == list(OPTIMIZERS[kind])
+    assert [(trial.mutant.name, trial.culprit) for trial in found if not trial.passed] == []

@@ -1,0 +1,78 @@
+"""Tokens replaced in training: a share of them, others in each epoch, the same for any number of processes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_train import recipe_file  # noqa: F401
+
+from toolkit.data.batches import collate
+from toolkit.errors import UserError
+from toolkit.machine import runtime
+
+runtime.configure("cpu")
+
+from toolkit.finetune.assembly import assemble  # noqa: E402
+from toolkit.recipe.load import load_recipe  # noqa: E402
+from toolkit.training.sampler import EpochPermutation  # noqa: E402
+from toolkit.training.token_dropout import TokenDropout  # noqa: E402
+from toolkit.training.trainer import Finetuner  # noqa: E402
+
+PAD, LENGTH = 0, 200
+MASK = (np.arange(LENGTH) < LENGTH - 20).astype(np.int64)
+EXAMPLES = [
+    {"input_ids": np.where(MASK, 7, PAD), "attention_mask": MASK, "labels": np.array(number)} for number in range(12)
+]
+
+
+def seen(share: float, epoch: int, replicas: int = 1, first: int = 0) -> dict[int, list[int]]:
+    """What the loaders of all processes give of an epoch, from a batch on: the tokens of each example."""
+    found = {}
+    for rank in range(replicas):
+        sampler = EpochPermutation(len(EXAMPLES), 4, 3, replicas, rank)
+        sampler.start_at(epoch, first)
+        sampler.set_epoch(epoch)
+        recipe = SimpleNamespace(train=SimpleNamespace(token_dropout=share))
+        model = SimpleNamespace(config=SimpleNamespace(pad_token_id=PAD))
+        of_trainer = {"recipe": recipe, "model": model, "train_dataset": EXAMPLES, "data_collator": collate}
+        trainer = SimpleNamespace(**of_trainer, _get_train_sampler=lambda sampler=sampler: sampler)
+        for batch in Finetuner.get_train_dataloader(trainer):
+            rows = zip(batch["labels"].numpy().tolist(), batch["input_ids"].numpy().tolist(), strict=True)
+            found.update(rows)
+    return found
+
+
+def test_a_share_of_the_inner_tokens_is_replaced_and_another_in_each_epoch():
+    first, second = (seen(0.25, epoch) for epoch in (0, 1))
+    tokens = np.array([first[number] for number in range(12)])
+    inner = tokens[:, 1 : LENGTH - 21]
+    assert (tokens[:, [0, LENGTH - 21]] == 7).all() and (tokens[:, LENGTH - 20 :] == PAD).all()
+    assert abs((inner == PAD).mean() - 0.25) < 0.04 and {*inner.flat} == {7, PAD}
+    assert first != second and len({tuple(row) for row in first.values()}) == 12
+    assert all(EXAMPLES[0]["input_ids"][: LENGTH - 20] == 7)  # evaluation and the gate read them as they are
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_it_is_the_same_for_any_number_of_processes_and_where_a_run_resumes(replicas):
+    whole = seen(0.25, 2)
+    assert seen(0.25, 2, replicas) == whole
+    rest = seen(0.25, 2, first=2)
+    assert len(rest) == 4 and rest == {number: whole[number] for number in rest}
+
+
+def test_without_it_the_texts_are_as_they_are():
+    assert seen(0.0, 0) == {number: row["input_ids"].tolist() for number, row in enumerate(EXAMPLES)}
+
+
+def test_texts_of_one_and_two_tokens_stay():
+    for count in (0, 1, 2):
+        row = {"input_ids": np.full(3, 7), "attention_mask": (np.arange(3) < count).astype(int)}
+        assert TokenDropout([row], 0.99, PAD, EpochPermutation(1, 1, 0))[0]["input_ids"].tolist() == [7, 7, 7]
+
+
+def test_a_model_without_a_pad_token_is_refused(recipe_file, tmp_path):  # noqa: F811
+    given = ["train.token_dropout=0.1", "model.config.pad_token_id=null"]
+    with pytest.raises(UserError, match=r"train\.token_dropout: needs a pad token"):
+        assemble(load_recipe(recipe_file, given))
