@@ -179,7 +179,7 @@ def _apart(split: str, runs: Sequence[RunFiles]) -> str:
     if len(set(digests)) > 1:
         return f"the {split} data are not the same, so figures on {split} cannot be compared"
     tokens = {run.identity.get("tokenizer") for run in runs if split in run.metrics}
-    if len(tokens) > 1 and all(run.recipe.get("task") == "language_modeling" for run in runs):
+    if len(tokens) > 1 and all(str(run.recipe.get("task")).endswith("language_modeling") for run in runs):
         return f"the tokenizers are not the same, so losses and perplexities on {split} cannot be compared"
     return ""
 
