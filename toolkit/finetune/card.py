@@ -58,7 +58,7 @@ PIPELINES = {
 from transformers import pipeline
 
 classify = pipeline("text-classification", {model}{slow})
-classify(text, padding="max_length", truncation=True)  # {kept} tokens, as in training
+classify(text, padding="max_length", truncation=True)  # {kept} tokens, as in training; at a temperature of 1
 ```
 """,
     "question-answering": """\
