@@ -37,12 +37,12 @@ def test_a_new_recipe_names_the_columns_of_a_table_without_a_header(tmp_path, mo
         "the first row (spam, a 0, and more) is data, so there is no header: the columns are called column1, column2 "
         "(--columns names them, --header makes it the header)"
     )
-    recipe = load_recipe(made.path)
+    recipe = load_recipe(made.paths[0])
     assert (recipe.data.columns, recipe.data.text, recipe.data.label) == (["column1", "column2"], "column2", "column1")
     assert load_stored(recipe, {})["train"][0] == {"column1": "spam", "column2": "a 0, and more"}
     made = new_recipe(Path("sms.tsv"), Path("named.yaml"), layout={"columns": "label,text"})
     assert "first row" not in made.assumed[0]
-    recipe = load_recipe(made.path)
+    recipe = load_recipe(made.paths[0])
     assert (recipe.data.columns, recipe.data.text, recipe.data.label) == (["label", "text"], "text", "label")
     assert look(Path("sms.tsv"), header=True).rows.column_names == ["spam", "a 0, and more"]
     Path("t.csv").write_text("text,label\nx,a\ny,b\n")
@@ -121,7 +121,7 @@ def test_a_new_recipe_takes_the_splits_of_a_file_that_has_them(tmp_path, monkeyp
         "the column split divides the rows (train: train, validation: val, test: test); not used: oos"
     )
     assert "30 rows; texts in the column text" in made.assumed[1] and "test file" not in " ".join(made.assumed)
-    recipe = load_recipe(made.path)
+    recipe = load_recipe(made.paths[0])
     assert recipe.data.validation_fraction is None and recipe.data.columns == ["text", "label"]
     found = load_stored(recipe, {})
     assert {split: len(rows) for split, rows in found.items()} == {"train": 30, "validation": 6, "test": 4}

@@ -38,11 +38,10 @@ def run_port(
     program, needed = PROGRAMS[port.suffix]
     interpreter = sys.executable if python is None else locate(python, needed)
     for dtype in dtypes:
-        arguments = [recording.folder, port, folder, dtype]
-        path = str(Path(__file__).with_name(f"{program}.py"))
+        arguments = map(str, (recording.folder, port, folder, dtype))
         try:
             done = subprocess.run(
-                [interpreter, path, *map(str, arguments)],
+                launch.module_command(interpreter, f"toolkit.parity.other_frameworks.{program}", *arguments),
                 env=launch.worker_environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
