@@ -124,6 +124,9 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finetune RECIPE --continue RUN": Elsewhere("test_continued.py continues runs"),
     # A port of one's own.
     "toolkit parity --port port.py --reference-model reference.py hidden=32": Here("gates", says="^PARITY 114 tensors"),
+    "toolkit parity --port port.py --reference-model reference.py hidden=32 --steps 50": Here(
+        "gates", "--steps 3", says="3 steps of each side by itself"
+    ),
     "toolkit parity map --port port.py --reference-model reference.py -o map.yaml": Here("gates"),
     "toolkit parity --port port.py --reference-model reference.py --map map.yaml": Here("gates", says="^PARITY 114"),
     "toolkit parity mutants --port port.py --reference-model reference.py": Elsewhere("test_pairs.py tries them"),
@@ -191,6 +194,7 @@ PRINTED = {
     "error: my.yaml:20: train.batch_sise": "below",
     "DRIFT reformer.encoder.layers.0.attention.layer_norm": "test_readme.py, of its places",
     "DRIFT the backward into mean square": "test_readme.py, of its places",
+    "DRIFT step 2 of training": "test_pair_training.py, of its step and line",
     "PARITY 114 tensors of the port agree": "above",
     "DRIFT norm (LayerNorm, port.py:9)": "test_pair_trials.py, of the files in the README",
     "DRIFT max (port.py:15)": "as above",

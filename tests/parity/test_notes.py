@@ -39,13 +39,17 @@ from toolkit.parity.job.results import (
     Flips,
     Note,
     OwnLoss,
+    Parting,
+    Place,
     ReferenceFacts,
     ReferenceResult,
     Tokens,
+    Training,
 )
 from toolkit.parity.judge import diagnosis, notes
 from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import Comparison
+from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.pairs.describe import Sides
@@ -124,6 +128,16 @@ def accepted() -> list[Note]:
     known = {"output:*": KnownDifference("biased", 1.0), "loss": KnownDifference("once", 1.0)}
     accept(verdict, {**known, "no.such": KnownDifference("typo", 1.0)}, names)
     assert verdict.passed and [one.finding.name for one in verdict.accepted] == ["output:a", "output:b"]
+    return verdict.notes
+
+
+def trained(parted: int = 0) -> list[Note]:
+    """Of a pair's training, which has accepted differences."""
+    training = Training(3, Place("", ""), {"R64": [2.0, 1.5, 1.0]}, margins={"float64": 0.5})
+    training.partings += [Parting("float64", parted, "loss", "off")] if parted else []
+    verdict = Verdict()
+    judge_trajectory(training, verdict, True)
+    assert verdict.passed
     return verdict.notes
 
 
@@ -253,6 +267,14 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "accepted-unused": (accepted, "loss is accepted (once), but what it names no longer differs"),
     "accepted-unknown": (accepted, "no.such is accepted (typo), but nothing that is compared has such a name"),
+    "trained": (
+        lambda: trained(),
+        "3 steps of each side by itself: the loss goes from 2 to 1; float64 at 0.5 of its band",
+    ),
+    "trained-with-differences": (
+        lambda: trained(2),
+        "3 steps of each side by itself: the loss goes from 2 to 1; the two part in step 2, which",
+    ),
     "tokenizer-refused": (
         lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens("x", [1])]),
         "tokenizer: the reference cannot encode 1 of the texts; they were not compared",
@@ -351,6 +373,7 @@ def test_no_sentence_is_left_without_a_test():
         "not-run",
         "length",
         "forward-only",
+        "not-trained",
         "outputs-left-out",
         "outputs-choices",
         "outputs-rounded",

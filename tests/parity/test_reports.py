@@ -398,7 +398,7 @@ def test_no_character_of_a_name_breaks_the_xml():
 
 
 def test_json_has_what_the_page_needs(drift):
-    assert drift["schema"] == REPORT_SCHEMA == 3
+    assert drift["schema"] == REPORT_SCHEMA == 4
     kinds = {tensor["name"]: tensor["kind"] for tensor in drift["tensors"]}
     assert kinds["loss"] == "loss" and kinds["output:transformer.w"] == "output" and kinds[SILENT] == "gradient"
     noise = {tensor["name"]: tensor["noise"] for tensor in drift["tensors"]}

@@ -169,6 +169,11 @@ ANY_FRAMEWORK = click.option(
     is_flag=True,
     help="Record --reference-model for a port in any framework, which toolkit parity judge judges.",
 )
+STEPS = click.option(
+    "--steps",
+    type=click.IntRange(1, 10_000),
+    help="Then train --port and --reference-model this many steps, each by itself, and compare every step.",
+)
 #: Options instead of MODEL, for a command that also takes the user's own port.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge, one of the toolkit's own."),
@@ -198,7 +203,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, judge, bitwise, mutants, "
     "sweep, limits, texts. Each has its own --help.",
 )
-@takes(*PAIR, FORWARD_ONLY, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@takes(*PAIR, FORWARD_ONLY, STEPS, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge each operation by itself, even if nothing differs.")
 @click.option(
     "--max-memory",
@@ -287,10 +292,11 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
-    others = {key: options.pop(key, None) for key in ("port_python", "time_limit", "forward_only", "any_framework")}
+    keys = ("port_python", "time_limit", "forward_only", "any_framework", "steps")
+    others = {key: options.pop(key, None) for key in keys}
     if any(pair.values()):
         flags = {name: bool(others[name]) for name in ("forward_only", "any_framework")}
-        return {**pair, **others, **flags}
+        return {**pair, **others, **flags, "steps": others["steps"] or 0}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
     for option in (key for key, value in others.items() if value):

@@ -19,6 +19,7 @@ from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import is_judged, judge_operations
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
 from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace, unavailable
+from toolkit.parity.followup.trajectory import train
 from toolkit.parity.job import cache, files, streaming
 from toolkit.parity.job.build import (
     ADDED,
@@ -38,9 +39,10 @@ from toolkit.parity.job.family import ported
 from toolkit.parity.job.hashes import hashing
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
+from toolkit.parity.job.results import CandidateResult, ReferenceResult, Training, read_results
 from toolkit.parity.job.stretch import fitted
 from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.other_frameworks.given import compared, files_of, read_outputs
 from toolkit.parity.other_frameworks.run import run_port
@@ -61,6 +63,7 @@ class Measurement:
     Attributes:
         randomized: number of constant parameters that were given random values.
         hashes: SHA-256 of the tensors given to both sides, by file.
+        training: of a pair whose two sides were also trained by themselves.
         imported: of a pair, SHA-256 of what else of the user's code was imported.
     """
 
@@ -70,6 +73,7 @@ class Measurement:
     hashes: dict[str, str]
     attribution: list[Substitution] = field(default_factory=list)
     trace: OperationTrace | None = None
+    training: Training | None = None
     imported: dict[str, str] = field(default_factory=dict)
 
 
@@ -172,6 +176,10 @@ def _judged(
         found.trace = unavailable(verdict, request.trace, recording is not None)
     if is_judged(request.dtypes):
         judge_operations(verdict, found.trace)
+    if found.training is not None:
+        judge_trajectory(found.training, verdict, bool(verdict.accepted))
+    elif request.pair is not None and request.pair.steps:
+        verdict.note("not-trained", steps=request.pair.steps)
     note_extent(verdict, request)
     if measured.key and not measured.cached and verdict.passed:
         cache.store(measured.key, found, measured.constants)
@@ -187,6 +195,7 @@ def _judged(
         cached=measured.cached,
         attribution=found.attribution,
         trace=found.trace,
+        training=found.training,
     )
     _write(report, folder, measured.constants)
     return report
@@ -256,6 +265,8 @@ def _measure_whole(request: GateRequest, console: Console) -> Measured:
         else:
             found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
         found.trace = trace(job, verdict, asked, console, interpreters)
+        if request.pair and request.pair.steps and verdict.passed:
+            found.training = train(job, interpreters, console)
         return Measured(found, {} if sides else _read_constants(job), key)
 
 

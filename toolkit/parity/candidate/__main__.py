@@ -20,7 +20,7 @@ from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.job import files, handover, user_code, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import DESCRIBE
+from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
 from toolkit.parity.job.results import Execution
 from toolkit.terminal.quiet import silence_startup
 
@@ -57,6 +57,8 @@ def main(task: str, folder: Path) -> None:
 def _module_of(job: Job, task: str) -> ModuleType:
     if task == DESCRIBE:
         return family_part(job.model, "candidate_description")
+    if task == TRAJECTORY:
+        return family_part(job.model, "candidate_trajectory")
     name = "bitwise" if job.kernels is not None else MODULES[task]
     return importlib.import_module(f"toolkit.parity.candidate.{name}")
 

@@ -5,6 +5,7 @@
     job.json             what to run (:class:`.job.Job`)
     weights.safetensors  the float32 weights, under the reference's names
     batch.safetensors    one training batch
+    batches.safetensors  one for each step of a pair's training
     labels.safetensors   of the examples of an update, with made-up tokens and masks
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
@@ -23,11 +24,14 @@
         fingerprints.json     of a pair's R64 (:class:`.results.Fingerprints`)
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
         tokens.json           for ``parity texts`` alone: the tokens of each text
+        trajectory-DTYPE-RUN.safetensors, draws-step-N.safetensors, places.safetensors, trajectory.json
+                              of a pair's training (:mod:`toolkit.parity.measure.trajectory`)
     candidate/                written by the comparator, of what the Paddle worker hands over (:mod:`.handover`)
         result.json           :class:`.results.CandidateResult`
         forced_input.json     :class:`.results.ForcedInputResult`
         attribution.json      the errors in float32 with one kind of kernel the reference's at a time
         tokens.json           as the reference's
+        trajectory-DTYPE.safetensors, trajectory.json
 
 Nothing else passes between the processes, but for what the Paddle worker hands over, and the kernels that it asks of
 another for ``parity bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it

@@ -25,6 +25,8 @@ TIME_LIMIT = 1800.0
 MOST_BATCHES = 16
 #: The task of building a side and describing it.
 DESCRIBE = "describe"
+#: The task in which each side trains by itself for some steps.
+TRAJECTORY = "trajectory"
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ class Pair:
         forward_only: compare what the model computes in evaluation mode, and nothing that trains it.
         any_framework: record for ports in any framework: the reference's epsilons are not rounded as Paddle's kernels
             round theirs.
+        steps: that each side then trains by itself.
     """
 
     port: str
@@ -207,6 +210,7 @@ class Pair:
     has_loss: bool = False
     forward_only: bool = False
     any_framework: bool = False
+    steps: int = 0
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:

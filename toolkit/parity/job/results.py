@@ -170,6 +170,51 @@ class ReferenceResult:
 
 
 @dataclass
+class Trained:
+    """What a side says of its training by itself, beside its trajectories.
+
+    Attributes:
+        runs: of the reference, by dtype.
+        order: of the reference, its parameters.
+        optimizer: of the port.
+    """
+
+    runs: dict[str, int] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    optimizer: Place = field(default_factory=lambda: Place("", ""))
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a port leaves the band first: the tensor (``loss``, ``gradient:NAME``, ``updated:NAME``) of a step."""
+
+    dtype: str
+    step: int
+    name: str
+    message: str
+
+
+@dataclass
+class Training:
+    """How a pair's two sides trained, each by itself.
+
+    Attributes:
+        losses: of each step, ``R64``, ``P64`` and ``P32``.
+        bands: by dtype, how far from R64's the port's loss of each step may be; None where that is not finite.
+        margins: by dtype, the largest of any tensor before a parting, in units of its bound.
+        partings: at most one by dtype.
+        optimizer: the port's.
+    """
+
+    steps: int
+    optimizer: Place
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    bands: dict[str, list[float | None]] = field(default_factory=dict)
+    margins: dict[str, float] = field(default_factory=dict)
+    partings: list[Parting] = field(default_factory=list)
+
+
+@dataclass
 class RoundedConstants:
     """What the rounding of a reference's constants to float32 moves.
 

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import traceback
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,8 @@ from toolkit.terminal.failure import describe, is_out_of_memory, raised_in_backw
 
 #: What a side's file may define, and how it is called.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
+#: And where both sides are trained.
+TRAINING = {"optimizer": ("model",)}
 #: Libraries whose own lines say nothing about a port.
 FRAMEWORKS = ("paddle/", "torch/", "numpy/", "decorator")
 
@@ -58,8 +60,8 @@ def located(source: str) -> Path:
     raise UserCodeError(f"{source}: no module of this name is in {Path.cwd()} or installed")
 
 
-def functions_of(source: str) -> set[str]:
-    """Which of :data:`FUNCTIONS` a side's file defines, without running it.
+def functions_of(source: str, wanted: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
+    """Which functions of those ``wanted`` a side's file defines, without running it.
 
     Raises:
         UserCodeError: there is no such file, it is not Python, has no ``build``, or one that is called otherwise.
@@ -72,16 +74,16 @@ def functions_of(source: str) -> set[str]:
         raise UserCodeError(f"{source}{line}: is not Python: {getattr(problem, 'msg', problem)}") from None
     found: set[str] = set()
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
-            _check_arguments(source, node)
+        if isinstance(node, ast.FunctionDef) and node.name in wanted:
+            _check_arguments(source, node, wanted[node.name])
             found.add(node.name)
         elif isinstance(node, (ast.ImportFrom, ast.Assign)):
             names = node.names if isinstance(node, ast.ImportFrom) else node.targets
             bound = {
                 getattr(one, "asname", None) or getattr(one, "name", None) or getattr(one, "id", "") for one in names
             }
-            found |= FUNCTIONS.keys() & bound
-    if "build" not in found:
+            found |= wanted.keys() & bound
+    if "build" in wanted and "build" not in found:
         raise UserCodeError(f"{source}: has no build(config) that gives its model")
     return found
 
@@ -124,8 +126,7 @@ def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
             )
 
 
-def _check_arguments(source: str, node: ast.FunctionDef) -> None:
-    wanted = FUNCTIONS[node.name]
+def _check_arguments(source: str, node: ast.FunctionDef, wanted: Sequence[str]) -> None:
     given = node.args
     required = len(given.args) + len(given.posonlyargs) - len(given.defaults)
     taken = len(given.args) + len(given.posonlyargs)

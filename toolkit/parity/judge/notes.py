@@ -27,6 +27,13 @@ TEXTS: Mapping[str, str] = {
         "in {count} attention rows every score is masked; there the reference's exp(x - logsumexp(x)) loses its digits "
         "and was computed as (x - max) - log(sum(exp(x - max)))"
     ),
+    # of a pair's training
+    "trained": "{steps} steps of each side by itself: the loss goes from {first:.5g} to {last:.5g}; {margins}",
+    "trained-with-differences": (
+        "{steps} steps of each side by itself: the loss goes from {first:.5g} to {last:.5g}; the two part in "
+        "step {step}, which the accepted differences may explain"
+    ),
+    "not-trained": "the two sides were not trained ({steps} steps): a step must agree first",
     # of the port
     "constant": "{name}: the port's own is within {units:.2g} units of rounding of the reference's",
     "port-watched": "{dtype}: the step as training makes it, unwatched, differs in its last bits; it was judged, too",

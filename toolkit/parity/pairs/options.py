@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ def pair_request(
     time_limit: float | None = None,
     forward_only: bool = False,
     any_framework: bool = False,
+    steps: int = 0,
 ) -> GateRequest:
     """Return the comparison of a user's port and reference.
 
@@ -44,6 +45,7 @@ def pair_request(
         time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
         forward_only: compare what both compute in evaluation mode, and nothing that trains them.
         any_framework: record for ports in any framework.
+        steps: that each side then trains by itself, with its file's ``optimizer(model)`` if both have one.
 
     Raises:
         UserError: a file is none of these.
@@ -56,6 +58,8 @@ def pair_request(
         raise UserError(f"{said} batch(config, rng) that gives a dict of arrays")
     if len(owners) > 1:
         raise UserError(f"{port} and {reference_model} both have batch(config, rng); keep one, which both are given")
+    if steps:
+        _check_trains(sources, forward_only)
     told = read_map(map_file)
     return GateRequest(
         model=PAIR,
@@ -78,10 +82,22 @@ def pair_request(
             accept=told.accept,
             forward_only=forward_only,
             any_framework=any_framework,
+            steps=steps,
         ),
         pair_names=told.parameters,
         pair_layouts=told.layouts,
     )
+
+
+def _check_trains(sources: Mapping[str, str | None], forward_only: bool) -> None:
+    """Check that both sides can be trained alike."""
+    if forward_only:
+        raise UserError("--steps: trains both sides, and --forward-only compares none of what trains them")
+    having = [source for source in sources.values() if source and user_code.functions_of(source, user_code.TRAINING)]
+    if len(having) == 1:
+        raise UserError(
+            f"{having[0]}: has optimizer(model), and the other file has none; --steps needs both or neither"
+        )
 
 
 def replayed(

@@ -17,7 +17,7 @@ from toolkit.machine.heap import keep_freed_memory
 from toolkit.parity.job import files, user_code, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import DESCRIBE
+from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
 from toolkit.parity.job.results import Execution, ReferenceResult
 from toolkit.parity.reference.imports import left_out
 
@@ -55,6 +55,8 @@ def _module_of(job: Job, task: str) -> ModuleType:
     with left_out(sys.argv[2:]):
         if task == DESCRIBE:
             return family_part(job.model, "reference")
+        if task == TRAJECTORY:
+            return family_part(job.model, "reference_trajectory")
         if task != "tokens":
             family_part(job.model, "reference")  # imports the rest of transformers that is needed
         name = "bitwise" if job.kernels is not None else MODULES[task]

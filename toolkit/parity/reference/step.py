@@ -212,13 +212,17 @@ class Step:
             watched: False to keep the loss and the gradients alone, and no output.
         """
         self.load(dtype, nudge)
+        self.forward_and_backward(keep, nudge, plain, watched)
+
+    def forward_and_backward(self, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
+        """As :meth:`run`, with the parameters as they are."""
         self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
         recorder.recording = watched
         narrowing = NarrowingWatch()
         saturation = SaturationWatch(lambda: recorder.stack.module)
-        is_truth = watched and dtype == "float64" and not nudge
+        is_truth = watched and self.dtype == "float64" and not nudge
         with (
             self.in_precision(),  # the first to be entered is the last to be asked: others see float32
             no_downcast() as leaks,

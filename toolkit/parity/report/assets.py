@@ -1,6 +1,10 @@
 """Style rules that ``parity.html`` adds to those of all pages, and its script. None depends on a report."""
 
-STYLE = """
+from toolkit.pages import plot
+
+STYLE = (
+    plot.STYLE
+    + """
 header.drift { border-color: var(--bad); }
 header.inconclusive { border-color: var(--soft); }
 .verdict { color: var(--good); letter-spacing: .04em; }
@@ -38,6 +42,7 @@ input[type=search] { width: 18rem; max-width: 100%; }
   svg.chart { min-width: 0; }
 }
 """
+)
 
 SCRIPT = """
 "use strict";

@@ -42,6 +42,10 @@ def headline(
     name = TensorName.parse(culprit.name)
     if culprit.verdict == "reference":
         return Headline(culprit.name, culprit.message)
+    if culprit.verdict == "trajectory":
+        own = name.in_its_run
+        place = _code("optimizer", places) if own.kind == "updated" else place_of(str(own), places)
+        return Headline(f"{name.evaluation} of training: {place}", f"{own}: {culprit.message}")
     at_fault = is_of_recomputing(culprit, recomputing_at_fault(verdict))
     if at_fault or culprit.verdict in OF_RECOMPUTING:
         # If the two backwards differ and the step's own gradients are right, plain autograd's are wrong.

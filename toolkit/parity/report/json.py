@@ -15,9 +15,9 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.depth import depth_rows
 from toolkit.parity.report.report import Report
 
-#: 3: a note has a kind, data and text; ``trace`` is null or has all its keys; ``generators`` separates masks and
-#: rotations. 2: each tensor has ``kind``, ``rms`` and ``noise``.
-REPORT_SCHEMA = 3
+#: 4: ``training``. 3: a note has a kind, data and text; ``trace`` is null or has all its keys; ``generators`` separates
+#: masks and rotations. 2: each tensor has ``kind``, ``rms`` and ``noise``.
+REPORT_SCHEMA = 4
 #: Numbers of a tensor, null if not finite.
 FIGURES = ("error", "error_max", "bound", "bound_max", "relative", "rms", "margin")
 
@@ -60,6 +60,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "notes": [notes.as_content(note) for note in verdict.notes],
         "attribution": as_json(report.attribution),
         "trace": as_json(report.trace),
+        "training": as_json(report.training),
         "depth": depth_rows(report.request.model, reference, candidate),
         "tensors": [_tensor(comparison, reference) for comparison in verdict.comparisons],
         "recomputed": {dtype: _relative(verdict.recomputed, dtype) for dtype in candidate.dtypes},

@@ -17,6 +17,7 @@ from toolkit.parity.followup.trace import describe
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart, points_of
 from toolkit.parity.report.json import with_infinities
+from toolkit.parity.report.training import training
 
 #: Largest number of findings shown; an early drift makes nearly every tensor one.
 FINDINGS_SHOWN = 200
@@ -78,6 +79,7 @@ def page(content: Mapping[str, Any]) -> str:
         _header(content),
         element(
             "main",
+            *training(content["training"]),
             *_curves(content["tensors"]),
             *_operations(content),
             *_findings(content),

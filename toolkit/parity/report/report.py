@@ -14,7 +14,7 @@ from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult
+from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult, Training
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.report.headline import Headline, headline
 
@@ -35,6 +35,7 @@ class Report:
         cached: whether the measurements are from an earlier, equal gate.
         attribution: if float32 alone drifts, what each composed loop and each kind of the reference's kernels restores.
         trace: which operations are wrong by themselves; None if not traced.
+        training: of a pair whose two sides were also trained by themselves.
     """
 
     request: GateRequest
@@ -48,6 +49,7 @@ class Report:
     cached: bool = False
     attribution: Sequence[Substitution] = ()
     trace: OperationTrace | None = None
+    training: Training | None = None
 
     @property
     def passed(self) -> bool:
@@ -61,7 +63,9 @@ class Report:
     def places(self) -> Mapping[str, Place]:
         """Class and source line of each module of the port, and of its other code."""
         loops = {f"loop:{one.loop}": Place("compiled loop", one.where) for one in self.candidate.loops}
-        return {**next(iter(self.candidate.dtypes.values())).places, **self.candidate.tokenizer_places, **loops}
+        optimizer = {} if self.training is None else {"optimizer": self.training.optimizer}
+        of_port = next(iter(self.candidate.dtypes.values())).places
+        return {**of_port, **self.candidate.tokenizer_places, **loops, **optimizer}
 
     def headline(self) -> Headline:
         """The place at fault, and what is wrong there; empty where nothing is."""

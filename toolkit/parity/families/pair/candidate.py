@@ -64,7 +64,7 @@ class PairStep(Step):
         self.given_weights = TensorFile(folder / "weights.safetensors")
         # A library may note the default dtype on import: it is to be float32, from which it is widened if need be.
         self.source = user_code.load(job.pair.port)
-        with self._in_its_dtype():
+        with self.in_its_dtype():
             self.model = built(self.source, job)
         # Layer.to also casts integers, and what has no memory yet.
         self.model._to_impl(dtype=dtype, floating_only=True)
@@ -106,12 +106,12 @@ class PairStep(Step):
         return ((name, held) for name, held in self._in_layout(_numbers) if name in self.given_weights)
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
-        with self._in_its_dtype(), user_code.running(self.source):
+        with self.in_its_dtype(), user_code.running(self.source):
             output = computed(self.source, self.model, inputs, not self.forward_only)
         return replace(output, logits=None) if self._has_loss else output
 
     @contextlib.contextmanager
-    def _in_its_dtype(self) -> Iterator[None]:
+    def in_its_dtype(self) -> Iterator[None]:
         """Inside the block, the user's code computes in the step's dtype."""
         with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
             yield

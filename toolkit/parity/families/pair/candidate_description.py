@@ -12,13 +12,14 @@ import paddle
 from paddle import nn
 
 from toolkit.parity.candidate.step import first_tensor, paths_of, watch
+from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.families.pair.buffers import facts_of, values_of
 from toolkit.parity.families.pair.candidate import as_tensors, built, computed
 from toolkit.parity.families.pair.replaced import DrawsInOrder, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts, batch_of
+from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, masks_of
 
@@ -36,7 +37,7 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
     assert job.pair is not None
     source = user_code.load(job.pair.port)
     if job.pair.batch_from == "port":
-        files.write_tensors(folder / "batch.safetensors", batch_of(source, dict(job.config), job.seed))
+        write_batches(source, job, folder)
     model = built(source, job)
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "reference", "describe"))
     batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), "float32")

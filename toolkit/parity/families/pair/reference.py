@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PretrainedConfig
 
+from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.job import files, outputs, user_code
 from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
@@ -24,7 +25,6 @@ from toolkit.parity.job.pair import (
     ModuleFacts,
     PairMap,
     ParameterFacts,
-    batch_of,
 )
 from toolkit.parity.job.results import ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
@@ -288,7 +288,7 @@ def run(job: Job, folder: Path) -> Description:
     assert job.pair is not None
     source = user_code.load(job.pair.reference)
     if job.pair.batch_from == "reference":
-        files.write_tensors(folder / "batch.safetensors", batch_of(source, dict(job.config), job.seed))
+        write_batches(source, job, folder)
     model = built(source, job)
     values = {name: to_numpy(value).astype(np.float32) for name, value in model.named_parameters()}
     files.write_tensors(folder / "reference" / "weights.safetensors", values)

@@ -1,0 +1,177 @@
+"""Both sides of a pair trained by themselves for some steps: `toolkit parity --steps N`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.parity.job.results import Place
+from toolkit.parity.judge.trajectory import compare_trajectories
+from toolkit.parity.measure.trajectory import SAMPLES, places_of
+
+PAIR = Path(__file__).parents[1] / "pairs" / "mlp"
+#: What the two files have besides ``build``: clipping, decay and a schedule, as each framework has them.
+REFERENCE = """
+
+def optimizer(model):
+    import torch
+
+    made = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-7, weight_decay=0.1)
+
+    def clip(*_):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+    made.register_step_pre_hook(clip)
+    return made, torch.optim.lr_scheduler.CosineAnnealingLR(made, T_max=20)
+"""
+PORT = """
+
+def optimizer(model):
+    import paddle
+
+    rate = paddle.optimizer.lr.CosineAnnealingDecay(0.01, {T_max})
+    clip = nn.ClipGradByGlobalNorm({clip})
+    return paddle.optimizer.AdamW(
+        rate, 0.9, {beta2}, 1e-7, parameters=model.parameters(), grad_clip=clip, weight_decay={decay}
+    )
+"""
+RIGHT = {"T_max": 20, "clip": 0.5, "beta2": 0.98, "decay": 0.1}
+
+
+@pytest.fixture
+def gated(command_line, tmp_path):
+    """Runs a gate; returns its status, what it printed and its ``parity.json``."""
+
+    def run(port: str = "", reference: str = "", *words: object) -> tuple[int, str, dict]:
+        for side, more in (("port", port), ("reference", reference)):
+            (tmp_path / f"{side}.py").write_text((PAIR / f"{side}.py").read_text() + more)
+        sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
+        status, out, err = command_line("parity", *sides, "--steps", "4", *words, "--output", tmp_path / "out")
+        report = tmp_path / "out" / "cpu" / "parity.json"
+        return status, out or err, json.loads(report.read_text()) if report.exists() else {}
+
+    return run
+
+
+@pytest.mark.parametrize("files", [("", ""), (PORT.format(**RIGHT), REFERENCE)], ids=["own", "users"])
+def test_a_right_port_stays_in_the_band(files, gated, tmp_path):
+    status, out, content = gated(*files)
+    assert status == 0 and "note: 4 steps of each side by itself: the loss goes from " in out, out
+    training = content["training"]
+    assert training["partings"] == [] and all(0 < margin < 1 for margin in training["margins"].values())
+    assert np.allclose(training["losses"]["P64"], training["losses"]["R64"], rtol=1e-7)
+    assert len(set(training["losses"]["R64"])) == 4  # each step has a batch of its own
+    page = (tmp_path / "out" / "cpu" / "parity.html").read_text()
+    assert "Training: 4 steps of each side by itself" in page and "band of P32" in page
+
+
+@pytest.mark.parametrize(
+    ("wrong", "step"), [({"beta2": 0.981}, 2), ({"clip": 0.51}, 1), ({"decay": 0.1001}, 1), ({"T_max": 21}, 2)]
+)
+def test_an_update_that_differs_is_named_with_its_step(wrong, step, gated, tmp_path):
+    port = PORT.format(**RIGHT | wrong)
+    status, out, _ = gated(port, REFERENCE, "--dtype", "float64")
+    line = (PAIR / "port.py").read_text().count("\n") + 3
+    assert status == 1 and out.startswith(f"DRIFT step {step} of training: AdamW ({tmp_path}/port.py:{line})\n"), out
+    assert "though the gradients of this step agree" in out.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ("value", "step 1 of training: loss (Net.forward, PORT:20)"),
+        ("gradient", "step 1 of training: ln (LayerNorm, PORT:14)"),
+    ],
+)
+def test_a_model_that_differs_only_where_it_is_trained_is_named(changed, named, gated, tmp_path):
+    more = f"""
+    made = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+    forward = model.norm.forward
+    if {changed == "value"}:
+        model.norm.forward = lambda x: forward(x) * (1 + 1e-9)
+    else:
+        model.norm.forward = lambda x: forward(x) * (1 + 1e-9) - (forward(x) * 1e-9).detach()
+    return made
+"""
+    port = "\n\ndef optimizer(model):\n    import paddle\n" + more
+    reference = (
+        "\n\ndef optimizer(model):\n    import torch\n\n    return torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    )
+    status, out, _ = gated(port, reference, "--dtype", "float64")
+    assert status == 1 and out.startswith(f"DRIFT {named.replace('PORT', f'{tmp_path}/port.py')}"), out
+
+
+def test_without_an_equal_step_nothing_is_trained(gated):
+    status, out, content = gated("\n\nnn.ReLU = nn.Hardswish\n")
+    assert status == 1 and "note: the two sides were not trained (4 steps): a step must agree first" in out, out
+    assert content["training"] is None
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "said"),
+    [
+        (("", REFERENCE), (), "/reference.py: has optimizer(model), and the other file has none; --steps needs both"),
+        (("", ""), ("--forward-only",), "--steps: trains both sides, and --forward-only compares none of what trains"),
+        (("\n\ndef optimizer(model):\n    pass\n", REFERENCE), (), "gave NoneType; it is to give a Paddle optimizer"),
+        (("\n\ndef optimizer(model):\n    pass\n",) * 2, (), "gave NoneType; it is to give a torch optimizer, or an"),
+        (
+            ("\n\ndef optimizer():\n    pass\n",) * 2,
+            (),
+            "optimizer takes 0 arguments; it is called as optimizer(model)",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_a_line(files, words, said, gated):
+    status, out, _ = gated(*files, *words)
+    assert status == 2 and said in out and len(out.splitlines()) == 1, out
+
+
+def test_a_family_here_is_trained_by_its_recipe(command_line):
+    status, _, err = command_line("parity", "--model", "ctrl", "--steps", "4")
+    assert status == 2 and "--steps: is for a --port and a --reference-model of yours" in err
+
+
+# -- the arithmetic ---------------------------------------------------------------------------------------------------
+
+
+def made(**changed: float) -> dict[str, np.ndarray]:
+    """A run of three steps, with an element of a tensor changed: ``loss_2=1e-3`` of its second step."""
+    run = {"loss": np.ones((3, 1)), "gradient:w": np.ones((3, 8)), "updated:w": np.ones((3, 8))}
+    names = {"loss": "loss", "gradient": "gradient:w", "updated": "updated:w"}
+    for key, by in changed.items():
+        kind, _, step = key.partition("_")
+        run[names[kind]][int(step) - 1] += by
+    return run
+
+
+def partings(ours: dict[str, np.ndarray], *noisy: dict[str, np.ndarray]) -> list[tuple[int, str]]:
+    runs = {"float64": [made(loss_1=1e-15)], "float32": [made(loss_1=1e-6, gradient_1=1e-6, updated_1=1e-6), *noisy]}
+    found = compare_trajectories(made(), runs, {"float32": ours}, ["w"], Place("", ""))
+    return [(one.step, one.name) for one in found.partings]
+
+
+def test_the_first_step_and_in_it_the_first_tensor_is_named():
+    assert partings(made(loss_3=1e-3, updated_2=1e-3, gradient_2=1e-3)) == [(2, "gradient:w")]
+    assert partings(made(loss_3=1e-3)) == [(3, "loss")]
+    assert partings(made(updated_3=np.nan)) == [(3, "updated:w")]
+
+
+def test_noise_of_a_step_is_that_of_all_before_it():
+    assert partings(made(gradient_3=2e-6)) == []  # the run was off in step 1 alone
+    assert partings(made(gradient_1=2e-5), made(gradient_3=2e-5)) == [(1, "gradient:w")]
+
+
+def test_nothing_is_judged_where_the_reference_is_noise_or_not_finite():
+    assert partings(made(updated_3=0.5), made(updated_2=0.3)) == []
+    assert partings(made(updated_3=0.5), made(updated_2=np.inf)) == []
+
+
+def test_elements_are_kept_where_gradients_are():
+    gradient = np.zeros((10_000, 4))
+    gradient[17] = 1.0
+    places = places_of("embedding", gradient)
+    assert {68, 69, 70, 71} <= set(places) and SAMPLES // 2 < len(places) <= SAMPLES
+    assert len(places_of("small", gradient[:100])) == 400

@@ -1,0 +1,80 @@
+"""Trains the port of a pair by itself, on the reference's batches and draws, in each dtype."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import paddle
+
+from toolkit.parity.candidate.places import line_of
+from toolkit.parity.families.pair.batches import of_step
+from toolkit.parity.families.pair.candidate import PairStep, as_tensors
+from toolkit.parity.job import files, user_code
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import Place, Trained
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.evaluation import TRAINING
+from toolkit.parity.measure.trajectory import Trajectory
+
+
+def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> Trained:
+    """Train, and leave a trajectory for each dtype."""
+    places = dict(files.read_tensors(folder / "reference" / "places.safetensors"))
+    batches = TensorFile(folder / "batches.safetensors")
+    optimizer = None
+    for dtype in job.dtypes:
+        step = PairStep(job, folder, dtype)
+        kept = Trajectory(places)
+        optimizer = _train(step, job, folder, batches, kept)
+        files.write_tensors(folder / "candidate" / f"trajectory-{dtype}.safetensors", kept.tensors())
+    made = getattr(step.source, "optimizer", None)
+    where = line_of(made, "def optimizer") if made is not None else None
+    return Trained(
+        optimizer=Place(type(optimizer).__name__, where or "the gate's own, as no file has optimizer(model)")
+    )
+
+
+def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Trajectory) -> Any:
+    assert job.pair is not None
+    with step.in_its_dtype(), user_code.running(step.source):
+        optimizer = optimizer_of(step, job)
+    rate = getattr(optimizer, "_learning_rate", None)
+    for count in range(1, job.pair.steps + 1):
+        step.batch = as_tensors(of_step(batches, count), step.dtype)
+        step.recorded = {TRAINING: TensorFile(folder / "reference" / f"draws-step-{count}.safetensors")}
+        step.model.clear_gradients()
+        with user_code.running(step.source, alone=False), step.given(lambda *_: None):
+            step.go_back(step.compute(step.batch), lambda _, value: kept.loss(value))
+        kept.gradients({name: value for name, value in step.parameter_gradients() if name in kept.places})
+        with step.in_its_dtype(), user_code.running(step.source):
+            optimizer.step()
+        if isinstance(rate, paddle.optimizer.lr.LRScheduler):
+            rate.step()
+        for name, value in step.held_parameters():
+            kept.updated(name, value)
+    return optimizer
+
+
+def optimizer_of(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
+    """Return the optimizer that the user's file makes, else AdamW.
+
+    Raises:
+        UserCodeError: the file gives none.
+    """
+    if not hasattr(step.source, "optimizer"):
+        settings = job.training
+        return paddle.optimizer.AdamW(
+            settings.learning_rate,
+            settings.adam_beta1,
+            settings.adam_beta2,
+            settings.adam_epsilon,
+            [parameter for parameter in step.model.parameters() if not parameter.stop_gradient],
+            settings.weight_decay,
+        )
+    made = step.source.optimizer(step.model)
+    if not isinstance(made, paddle.optimizer.Optimizer):
+        raise user_code.UserCodeError(
+            f"{user_code.shown(step.source)}: optimizer() gave {type(made).__name__}; it is to give a Paddle optimizer"
+        )
+    return made

@@ -1,0 +1,146 @@
+"""Trains the reference of a pair by itself: in float64, which is the truth, and again in float64 and float32 from
+weights that are moved by a unit in the last place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.parity.families.pair.batches import of_step
+from toolkit.parity.families.pair.reference import PairStep
+from toolkit.parity.job import files, user_code
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import Trained
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.evaluation import TRAINING
+from toolkit.parity.measure.trajectory import Trajectory
+from toolkit.parity.reference.noise import sums_in_another_order
+from toolkit.parity.reference.optimizer import scale_error
+from toolkit.parity.reference.points import to_numpy
+from toolkit.parity.reference.recorder import Draws, set_attribute
+from toolkit.parity.reference.rounded import ConstantsRounded
+from toolkit.parity.reference.step import make_step
+
+#: Runs by dtype. The first in float64 is the truth.
+RUNS = {"float64": 3, "float32": 3}
+
+
+def run(job: Job, folder: Path) -> Trained:
+    """Train, and leave each run's trajectory and the draws of each step."""
+    assert job.pair is not None
+    step = make_step(job, folder)
+    assert isinstance(step, PairStep)
+    place = folder / "reference"
+    batches = TensorFile(folder / "batches.safetensors")
+    places: dict[str, np.ndarray] = {}
+    for dtype, count in RUNS.items():
+        for number in range(count):
+            kept = Trajectory(places)
+            _train(step, job, dtype, number, batches, place, kept)
+            files.write_tensors(place / f"trajectory-{dtype}-{number}.safetensors", kept.tensors())
+    files.write_tensors(place / "places.safetensors", places)
+    return Trained(runs=RUNS, order=[name for name, _ in step.model.named_parameters() if name in places])
+
+
+def _train(
+    step: PairStep, job: Job, dtype: str, number: int, batches: TensorFile, place: Path, kept: Trajectory
+) -> None:
+    assert job.pair is not None
+    nudge = number if dtype == "float64" else number and number + RUNS["float64"]
+    step.load(dtype, nudge)
+    with user_code.running(step.source):
+        optimizer, schedule = optimizer_of(step, job)
+    for count in range(1, job.pair.steps + 1):
+        step.batch = {name: torch.from_numpy(value) for name, value in of_step(batches, count).items()}
+        recorded = place / f"draws-step-{count}.safetensors"
+        draws = step.draws[TRAINING] = Draws(job.seed, count - 1)
+        if recorded.exists():
+            draws.tensors = TensorFile(recorded)  # type: ignore[assignment]  # nothing is drawn again
+        found: dict[str, np.ndarray] = {}
+        with (
+            sums_in_another_order(dtype, number) if number else contextlib.nullcontext(),
+            ConstantsRounded(number - 1)
+            if job.rounds_constants and dtype == "float64" and number
+            else contextlib.nullcontext(),
+            user_code.running(step.source, alone=False),
+        ):
+            step.forward_and_backward(found.__setitem__, nudge, watched=False)
+        if not recorded.exists():
+            files.write_tensors(recorded, draws.tensors)
+        kept.loss(found.pop("loss"))
+        kept.gradients({name.removeprefix("gradient:"): value for name, value in found.items()})
+        with user_code.running(step.source), as_paddle_holds_it(optimizer, dtype, number, count):
+            optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        for name, parameter in step.model.named_parameters():
+            kept.updated(name, to_numpy(parameter))
+
+
+def optimizer_of(step: PairStep, job: Job) -> tuple[torch.optim.Optimizer, Any]:
+    """Return the optimizer that the user's file makes, else AdamW, and its schedule of learning rates or None.
+
+    Raises:
+        UserCodeError: the file gives none.
+    """
+    if not hasattr(step.source, "optimizer"):
+        settings = job.training
+        betas = settings.adam_beta1 or 0.0, settings.adam_beta2 or 0.0
+        given = {"betas": betas, "eps": settings.adam_epsilon, "weight_decay": settings.weight_decay}
+        return torch.optim.AdamW(step.model.parameters(), settings.learning_rate, **given), None
+    made = step.source.optimizer(step.model)
+    optimizer, schedule = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(optimizer, torch.optim.Optimizer) or not (schedule is None or hasattr(schedule, "step")):
+        raise user_code.UserCodeError(
+            f"{user_code.shown(step.source)}: optimizer() gave {type(made).__name__}; it is to give a torch optimizer, "
+            "or an optimizer and its schedule"
+        )
+    return optimizer, schedule
+
+
+@contextlib.contextmanager
+def as_paddle_holds_it(optimizer: torch.optim.Optimizer, dtype: str, number: int, step: int) -> Iterator[None]:
+    """Inside the block, let some runs update as Paddle does, which no port can help. The last run in float64 has the
+    optimizer's numbers rounded to float32: which of them a kernel rounds differs from one to another. All but the first
+    in float32 correct Adam's bias in float32 (:func:`.optimizer.scale_error`). Both clip without the 1e-6 that torch
+    adds to the norm.
+    """
+    is_rounded = number == RUNS["float64"] - 1 if dtype == "float64" else number > 0
+    before = [dict(group) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        if dtype == "float64" and is_rounded:
+            group.update({name: _rounded(value) for name, value in group.items() if name not in ("params", "lr")})
+        elif is_rounded and len(group.get("betas", ())) == 2:
+            beta1, beta2 = group["betas"]
+            group["lr"] = group["lr"] * (1 + scale_error(beta1, beta2, step))
+    with clipping_by_the_norm() if is_rounded else contextlib.nullcontext():
+        yield
+    for group, values in zip(optimizer.param_groups, before, strict=True):
+        group.update(values)
+
+
+@contextlib.contextmanager
+def clipping_by_the_norm() -> Iterator[None]:
+    """Inside the block, torch clips by the norm itself. It adds 1e-6 to it, by which an update differs from Paddle's by
+    up to 1e-6 of itself over the norm."""
+    module, name = torch.nn.utils.clip_grad, "_clip_grads_with_norm_"
+    original = getattr(module, name, None)
+    if original is None:  # before torch 2.6
+        yield
+        return
+    undo = set_attribute(module, name, lambda given, most, norm, *more: original(given, most, norm - 1e-6, *more))
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_rounded, value))
+    return float(np.float32(value)) if isinstance(value, float) else value

@@ -1,0 +1,44 @@
+"""The page's section on a pair whose two sides were also trained by themselves: both losses, and how far apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from toolkit.pages.markup import element
+from toolkit.pages.plot import Series, lines
+
+CAPTION = (
+    "Each side trains by itself from the same weights, batches and draws. The band of a step is the farthest that runs "
+    "of the reference have come from R64 so far, moved by a unit in the last place, with the factors of the bounds. "
+    "Gradients and parameters are compared step by step, too. A difference of 0 is not drawn."
+)
+
+
+def training(content: Mapping[str, Any] | None) -> Iterable[Element]:
+    """Yield the section's parts; none for a gate without training."""
+    if content is None:
+        return
+    losses, bands = content["losses"], content["bands"]
+    yield element("h2", f"Training: {content['steps']} steps of each side by itself")
+    apart: list[Series] = []
+    for dtype, band in bands.items():
+        side = f"P{dtype[-2:]}"
+        differences = [abs(ours - true) for ours, true in zip(losses[side], losses["R64"], strict=True)]
+        apart += [Series(side, _points(map(_log, differences))), Series(f"band of {side}", _points(map(_log, band)))]
+    figures = (
+        lines("Loss", [Series(name, _points(values)) for name, values in losses.items()], "step"),
+        lines("Distance of the port's loss from R64, log10", apart, "step"),
+    )
+    yield element("div", *figures, class_="charts")
+    yield element("p", CAPTION, class_="soft")
+
+
+def _points(values: Iterable[float]) -> Sequence[tuple[float, float]]:
+    return [*enumerate(values, 1)]
+
+
+def _log(value: float | None) -> float:
+    return math.log10(value) if value else math.nan
