@@ -374,6 +374,7 @@ def test_no_sentence_is_left_without_a_test():
         "length",
         "forward-only",
         "not-trained",
+        "brief-pair",
         "outputs-left-out",
         "outputs-choices",
         "outputs-rounded",

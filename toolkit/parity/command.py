@@ -209,7 +209,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     "--max-memory",
     metavar="GB",
     type=click.IntRange(1, 10**6),
-    help="Compare fewer tokens if the gate would take more memory. Default: most of the machine's.",
+    help="Memory that the gate may take: it compares fewer tokens, or less of a pair. Default: most of the machine's.",
 )
 def parity(device: str, output: Path, trace: bool, max_memory: float | None, **description: Any) -> int:
     """Compare a port with the reference on one training step.
@@ -224,7 +224,7 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
     from toolkit.parity import run_gate
 
     places = _cleared(output, device)
-    request = replace(_asked(description, max_memory), trace=trace, max_memory=max_memory)
+    request = replace(_asked(description), trace=trace, max_memory=max_memory)
     return max(run_gate(replace(request, device=p), folder, console()).exit_status for p, folder in places)
 
 
@@ -260,7 +260,7 @@ def show_map(output: Path | None, **described: Any) -> None:
         write_text(output, text)
 
 
-def _asked(description: dict[str, Any], max_memory: float | None = None, recorded: bool = False) -> Any:
+def _asked(description: dict[str, Any], recorded: bool = False) -> Any:
     """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair.
 
     Args:
@@ -279,7 +279,6 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
         return request
     of_families = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")
     wrong = [name for name in of_families if description[name]]
-    wrong += ["max_memory"] if max_memory else []
     if description["weights_from"] != "heavy-tailed":
         wrong.append("weights")
     if description["dtype"] in ("bfloat16", "all"):

@@ -101,7 +101,7 @@ def trace(
     otherwise."""
     if not (asked or is_wanted(verdict)):
         return None
-    if files.read_job(job).spare_memory:
+    if (content := files.read_job(job)).spare_memory and content.pair is None:
         why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
         return OperationTrace(problem=why)
     try:

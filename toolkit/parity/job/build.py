@@ -55,6 +55,8 @@ def is_streamed(request: GateRequest) -> bool:
 
 def is_brief(request: GateRequest) -> bool:
     """Whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
+    if request.pair is not None:
+        return request.pair.is_large
     return not is_streamed(request) and family(request.model).is_large(request.config, request.head)
 
 
@@ -78,7 +80,7 @@ def job_of(request: GateRequest) -> Job:
     return Job(
         **told,
         noise_runs=_noise_runs(request),
-        updates=min(len(SHARES), request.training.max_steps),
+        updates=0 if request.pair and request.pair.is_large else min(len(SHARES), request.training.max_steps),
         lowered=PRODUCTS,
         spare_memory=spares_memory(request),
         brief=is_brief(request),

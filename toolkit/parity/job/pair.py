@@ -200,6 +200,7 @@ class Pair:
         any_framework: record for ports in any framework: the reference's epsilons are not rounded as Paddle's kernels
             round theirs.
         steps: that each side then trains by itself.
+        is_large: so many parameters that less is compared (:attr:`.job.Job.brief`).
     """
 
     port: str
@@ -211,6 +212,7 @@ class Pair:
     forward_only: bool = False
     any_framework: bool = False
     steps: int = 0
+    is_large: bool = False
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:

@@ -125,6 +125,10 @@ TEXTS: Mapping[str, str] = {
         "layers are recomputed. It computes the port's plain gradients from each layer's input. Smaller models show "
         "the rest"
     ),
+    "brief-pair": (
+        "a model this large: the gate does not compare the step without hooks, or the updates by an optimizer of its "
+        "own. Smaller models show both"
+    ),
     "streamed": (
         "stage by stage: the gate does not compare the optimizer's step, evaluation mode, the step without hooks, "
         "recomputed layers, the port's own generator, its compiled loops by themselves, what the reference's own "

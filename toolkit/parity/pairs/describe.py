@@ -12,12 +12,14 @@ from rich.console import Console
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, make_sides, workers_of
-from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, PairMap
+from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, Pair, PairMap
 from toolkit.parity.job.processes import KILLED, run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
+from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.match import leaf, propose
+from toolkit.parity.pairs.size import is_large
 
 #: Words of messages that the reference's interpreter lacks torch, or memory was short: nothing is wrong with the
 #: user's file then.
@@ -30,12 +32,19 @@ class Sides:
 
     Attributes:
         weights: the weights that the reference's ``build`` made, float32.
+        is_large: whether less is compared, in less memory (:mod:`.size`).
     """
 
     reference: Description
     port: Description
     map: PairMap
     weights: Mapping[str, np.ndarray]
+    is_large: bool = False
+
+    def pair_of(self, request: GateRequest) -> Pair:
+        """Return a request's pair as it is compared."""
+        assert request.pair is not None
+        return replace(request.pair, map=self.map, is_large=self.is_large)
 
     def alone(self) -> tuple[list[str], list[str]]:
         """Return parameters of the reference and of the port that have no counterpart."""
@@ -58,7 +67,8 @@ class Sides:
         unmatched = (*self._unmatched_choices(), *self._unmatched_tables())
         names = ", ".join(self.map.drawn_buffers)
         drawn = [Note("buffers-drawn", {"names": names})] if names else []
-        return [Note("pair-matched", data), *unmatched, *drawn, *self._zero_rows()]
+        brief = [Note("brief-pair")] if self.is_large else []
+        return [Note("pair-matched", data), *brief, *unmatched, *drawn, *self._zero_rows()]
 
     def _zero_rows(self) -> Iterator[Note]:
         """Yield a note on embeddings with a row of zeros: Paddle gives zeros for a ``padding_idx`` whatever its row
@@ -133,6 +143,7 @@ def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) 
 
     Raises:
         UserError: the user's map has an unknown name, or the sides do not fit together.
+        Inconclusive: the model does not fit the memory.
     """
     reference, port = (description_of(job, side) for side in ("reference", "candidate"))
     known = {one.name for one in reference.parameters}
@@ -142,7 +153,7 @@ def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) 
         found = propose(reference, port, request.pair_names, request.pair_layouts)
     except ValueError as problem:
         raise UserError(f"--map: {problem}") from None
-    sides = Sides(reference, port, found, weights)
+    sides = Sides(reference, port, found, weights, is_large(reference.parameters, request))
     check_shapes(sides)
     return sides
 
@@ -152,9 +163,9 @@ def description_of(job: Path, side: str) -> Description:
     return files.read(files.result_path(job, side, DESCRIBE), Description)
 
 
-def weights_of(job: Path) -> dict[str, np.ndarray]:
-    """Read the weights that the reference's ``build`` made, float32."""
-    return files.read_tensors(job / "reference" / "weights.safetensors")
+def weights_of(job: Path) -> Mapping[str, np.ndarray]:
+    """The weights that the reference's ``build`` made, float32, on disk."""
+    return TensorFile(job / "reference" / "weights.safetensors")
 
 
 def check_shapes(sides: Sides) -> None:
@@ -177,6 +188,8 @@ def check_shapes(sides: Sides) -> None:
 def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndarray], job: Path) -> None:
     """Fill the job folder with what both workers need for the comparison itself."""
     assert request.pair is not None
-    files.write_tensors(job / "weights.safetensors", weights)
+    with TensorWriter(job / "weights.safetensors") as writer:
+        for name, value in weights.items():
+            writer.add(name, value)
     files.write_tensors(job / "labels.safetensors", {"labels": np.zeros(1, np.int64)})
-    files.write_json(job / "job.json", job_of(replace(request, pair=replace(request.pair, map=sides.map))))
+    files.write_json(job / "job.json", job_of(replace(request, pair=sides.pair_of(request))))

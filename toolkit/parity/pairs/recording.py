@@ -24,6 +24,7 @@ from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.describe import Sides, ask, description_of, settled, weights_of, write_pair
 from toolkit.parity.pairs.match import propose
+from toolkit.parity.pairs.size import is_large
 
 
 def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
@@ -45,7 +46,8 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
     with new_bundle(folder, console, command) as job:
         ask([request], [job], console, alone)
         own = description_of(job, "reference")
-        itself = Sides(own, own, propose(own, own), weights_of(job))
+        large = is_large(own.parameters, request)
+        itself = Sides(own, own, propose(own, own), weights_of(job), large)
         weights, randomized = randomize_constants(itself.weights, request.seed)
         write_pair(request, itself, weights, job)
         run_workers([job], console, alone)

@@ -51,10 +51,11 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
             if first != name:
                 writer.repeat(name, first)
             records[name] = TensorRecord.of(stats)
-            if job.brief and is_gradient(name):
+            if job.brief and job.updates and is_gradient(name):
                 unhooked[name] = value
 
         step.run("float64", keep)
+        records = step.in_order(records)
         leaks, saturated = step.leaks, step.saturated
         if not job.brief:
             step.run("float64", unhooked.__setitem__, watched=False)

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from toolkit.parity.job import files
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
-from toolkit.parity.job.tensor_file import SpilledTensors
+from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import (
     NARROWED,
@@ -57,7 +58,9 @@ QUARTER = 2**14
 def make_step(job: Job, folder: Path) -> Step:
     """The step of the job's family, on the job's weights and batch."""
     kind = family_part(job.model, "reference").STEP
-    return kind(job, *(files.read_tensors(folder / f"{name}.safetensors") for name in GIVEN))
+    weights, *others = (folder / f"{name}.safetensors" for name in GIVEN)
+    read: Callable[[Path], Mapping[str, np.ndarray]] = TensorFile if job.brief else files.read_tensors
+    return kind(job, read(weights), *map(files.read_tensors, others))
 
 
 class Step:
@@ -83,6 +86,8 @@ class Step:
     embedded = ""
     #: Whether the step is a forward in evaluation mode, and trains nothing.
     forward_only = False
+    #: Whether each gradient is dropped as soon as it is kept: all of a large model's are as large as the model.
+    drops_gradients = False
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
     #: Heads of which the port leaves out what they do not read.
@@ -220,6 +225,7 @@ class Step:
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
         recorder.recording = watched
+        hooks = self._drop_gradients(keep) if self.drops_gradients else []
         narrowing = NarrowingWatch()
         saturation = SaturationWatch(lambda: recorder.stack.module)
         is_truth = watched and self.dtype == "float64" and not nudge
@@ -237,6 +243,8 @@ class Step:
                 keep(name, value)
             recorder.recording = False
             self.go_back(output, keep)
+        for hook in hooks:
+            hook.remove()
         self.leaks = leaks
         if is_truth:
             self.narrowings, self.saturation = narrowing.places, saturation.shares
@@ -244,6 +252,24 @@ class Step:
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
+
+    def _drop_gradients(self, keep: Keep) -> list[RemovableHandle]:
+        """Have each parameter's gradient kept when it is complete, and then dropped."""
+
+        def hand_on(name: str, parameter: torch.nn.Parameter) -> None:
+            assert parameter.grad is not None
+            keep(f"gradient:{name}", parameter.grad.numpy(force=True))
+            parameter.grad = None
+
+        return [
+            parameter.register_post_accumulate_grad_hook(functools.partial(hand_on, name))
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def in_order(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
+        """Return the records of a run, the gradients in the order in which their parameters are used."""
+        return dict(records)
 
     def go_back(self, output: Any, keep: Keep) -> None:
         """Keep the loss, and compute the gradients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,9 @@ class PairStep(Step):
     Names are the reference's wherever there is one: of parameters, of modules and their outputs, and of draws.
     """
 
+    #: During a run, what a gradient that is dropped is handed to.
+    _hand: Measure | None = None
+
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None
         self.backwards = (PLAIN, PLAIN)  # one only
@@ -81,6 +85,8 @@ class PairStep(Step):
             if match.reference not in self.map.drawn_buffers
         }
         self._load()
+        if job.pair.is_large:
+            self._drop_gradients()
         self.start()
 
     @staticmethod
@@ -92,6 +98,27 @@ class PairStep(Step):
             given = self.layout.of_port(name, parameter.shape, self.given_weights.get)
             if given is not None:
                 parameter.set_value(given.astype(self.dtype))
+
+    def _drop_gradients(self) -> None:
+        """Have each parameter's gradient handed on when it is complete, and then dropped: all are as large as the
+        model. One whose counterpart is in several parameters stays."""
+
+        def hand_on(name: str, parameter: paddle.Tensor, names: list[str]) -> None:
+            if parameter.grad is None or self._hand is None:
+                return
+            gradient = parameter.grad.numpy()
+            for of_reference in names:
+                value = self.layout.of_one_reference(of_reference, lambda _: gradient)
+                assert value is not None
+                self._hand(f"gradient:{of_reference}", value)
+            if not names:
+                self._hand(f"gradient:{name}", gradient)
+            parameter.clear_gradient(False)
+
+        for name, parameter in self.model.named_parameters():
+            names = self.layout.whole_in(name)
+            if names is not None and not parameter.stop_gradient:
+                parameter._register_backward_hook(functools.partial(hand_on, name, parameter, names))
 
     def _in_layout(self, value: Callable[[paddle.Tensor], np.ndarray | None]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield a value of each parameter by the reference's names and in its layout. A parameter without a counterpart
@@ -123,8 +150,10 @@ class PairStep(Step):
 
     def run(self, measure: Measure, watched: bool = True) -> None:
         """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
+        self._hand = measure
         with user_code.running(self.source, alone=False):  # a backward of its own
             super().run(measure, watched)
+        self._hand = None
         ours = buffers.values_of(self.model) if watched else {}
         for match in self.map.buffers:
             if match.port in ours:
@@ -208,7 +237,7 @@ class PairStep(Step):
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Make the job's updates with Paddle's AdamW and the reference's gradients."""
-        if self.forward_only:
+        if self.forward_only or not job.updates:
             return
         settings = self.settings
         schedule = [_rate(settings, update) for update in range(1, job.updates + 1)]

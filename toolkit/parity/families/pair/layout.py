@@ -33,12 +33,23 @@ class Layout:
             value: gives the array of a parameter of the port; None if there is none, as for a gradient. One that lacks
                 a piece holds zeros there.
         """
-        for name, matches in self.by_reference.items():
-            pieces = [(match, value(match.port)) for match in matches]
-            if all(piece is None for _, piece in pieces):
-                continue
-            found = [self._piece_of_reference(match, piece) for match, piece in pieces]
-            yield name, found[0] if len(found) == 1 else np.concatenate(found, axis=matches[0].axis)
+        for name in self.by_reference:
+            if (found := self.of_one_reference(name, value)) is not None:
+                yield name, found
+
+    def of_one_reference(self, name: str, value: Callable[[str], np.ndarray | None]) -> np.ndarray | None:
+        """As :meth:`of_reference`, one parameter; None where all of its pieces are."""
+        matches = self.by_reference[name]
+        pieces = [(match, value(match.port)) for match in matches]
+        if all(piece is None for _, piece in pieces):
+            return None
+        found = [self._piece_of_reference(match, piece) for match, piece in pieces]
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=matches[0].axis)
+
+    def whole_in(self, port: str) -> list[str] | None:
+        """Return the reference's parameters that are in one of the port's; None if one of them is in others, too."""
+        names = [match.reference for match in self.by_port.get(port, ())]
+        return names if all(len(self.by_reference[name]) == 1 for name in names) else None
 
     def _piece_of_reference(self, match: ParameterMatch, value: np.ndarray | None) -> np.ndarray:
         shape = list(self.shapes[match.reference])

@@ -27,6 +27,7 @@ from toolkit.parity.job.pair import (
     ParameterFacts,
 )
 from toolkit.parity.job.results import ReferenceFacts
+from toolkit.parity.job.tensor_file import TensorWriter
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
@@ -66,8 +67,10 @@ class PairStep(Step):
         self._job, self._has_loss, self.forward_only = job, job.pair.has_loss, job.pair.forward_only
         self._models: dict[torch.dtype, nn.Module] = {}
         self.epsilons: dict[str, float] = {}
+        self.drops_gradients = job.brief
+        held = {name: value.clone() for name, value in self._model_in(torch.float32).named_buffers()}
         super().__init__(job, *given)
-        self.buffers = exact_buffers(self.model, self._model_in(torch.float32))
+        self.buffers = exact_buffers(self.model, held)
 
     def build(self, job: Job) -> nn.Module:
         return self._model_in(torch.float64)
@@ -75,6 +78,9 @@ class PairStep(Step):
     def _model_in(self, dtype: torch.dtype) -> nn.Module:
         """The model as it is built in a dtype, with the tables that it computes then."""
         if dtype not in self._models:
+            if self._job.brief:  # one at a time
+                self._models.clear()
+                self.model = nn.Module()
             self._models[dtype] = built(self.source, self._job, dtype)
             assert self._job.pair is not None
             self.epsilons = epsilons_of(self._models[dtype])
@@ -98,30 +104,29 @@ class PairStep(Step):
                 buffer.copy_(self.buffers[name].to(buffer))
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
-        """As :meth:`.step.Step.run`, but keep the gradients in the order in which modules ran, which may differ from
-        that in which they were made. Also keep what the step leaves in the buffers that the port must have."""
-        ran: dict[str, int] = {}
-        gradients: dict[str, np.ndarray] = {}
-
-        def keep_in_order(name: str, value: np.ndarray) -> None:
-            parsed = TensorName.parse(name)
-            if parsed.kind == "gradient":
-                gradients[name] = value
-                return
-            if parsed.kind == "output":  # the loss is of no module, as the model's own parameters are
-                ran.setdefault(parsed.module, len(ran))
-            keep_matched(name, value)
-
-        keep_matched = self._of_matched(keep)
+        """As :meth:`.step.Step.run`. Also keep what the step leaves in the buffers that the port must have."""
         with user_code.running(self.source, alone=False):  # a backward of its own
-            super().run(dtype, keep_in_order, nudge, plain, watched)
-        first = {name: ran.get(TensorName.parse(name).module.rpartition(".")[0], -1) for name in gradients}
-        for name in sorted(gradients, key=first.__getitem__):
-            keep(name, gradients[name])
+            super().run(dtype, self._of_matched(keep), nudge, plain, watched)
         compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
         for name, value in buffers_of(self.model).items():
             if watched and name in compared:
                 keep(f"buffer:{name}", value)
+
+    def in_order(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
+        """As :meth:`.step.Step.in_order`: in the order in which modules ran, which may differ from that in which they
+        were made."""
+        made = {f"gradient:{name}": number for number, (name, _) in enumerate(self.model.named_parameters())}
+        names = [TensorName.parse(name) for name in records]
+        # The loss is of no module, as the model's own parameters are.
+        modules = dict.fromkeys(name.module for name in names if name.kind == "output")
+        ran = {module: number for number, module in enumerate(modules)}
+
+        def use(name: str) -> tuple[int, int]:
+            return ran.get(TensorName.parse(name).module.rpartition(".")[0], -1), made.get(name, -1)
+
+        gradients = iter(sorted((str(name) for name in names if name.kind == "gradient"), key=use))
+        found = [next(gradients) if name.kind == "gradient" else str(name) for name in names]
+        return {name: records[name] for name in found}
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         if not self.forward_only:  # else the step is that
@@ -135,7 +140,7 @@ class PairStep(Step):
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
-        if self.forward_only:
+        if self.forward_only or not self.updates:
             return
         optimizer = Optimizer(self.model, self.settings, decayed=[name for name, _ in self.model.named_parameters()])
         self.model.zero_grad()
@@ -206,10 +211,10 @@ def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int |
     return model
 
 
-def exact_buffers(double: nn.Module, single: nn.Module) -> dict[str, torch.Tensor]:
+def exact_buffers(double: nn.Module, theirs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the buffers of a module that was built in float64. One that is more than rounding away from its
-    counterpart in float32 was drawn at random, and differently; the counterpart then takes its place."""
-    theirs = dict(single.named_buffers())
+    counterpart in float32, in ``theirs``, was drawn at random, and differently; the counterpart then takes its place.
+    """
 
     def chosen(exact: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         if not exact.is_floating_point() or not exact.numel():
@@ -290,10 +295,11 @@ def run(job: Job, folder: Path) -> Description:
     if job.pair.batch_from == "reference":
         write_batches(source, job, folder)
     model = built(source, job)
-    values = {name: to_numpy(value).astype(np.float32) for name, value in model.named_parameters()}
-    files.write_tensors(folder / "reference" / "weights.safetensors", values)
+    with TensorWriter(folder / "reference" / "weights.safetensors") as weights:
+        for name, value in model.named_parameters():
+            weights.add(name, value.numpy(force=True).astype(np.float32, copy=False))
     buffers = buffers_of(model)
-    exact = exact_buffers(built(source, job, torch.float64), model) if buffers else {}
+    exact = exact_buffers(built(source, job, torch.float64), dict(model.named_buffers())) if buffers else {}
     given = {name: to_numpy(exact[name]) for name in buffers}
     files.write_tensors(folder / "reference" / "buffers.safetensors", given)
     other = buffers_of(built(source, job, seed=job.seed + 1)) if may_be_drawn(buffers) else buffers

@@ -35,6 +35,7 @@ def run(job: Job, folder: Path) -> Trained:
     assert job.pair is not None
     step = make_step(job, folder)
     assert isinstance(step, PairStep)
+    step.drops_gradients = False
     place = folder / "reference"
     batches = TensorFile(folder / "batches.safetensors")
     places: dict[str, np.ndarray] = {}

@@ -1,0 +1,92 @@
+"""Large pairs: the same figures in less memory, or a line that says what they would take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import Inconclusive
+from toolkit.parity.job.pair import ParameterFacts
+from toolkit.parity.pairs import size
+from toolkit.parity.pairs.options import pair_request
+
+PAIRS = Path(__file__).parents[1] / "pairs"
+DECODER = "family=Llama vocab_size=101 hidden_size=32 num_hidden_layers=2 num_attention_heads=4 intermediate_size=64"
+FUSED = "fuse_attention_qkv=true fuse_attention_ffn=true"
+
+
+@pytest.fixture
+def gated(command_line, tmp_path, monkeypatch):
+    """Runs a gate of two files, as of a large model if that is asked for; returns its ``parity.json``."""
+
+    def run(pair: str, words: str, is_large: bool, **changed: str) -> dict:
+        monkeypatch.setattr(size, "LARGE_ABOVE", 0 if is_large else 10**9)
+        files = {}
+        for side in ("port", "reference"):
+            files[side] = tmp_path / f"{side}.py"
+            files[side].write_text((PAIRS / pair / f"{side}.py").read_text() + changed.get(side, ""))
+        sides = ("--port", files["port"], "--reference-model", files["reference"])
+        _, out, err = command_line("parity", *sides, *words.split(), "--output", tmp_path / "out")
+        assert ("note: a model this large" in out) == is_large, err
+        return json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
+
+    return run
+
+
+@pytest.mark.parametrize(("pair", "words"), [("mlp", ""), ("decoders", f"{DECODER} {FUSED}")])
+def test_less_of_a_large_pair_is_compared_with_the_same_figures(pair, words, gated):
+    whole, large = gated(pair, words, False), gated(pair, words, True)
+    assert whole["passed"] and large["passed"]
+    figures = [
+        {(one["name"], one["dtype"]): (one["error"], one["error_max"], one["rms"]) for one in content["tensors"]}
+        for content in (whole, large)
+    ]
+    assert figures[1] == {key: found for key, found in figures[0].items() if not key[0].startswith("updated:")}
+    kinds = {name.partition(":")[0] for name, _ in figures[1]}
+    assert {"output", "gradient", "loss"} <= kinds
+    orders = [[one["name"] for one in content["tensors"] if one["kind"] == "gradient"] for content in (whole, large)]
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("nn.functional.relu6 = None\nnn.ReLU = nn.Softsign\n", ": softsign ("),
+        (
+            "def build(config, made=build):\n    net = made(config)\n"
+            "    net.head.weight.register_hook(lambda g: 2 * g)\n    return net\n",
+            "the gradient of classifier.weight (",
+        ),
+    ],
+)
+def test_a_fault_of_a_large_pair_is_named(fault, named, gated):
+    content = gated("mlp", "", True, port=f"\n\n{fault}")
+    assert not content["passed"] and named in content["summary"], content["summary"]
+
+
+@pytest.mark.slow
+def test_a_large_pair_is_trained_as_any(gated):
+    training = [gated("mlp", "--steps 3", is_large)["training"] for is_large in (False, True)]
+    assert training[0]["losses"] == training[1]["losses"] and len(set(training[0]["losses"]["P64"])) == 3
+
+
+def test_what_does_not_fit_is_refused_before_it_is_compared(command_line, tmp_path, monkeypatch):
+    sides = ("--port", PAIRS / "mlp" / "port.py", "--reference-model", PAIRS / "mlp" / "reference.py")
+    monkeypatch.setattr(size, "IDLE", 2e9)
+    status, out, err = command_line("parity", *sides, "--max-memory", "1", "--output", tmp_path / "out")
+    said = "a model of 1,989 parameters takes about 2.0 GB of memory besides its activations; it may take 1.0 GB"
+    assert status == 3 and said in (out + err) and not (tmp_path / "out" / "cpu" / "parity.json").exists()
+
+
+def test_less_is_compared_where_all_would_not_fit():
+    port, reference = (str(PAIRS / "mlp" / f"{side}.py") for side in ("port", "reference"))
+    request = pair_request(port=port, reference_model=reference, config={}, seed=0)
+    one = ParameterFacts("w", [10**7], "linear", False, "", "Linear", 0)
+    assert not size.is_large([one], replace(request, max_memory=4))
+    assert size.is_large([one], replace(request, max_memory=2))
+    assert size.is_large([one] * 4, replace(request, max_memory=16))
+    with pytest.raises(Inconclusive, match=r"10,000,000 parameters takes about 1\.0 GB"):
+        size.is_large([one], replace(request, max_memory=1))
