@@ -1,7 +1,8 @@
 """Does a pair's port drift only because Paddle's kernels hold constants in float32?
 
-If so, the reference with its constants rounded so moves the same tensors by as much
+If so, the reference with these constants rounded moves the same tensors by as much
 (:mod:`toolkit.parity.reference.rounded`): that is then noise of float64, and the report says which constants they are.
+A constant is none of them if some tensor agrees that its rounding would have moved.
 Nothing of this is measured unless a port drifts, and never of the families here.
 """
 
@@ -18,8 +19,11 @@ from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import CandidateResult, Note, ReferenceResult, RoundedConstants
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.measure.error_stats import TensorRecord
 
 TASK = "constants"
+#: What the worker is told: by tensor, the port's error and its bound.
+MEASURED = "constants-measured.json"
 #: Constants that a note names.
 NAMED = 8
 
@@ -38,19 +42,22 @@ def with_rounded_constants(
     before = judge(reference, candidate)
     if content.pair is None or not _drifts(before):
         return reference
+    measured = {one.name: (one.error, one.bound) for one in before.comparisons if one.dtype == "float64"}
+    files.write_json(job / "reference" / MEASURED, measured)
     try:
         run_workers([job], console, {"reference": python}, task=TASK)
     except Inconclusive as problem:
         console.print(f"parity gate: {problem}", markup=False)
         return reference
     found = files.read(files.result_path(job, "reference", TASK), RoundedConstants)
-    rounded = with_more_runs(reference, found.tensors)
+    none = TensorRecord(shape=[])
+    rounded = with_more_runs(reference, {name: found.tensors.get(name, none) for name in reference.tensors})
     failed = {one.name for one in judge(rounded, candidate).comparisons if one.dtype == "float64" and not one.passed}
     explained = [c for c in before.comparisons if c.dtype == "float64" and not c.passed and c.name not in failed]
     if not explained:
         return reference
-    files.write_json(job / "job.json", replace(content, rounds_constants=True))
-    named = ", ".join(found.constants[:NAMED])
+    files.write_json(job / "job.json", replace(content, rounded=list(found.constants)))
+    named = ", ".join([*found.constants.values()][:NAMED])
     more = f" and {len(found.constants) - NAMED} more" if len(found.constants) > NAMED else ""
     worst = max(one.relative for one in explained)
     data = {"count": len(explained), "worst": worst, "constants": named + more}

@@ -9,7 +9,7 @@ from toolkit.parity.job.pair import Pair
 from toolkit.parity.measure.updates import rows_of_update
 
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
-SCHEMA = 6
+SCHEMA = 7
 
 
 #: By head.
@@ -145,7 +145,8 @@ class Job(Compared):
             sides; all else stays in float32.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
-        rounds_constants: a pair's reference also runs with its constants in float32 where operations are traced.
+        rounded: keys of a pair's constants that Paddle's kernels hold in float32. Where operations are traced, and in
+            training, the reference also runs with these so.
         own_examples: number of the batch's first examples that are the following run's; None if no run follows.
     """
 
@@ -160,7 +161,7 @@ class Job(Compared):
     streamed: bool = False
     lowered: tuple[str, ...] = ()
     kernels: list[str] | None = None
-    rounds_constants: bool = False
+    rounded: list[str] = field(default_factory=list)
     own_examples: int | None = None
     schema: int = SCHEMA
 

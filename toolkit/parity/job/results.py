@@ -219,12 +219,12 @@ class RoundedConstants:
     """What the rounding of a reference's constants to float32 moves.
 
     Attributes:
-        tensors: by name, the distance from R64 in each run, as noise of float64.
-        constants: each as ``operation constant (file.py:LINE)``.
+        tensors: by name, the distance from R64 as noise of float64.
+        constants: by its key, each that moves any as ``operation constant (file.py:LINE)``.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
-    constants: list[str] = field(default_factory=list)
+    constants: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

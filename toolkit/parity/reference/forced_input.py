@@ -18,8 +18,7 @@ from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.reference.dispatched import DispatchedResults
 from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
 from toolkit.parity.reference.points import Keep, Points
-from toolkit.parity.reference.rounded import RUNS as ROUNDED_RUNS
-from toolkit.parity.reference.rounded import ConstantsRounded
+from toolkit.parity.reference.rounded import ConstantsRounded, subsets
 from toolkit.parity.reference.step import make_step
 
 
@@ -50,10 +49,10 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
             step.trace(dtype, Points(measure, truth, nudge), nudge)
 
     def rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
-        with ConstantsRounded(number):
+        with ConstantsRounded(chosen[number]):
             step.trace(dtype, Points(measure, truth))
 
     in_runs(once, truth, records, runs_of(job))
-    if job.rounds_constants:
-        in_runs(rounded, truth, records, {"float64": range(ROUNDED_RUNS)})
+    if chosen := subsets(job.rounded) if job.rounded else []:
+        in_runs(rounded, truth, records, {"float64": range(len(chosen))})
     return records

@@ -2,15 +2,15 @@
 
 Many of Paddle's kernels keep a number that is part of an operation in float32, whatever the tensors' dtype: elu's
 alpha, hardtanh's limits, an exponent, the 1/49 of an average, the weights of an interpolation. In float64 a right port
-then differs by up to 1e-8, and its author can do nothing about it. A reference run with such constants tells how much
+then differs by up to 1e-8, and its author can do nothing about it. A reference run with such a constant tells how much
 that moves each tensor. A constant that is wrong by more than its rounding moves it further.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import RoundedConstants
 from toolkit.parity.job.tensor_file import TensorFile
@@ -31,8 +32,14 @@ from toolkit.parity.reference.step import make_step
 
 aten = torch.ops.aten
 
-#: Runs that measure what rounding moves: one with all constants, the others with half of them.
-RUNS = 4
+#: By tensor, the port's error and its bound, for a run of this task.
+MEASURED = "constants-measured.json"
+#: A tensor that agrees to this part of what the rounding of a constant would move refutes it.
+CLEAR = 8.0
+#: Most runs of the reference; what is left then counts as not refuted.
+MOST_RUNS = 100
+#: What the backward of Paddle's norm adds to the norm.
+NORM_EPSILON = 1e-12
 #: Operations that only move, choose or compare.
 WITHOUT = ("full", "fill", "masked_fill", "constant_pad", "arange", "scalar_tensor", "where", "lt", "gt", "le", "ge")
 #: Operations that divide by a number of elements, and the place of the window's size among their arguments.
@@ -41,38 +48,100 @@ UPSAMPLED = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
 
 
 def run(job: Job, folder: Path) -> RoundedConstants:
-    """Return how far the rounding of constants moves each tensor from R64, and the constants."""
+    """Return how far the rounding of constants moves each tensor from R64, of those that the port may round.
+
+    A group of constants is refuted by a tensor of the port's that agrees though their rounding would move it, unless
+    they cancel where all are rounded. A refuted group is halved, until it is a single constant that the port holds in
+    float64.
+    """
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
+    measured: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / MEASURED)
     step.run("float64", ignore)  # sets the signs and choices of all other runs
     step.evaluate(ignore)
-    records = {name: TensorRecord(shape=[]) for name in truth}
-    found: dict[str, None] = {}
 
-    def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:
-        with ConstantsRounded(number) as rounding:
-            step.run(dtype, measure)
-            step.evaluate(measure)
-        found.update(rounding.found)
+    def moved_by(rounding: ConstantsRounded) -> dict[str, TensorRecord]:
+        records = {name: TensorRecord(shape=[]) for name in truth}
 
-    in_runs(once, truth, records, {"float64": range(RUNS)})
-    return RoundedConstants(records, list(found))
+        def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+            with rounding:
+                step.run(dtype, measure)
+                step.evaluate(measure)
+
+        in_runs(once, truth, records, {"float64": range(1)})
+        return {name: record for name, record in records.items() if record.noise}
+
+    def is_refuted(moved: Mapping[str, TensorRecord]) -> bool:
+        beyond = (
+            min(_size(moved[name]), _size(whole[name])) > CLEAR * max(limits)
+            for name, limits in measured.items()
+            if name in moved and name in whole
+        )
+        return any(beyond)
+
+    every = ConstantsRounded()
+    whole = moved_by(every)
+    kept: list[tuple[list[str], dict[str, TensorRecord]]] = []
+    left, runs = [list(every.found)], 1
+    while left:
+        keys = left.pop()
+        moved = whole if len(keys) == len(every.found) else moved_by(ConstantsRounded(keys))
+        runs += 1
+        if runs > MOST_RUNS or not is_refuted(moved):
+            kept.append((keys, moved))
+        elif len(keys) > 1:
+            left += [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
+    shown = [
+        key
+        for keys, moved in kept
+        if any(_size(moved[name]) > bound for name, (_, bound) in measured.items() if name in moved)
+        for key in keys
+    ]
+    return RoundedConstants(_in_all([moved for _, moved in kept]), {key: every.found[key] for key in shown})
+
+
+def _size(record: TensorRecord) -> float:
+    return record.noise["float64"][0] or 0.0
+
+
+def _in_all(moved: Sequence[Mapping[str, TensorRecord]]) -> dict[str, TensorRecord]:
+    """Return as noise what the rounding of several groups moves each tensor in all."""
+
+    def total(values: Sequence[float | None]) -> dict[str, list[float | None]]:
+        return {"float64": [None if None in values else sum(filter(None, values))]}
+
+    names = dict.fromkeys(name for one in moved for name in one)
+    of = {name: [one[name] for one in moved if name in one] for name in names}
+    return {
+        name: TensorRecord(
+            shape=[],
+            noise=total([one.noise["float64"][0] for one in found]),
+            noise_max=total([one.noise_max["float64"][0] for one in found]),
+        )
+        for name, found in of.items()
+    }
+
+
+def subsets(keys: Sequence[str]) -> list[Sequence[str]]:
+    """Return all constants of a list, and each half of them: what one moves may cancel another's."""
+    return [keys, keys[::2], keys[1::2]] if len(keys) > 1 else [keys]
 
 
 class ConstantsRounded(TorchDispatchMode):
     """Inside the ``with`` block, float64 operations take constants that float32 does not hold as it holds them.
 
     Args:
-        seed: 0 for all constants; any other for half of them, drawn by it: what one moves may cancel another's.
+        chosen: keys of the constants; None for all.
 
     Attributes:
-        found: each as ``operation constant (file.py:LINE)``.
+        found: by its key, each as ``operation constant (file.py:LINE)``.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, chosen: Collection[str] | None = None) -> None:
         super().__init__()
-        self.seed = seed
-        self.found: dict[str, None] = {}
+        self.chosen = chosen
+        self.found: dict[str, str] = {}
+        self._norms: dict[int, str | None] = {}  # where each was computed, by its address
         self._caller: FrameType | None = None
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -89,6 +158,14 @@ class ConstantsRounded(TorchDispatchMode):
             return function(*args, **kwargs)
         if name.removesuffix("_backward") in UPSAMPLED:
             return self._upsampled(function, name, args, kwargs)
+        if name == "linalg_vector_norm":
+            result = function(*args, **kwargs)
+            self._norms[result.data_ptr()] = calling_line(self._caller)
+            return result
+        if function is aten.div.Tensor and args[1].data_ptr() in self._norms:
+            called = f"norm's {NORM_EPSILON:g}"
+            takes = self._takes("norm_backward", NORM_EPSILON, called, self._norms[args[1].data_ptr()])
+            return function(args[0], args[1] + NORM_EPSILON if takes else args[1])
         if name in ("div", "div_") and isinstance(args[1], int) and args[1]:  # Paddle multiplies by 1 over it
             return function(args[0], 1 / self._share(name, 1 / args[1]), *args[2:], **kwargs)
         if count := _averaged(name, args):
@@ -105,29 +182,29 @@ class ConstantsRounded(TorchDispatchMode):
     def _share(self, name: str, constant: float) -> float:
         """Return a constant of an operation, rounded if it is one that this run rounds."""
         held = float(np.float32(constant))
-        if held == constant or not math.isfinite(held) or not self._is_chosen(name, constant):
+        if held == constant or not math.isfinite(held):
             return constant
-        self._note(f"{name.strip('_')} {constant:.6g}")
-        return held
+        return held if self._takes(name, constant, f"{name.strip('_')} {constant:.6g}") else constant
 
-    def _note(self, what: str) -> None:
-        if place := calling_line(self._caller):
-            self.found.setdefault(f"{what} ({place})")
-
-    def _is_chosen(self, name: str, constant: float) -> bool:
-        key = f"{self.seed}:{name.removesuffix('_backward')}:{constant!r}"
-        return self.seed == 0 or hashlib.sha256(key.encode()).digest()[0] < 128
+    def _takes(self, name: str, constant: float, called: str, place: str | None = None) -> bool:
+        """Whether this run rounds a constant of an operation at a line. A backward, which Paddle computes by another
+        kernel, has none."""
+        place = place or calling_line(self._caller)
+        key = f"{name}:{constant!r}:{place}"
+        if self.chosen is not None and key not in self.chosen:
+            return False
+        self.found[key] = f"{called} ({place})" if place else f"{called} of a backward"
+        return True
 
     def _upsampled(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
         """Interpolate with weights that are computed in float32."""
         is_backward = name.endswith("_backward")
         x, size = args[0], args[1]
-        if not self._is_chosen(name, 1.0):
+        if not self._takes(name, 1.0, f"weights of {name.removesuffix('_backward')}"):
             return function(*args, **kwargs)
         forward = getattr(aten, name.removesuffix("_backward")).default
         given = args[3:] if is_backward else args[2:]
         sizes = args[2][2:] if is_backward else x.shape[2:]
-        self._note(f"weights of {name.removesuffix('_backward')}")
         for axis, (length, wanted) in enumerate(zip(sizes, size, strict=True)):
             weights = _weights_along(forward, axis, len(sizes), length, wanted, given).double()
             moved = torch.tensordot(x, weights if not is_backward else weights.T, dims=([axis + 2], [0]))

@@ -65,8 +65,8 @@ def _train(
         found: dict[str, np.ndarray] = {}
         with (
             sums_in_another_order(dtype, number) if number else contextlib.nullcontext(),
-            ConstantsRounded(number - 1)
-            if job.rounds_constants and dtype == "float64" and number
+            ConstantsRounded(job.rounded[:: min(number, len(job.rounded))])
+            if job.rounded and dtype == "float64" and number
             else contextlib.nullcontext(),
             user_code.running(step.source, alone=False),
         ):
