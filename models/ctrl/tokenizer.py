@@ -136,11 +136,7 @@ class CTRLTokenizer(Tokenizer):
         return self.decode(ids).removesuffix(GOES_ON).replace("\n ", "\n").strip()
 
     def control_code(self, code: str) -> int:
-        """The id of a control code.
-
-        Raises:
-            ValueError: it is not one whole word of the vocabulary.
-        """
+        """The id of a control code. Raises ValueError if it is not one whole word of the vocabulary."""
         ids = self.encode(code)
         if len(ids) != 1 or ids[0] == self._unknown:
             pieces = " ".join(self.pieces(code)) if code.strip() else "nothing"
@@ -172,11 +168,8 @@ class CTRLTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike) -> CTRLTokenizer:
-    """The tokenizer of a model's folder.
-
-    Raises:
-        ValueError: the folder holds no tokenizer, or one that this port cannot equal.
-    """
+    """The tokenizer of a model's folder. Raises ValueError if the folder holds no tokenizer, or one that this port
+    cannot equal."""
     missing = [name for name in (VOCAB_FILE, MERGES_FILE) if not os.path.lexists(Path(folder, name))]
     if missing:
         raise ValueError(f"{folder} holds no tokenizer: there is no {' and no '.join(missing)}")
@@ -370,11 +363,8 @@ def _read_vocab(text: str) -> dict[str, int]:
 
 
 def _special_tokens(folder: str | os.PathLike) -> dict[str, str]:
-    """``unk_token`` and ``pad_token`` of a folder's settings.
-
-    Raises:
-        ValueError: a setting that would change ids or texts and that this port lacks.
-    """
+    """``unk_token`` and ``pad_token`` of a folder's settings. Raises ValueError for a setting that would change ids or
+    texts and that this port lacks."""
     config = read_config(folder)
     named = {key: special_token(config, key) for key in ("unk_token", "pad_token")}
     tokens = {key: token for key, token in named.items() if token is not None}

@@ -41,11 +41,8 @@ SHARD_BYTES = 5 * 10**9
 
 
 class PortConfig(PretrainedConfig):
-    """A family's Hugging Face configuration keys, each honoured or rejected by name, plus the port's settings.
-
-    Raises:
-        models.port.schema.ConfigError: an unknown key or a wrong value; ``.key`` names it.
-    """
+    """A family's Hugging Face configuration keys, each honoured or rejected by name, plus the port's settings. Raises
+    :class:`models.port.schema.ConfigError` for an unknown key or a wrong value; ``.key`` names it."""
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**part(self.model_type, "schema").resolve(keys))

@@ -139,11 +139,8 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
 
 
 def settle_labels(config: dict[str, Any]) -> None:
-    """Derive ``num_labels`` and ``id2label`` from each other (2 labels if neither is set).
-
-    Raises:
-        ConfigError: they are no labels, or contradict each other.
-    """
+    """Derive ``num_labels`` and ``id2label`` from each other (2 labels if neither is set). Raises ConfigError if they
+    are no labels, or contradict each other."""
     if config["num_labels"] is not None:
         check_whole(config, ("num_labels",), 1, MOST_LABELS)
     if config["id2label"] is not None:

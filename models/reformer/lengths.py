@@ -50,11 +50,8 @@ def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = 
 
 
 def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] = ()) -> int:
-    """Return the least length >= ``wanted`` that chunks and columns divide, whatever the number of positions.
-
-    Args:
-        free: keys not yet chosen, which constrain nothing.
-    """
+    """Return the least length >= ``wanted`` that chunks and columns divide, whatever the number of positions. Keys that
+    are ``free``, not yet chosen, constrain nothing."""
     unit = math.lcm(*_units(config, free).values())
     length = _multiple(unit, wanted)
     if length <= min(chunk_lengths(config)):

@@ -191,11 +191,7 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         return self._blanks[character]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Decode ids, stripped, with or without special tokens.
-
-        Raises:
-            ValueError: an id without a piece.
-        """
+        """Decode ids, stripped, with or without special tokens. Raises ValueError for an id without a piece."""
         text, plain = "", []
         for index in map(int, ids):
             if not 0 <= index < self.vocab_size:
@@ -236,11 +232,8 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
-    """Load the tokenizer of a model's folder: bytes if its files say so, else SentencePiece.
-
-    Raises:
-        ValueError: the folder holds no tokenizer, or one that this port cannot equal.
-    """
+    """Load the tokenizer of a model's folder: bytes if its files say so, else SentencePiece. Raises ValueError if the
+    folder holds no tokenizer, or one that this port cannot equal."""
     if holds_bytes(folder):
         return ByteTokenizer.from_folder(folder)
     if not os.path.lexists(Path(folder, MODEL_FILE)):
@@ -314,11 +307,8 @@ def _read_pieces(path: str | os.PathLike) -> bytes:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """``eos_token`` and ``unk_token`` of Hugging Face settings.
-
-    Raises:
-        ValueError: a setting that would change ids and that this port does not have.
-    """
+    """``eos_token`` and ``unk_token`` of Hugging Face settings. Raises ValueError for a setting that would change ids
+    and that this port does not have."""
     named = {key: special_token(config, key) for key in ("eos_token", "unk_token")}
     tokens = {key: token for key, token in named.items() if token is not None}
     if config.get("additional_special_tokens"):
