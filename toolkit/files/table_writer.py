@@ -53,12 +53,9 @@ class Writer(Protocol):
 
 
 def check_target(target: Path, source: Path, overwrite: bool) -> None:
-    """Check that a file can be written, before the work for it is done.
-
-    Raises:
-        UserError: an ending that holds no columns, a file that exists and may not be overwritten or is the input, or a
-            folder that is missing or not writable.
-    """
+    """Check that a file can be written, before the work for it is done. Raises UserError for an ending that holds no
+    columns, a file that exists and may not be overwritten or is the input, or a folder that is missing or not
+    writable."""
     if kind_of(target) == "text":
         raise UserError(f"{target}: a text file has no columns; end it in {', '.join(WRITTEN)}")
     if target.suffix.lower() not in WRITTEN:

@@ -129,11 +129,7 @@ def check_encoding(path: Path, encoding: str = "utf-8") -> None:
 
 
 def _explained(path: Path, encoding: str, place: int, line: int) -> WrongEncoding:
-    """Return an error with the likely encoding.
-
-    Args:
-        place, line: of the first invalid byte, about.
-    """
+    """Return an error with the likely encoding; ``place`` and ``line`` are about those of the first invalid byte."""
     with open(path, "rb") as file:
         head = file.read(4)
         file.seek(max(0, place - LOOKED_AT // 4))
@@ -177,11 +173,8 @@ def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None)
 
 
 def _likely(around: bytes) -> tuple[list[str], bool]:
-    """Guess the encoding of some bytes by their letters.
-
-    Returns:
-        the likeliest, and the second where letters of East Asia are read by both; whether the first is clearly better.
-    """
+    """Guess the encoding of some bytes by their letters. Returns the likeliest, and the second where letters of East
+    Asia are read by both; then whether the first is clearly better."""
     lines = b"\n".join(line for line in around.splitlines() if not line.isascii())
     try:
         western = lines.decode(WESTERN)

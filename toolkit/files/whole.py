@@ -29,11 +29,8 @@ class DamagedFolder(ToolkitError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part.
-
-    Raises:
-        WriteFailed: the system refuses it; the old text stays.
-    """
+    """Write a file so that a reader sees the old text or the new, never a part. Raises WriteFailed if the system
+    refuses it; the old text stays."""
     with replacing(path) as file:
         file.write(text)
 
@@ -54,11 +51,8 @@ def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Return a name beside ``path`` for a file to write, which replaces ``path`` if the ``with`` block succeeds.
-
-    Raises:
-        WriteFailed: the system refuses it; the old file stays.
-    """
+    """Return a name beside ``path`` for a file to write, which replaces ``path`` if the ``with`` block succeeds. Raises
+    WriteFailed if the system refuses it; the old file stays."""
     with writing(path):
         handle, name = tempfile.mkstemp(prefix=prefix_in(path.parent), dir=path.parent)
         os.close(handle)
@@ -114,11 +108,7 @@ def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool, re
 
 
 def verify_folder(folder: Path) -> None:
-    """Compare a folder with its manifest.
-
-    Raises:
-        DamagedFolder: a file is missing, changed or was never listed.
-    """
+    """Compare a folder with its manifest. Raises DamagedFolder if a file is missing, changed or was never listed."""
     expected = _listed(folder)
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     if found != set(expected):
@@ -165,11 +155,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def _listed(folder: Path) -> dict[str, str]:
-    """Read a folder's manifest: file -> SHA-256.
-
-    Raises:
-        DamagedFolder: it cannot be read.
-    """
+    """Read a folder's manifest: file -> SHA-256. Raises DamagedFolder if it cannot be read."""
     try:
         return dict(json.loads(plain_file(folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
