@@ -56,11 +56,8 @@ def built_in(recipe: Recipe, module: str) -> DatasetDict:
 
 
 def nothing_but_options(recipe: Recipe, module: str) -> bool:
-    """Check the options; return whether nothing else in the data section can be wrong with built-in data.
-
-    Raises:
-        UserError: as :func:`built_in`.
-    """
+    """Check the options; return whether nothing else in the data section can be wrong with built-in data. Raises as
+    :func:`built_in`."""
     corpus, data = importlib.import_module(module), recipe.data
     options = _options(recipe, corpus)
     _usable(recipe, corpus, lambda: corpus.check(options))

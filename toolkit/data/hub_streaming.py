@@ -52,12 +52,8 @@ class StreamedRows(NamedTuple):
 
 def streamed(recipe: Recipe) -> DatasetDict:
     """The first rows of each split that is used: ``data.limit`` of those that ``data.filter`` leaves, in the order of
-    the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed.
-
-    Raises:
-        UserError: at the recipe's line: a split without a limit, or of which the filter leaves nothing; a failure of
-            the hub.
-    """
+    the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed. Raises UserError at the recipe's line for
+    a split without a limit, or with no row left by the filter, and for a failure of the hub."""
     wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
     entry = quietly(kept, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
     counts = json.loads((entry / COUNTS).read_text(encoding="utf-8"))

@@ -129,11 +129,8 @@ def checked_layout(given: Mapping[str, str], kind: str, source: Path) -> dict[st
 
 
 def doubt(recipe: Recipe, source: Path, encoding: str | None) -> str | None:
-    """Note that a file read in the recipe's encoding seems to be UTF-8; None where it does not.
-
-    Args:
-        encoding: that of the command line, if there is one.
-    """
+    """Note that a file read in the recipe's encoding, or in that of the command line, seems to be UTF-8; None where it
+    does not."""
     used = recipe.data.encoding
     if encoding is not None or used is None or kind_of(source) in BINARY or codecs.lookup(used).name.startswith("utf"):
         return None
