@@ -56,11 +56,7 @@ def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterat
 
 
 def check_writable(folder: Path) -> str | None:
-    """Make a folder and a file in it, and remove what was made.
-
-    Returns:
-        Why that cannot be done; None if it can.
-    """
+    """Make a folder and a file in it, and remove what was made; return why that cannot be done, None if it can."""
     made, place = [], folder.absolute()
     while not os.path.lexists(place):
         made.append(place)

@@ -139,11 +139,8 @@ def environment(threads: int | None = None) -> dict[str, str]:
 
 
 def chosen_kernels() -> str:
-    """:func:`models.operations.kernels.chosen`; imports neither Paddle nor Numba.
-
-    Raises:
-        UserError: ``TOOLKIT_KERNELS`` is no choice.
-    """
+    """:func:`models.operations.kernels.chosen`; imports neither Paddle nor Numba. Raises UserError if
+    ``TOOLKIT_KERNELS`` is no choice."""
     try:
         return kernels.chosen()
     except ValueError as problem:
