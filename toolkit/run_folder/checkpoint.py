@@ -104,11 +104,7 @@ def save_weights(model: Any, folder: Path) -> None:
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Read back what :func:`save_weights` wrote.
-
-    Raises:
-        DamagedFolder: the names or shapes are not the model's.
-    """
+    """Read back what :func:`save_weights` wrote. Raises DamagedFolder if the names or shapes are not the model's."""
     from safetensors import safe_open
 
     with safe_open(folder / WEIGHTS, framework="np") as saved:
@@ -241,10 +237,7 @@ class Checkpoints:
 
     def newest(self, on_damage: Callable[[DamagedFolder], None]) -> Path | None:
         """The newest checkpoint that is whole, with the best weights it refers to; None when there is none.
-
-        Args:
-            on_damage: told of each newer one that is not.
-        """
+        ``on_damage`` is told of each newer one that is damaged."""
         for folder in reversed(self._steps()):
             try:
                 verify_folder(folder)
@@ -316,11 +309,8 @@ def _best_step(checkpoint: Path) -> int | None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`.
-
-    Raises:
-        DamagedFolder: they cannot be read.
-    """
+    """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`. Raises DamagedFolder if
+    they cannot be read."""
     try:
         return dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):

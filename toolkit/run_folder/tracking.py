@@ -31,11 +31,8 @@ BEGINNING = b'{"step": '
 
 
 def check_trackers(recipe: Recipe) -> None:
-    """Stop before any computation if a tracker that the recipe asks for cannot work.
-
-    Raises:
-        UserError: at the recipe's line, with what to do.
-    """
+    """Stop before any computation if a tracker that the recipe asks for cannot work: a UserError at the recipe's line,
+    with what to do."""
     if recipe.tracking.wandb and is_first_process():
         check_wandb(recipe)
     if recipe.tracking.visualdl and importlib.util.find_spec("visualdl") is None:
@@ -125,11 +122,8 @@ def damaged_lines(path: Path) -> list[int]:
 
 
 def complaint(path: Path, last_step: int, eval_steps: int | None, left: bool = False) -> str | None:
-    """Say in a line what is wrong with a metrics.jsonl, and which rows up to a step are lost; None if all is well.
-
-    Args:
-        eval_steps, left: as of :class:`MetricsFile`.
-    """
+    """Say in a line what is wrong with a metrics.jsonl, and which rows up to a step are lost; None if all is well. The
+    last two arguments are as those of :class:`MetricsFile`."""
     damaged = damaged_lines(path)
     lost = _lost(read_metrics(path), last_step, eval_steps, left) if eval_steps else ""
     if not damaged and not lost:
