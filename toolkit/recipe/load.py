@@ -46,11 +46,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
-    """Rename keys from their former to their present names; return a note for each.
-
-    Raises:
-        UserError: a key under both names.
-    """
+    """Rename keys from their former to their present names; return a note for each. Raises UserError for a key under
+    both names."""
     notes = []
     for former, now in FORMER_KEYS.items():
         old, new = tuple(former.split(".")), tuple(now.split("."))

@@ -74,11 +74,7 @@ def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def settle_commit(recipe: Recipe, section: str) -> None:
-    """Find the current commit of a section's repository.
-
-    Raises:
-        UserError: as :func:`settle_commits`.
-    """
+    """Find the current commit of a section's repository. Raises as :func:`settle_commits`."""
     repository = next(one for one in repositories(recipe) if one.section == section)
     id, revision, _, kind = repository.wanted
     try:
@@ -102,10 +98,7 @@ def recorded_commits(folder: Path) -> dict[str, str]:
 
 def weights_folder(recipe: Recipe) -> Path | None:
     """The folder of ``model.weights``, in Hugging Face's form; downloaded if it is a hub id; None for new weights.
-
-    Raises:
-        UserError: at the recipe's line, if there is none.
-    """
+    Raises UserError at the recipe's line if there is none."""
     if recipe.model.weights is None:
         return None
     if recipe.hub_weights is None:

@@ -30,11 +30,7 @@ class RecipeFile:
 
 
 def shipped() -> list[RecipeFile]:
-    """Return the recipes that ship, those that need nothing first.
-
-    Raises:
-        UserError: the installation has none.
-    """
+    """Return the recipes that ship, those that need nothing first. Raises UserError if the installation has none."""
     found = [_described(path) for path in sorted(FOLDER.glob("*.yaml"))]
     if not found:
         raise UserError(f"{FOLDER}: holds no recipes; reinstall the toolkit")
@@ -66,11 +62,7 @@ def copy_recipe(name: str, target: Path | None) -> Path:
 
 
 def new_file(path: Path) -> Path:
-    """The path, if a file can be made there.
-
-    Raises:
-        UserError: something is there already, or its folder is not.
-    """
+    """The path, if a file can be made there. Raises UserError if something is there already, or its folder is not."""
     try:
         path.lstat()
     except FileNotFoundError:
