@@ -17,11 +17,7 @@ ADAPTER = "adapter.safetensors"
 
 def write_adapter(model: Any, path: Path) -> None:
     """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all. The
-    file's metadata holds the numbers that scale their update.
-
-    Raises:
-        WriteFailed: the system refuses it.
-    """
+    file's metadata holds the numbers that scale their update. Raises WriteFailed if the system refuses it."""
     lora = model.adapter
     weights = values_of(model)
     tensors = {name: weights[name] for name in weights if lora.trains(name)}

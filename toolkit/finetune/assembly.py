@@ -112,11 +112,8 @@ class Assembled:
 
 
 def assemble(recipe: Recipe) -> Assembled:
-    """Load the data, the tokenizer, the configuration and the first weights.
-
-    Raises:
-        UserError: at the recipe's line, if one of them is not as the recipe says.
-    """
+    """Load the data, the tokenizer, the configuration and the first weights. Raises UserError at the recipe's line if
+    one of them is not as the recipe says."""
     with collector.paused():
         from toolkit.data.load import build_tokenizer
 

@@ -119,11 +119,8 @@ def with_model(card: str, model: str) -> str:
 
 
 def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
-    """Say before which steps the gate passed or was skipped, and why.
-
-    Args:
-        starts: of the run (:func:`toolkit.run_folder.folder.read_starts`).
-    """
+    """Say before which steps the gate passed or was skipped, and why. The starts are those of the run
+    (:func:`toolkit.run_folder.folder.read_starts`)."""
     passed = [start for start in starts if start["skipped"] is None]
     sentences = [
         f"**The parity gate was skipped** before {steps_of(starts, start)}: {markdown(start['skipped'])}. "
@@ -298,11 +295,8 @@ def _figure(value: float | None) -> str:
 
 
 def ended(done: Mapping[str, Any]) -> str:
-    """How a run ended before its last step; empty if it did not.
-
-    Args:
-        done: ``training`` of metrics.json, to which earlier versions wrote no ``finished_early``.
-    """
+    """How a run ended before its last step; empty if it did not. ``done`` is ``training`` of metrics.json, to which
+    earlier versions wrote no ``finished_early``."""
     if done.get("finished_early"):
         return f", finished early at step {done['steps']:,} of {done['schedule']['max_steps']:,}"
     return ", stopped early" if done["stopped_early"] else ""

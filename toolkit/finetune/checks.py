@@ -39,11 +39,8 @@ def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1)
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """Check that sharding works on this device with this many processes.
-
-    Raises:
-        UserError: it does not; says what to change.
-    """
+    """Check that sharding works on this device with this many processes. Raises UserError, which says what to change,
+    if it does not."""
     if recipe.train.sharding is None:
         return
     if device == "cpu":

@@ -189,11 +189,7 @@ def _follow(recipe: Recipe) -> Path:
 
 
 def _agree(recipe: Recipe, job: Assembled) -> None:
-    """Check that all processes have the same to train on.
-
-    Raises:
-        UserError: they have not.
-    """
+    """Check that all processes have the same to train on. Raises UserError if they have not."""
     ranks.agree("the keys of the recipe", digest(recipe.model_dump_json()))
     made_of = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}
     ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))

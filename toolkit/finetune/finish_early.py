@@ -54,11 +54,8 @@ def finish_early(folder: Path, console: Console) -> dict[str, Any]:
 
 
 def recipe_of_interrupted(folder: Path) -> Recipe:
-    """The recipe of an interrupted run, whose folder may have moved since.
-
-    Raises:
-        UserError: the folder is no run's, or the run has finished.
-    """
+    """The recipe of an interrupted run, whose folder may have moved since. Raises UserError if the folder is no run's,
+    or the run has finished."""
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if (folder / "metrics.json").exists():
@@ -67,11 +64,7 @@ def recipe_of_interrupted(folder: Path) -> Recipe:
 
 
 def newest_checkpoint(folder: Path, console: Console) -> Path:
-    """The newest checkpoint of a run that is whole.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The newest checkpoint of a run that is whole. Raises UserError if there is none."""
     checkpoints = Checkpoints(folder / CHECKPOINTS)
     saved = checkpoints.newest(lambda damage: console.print(f"skipping {damage}", highlight=False))
     if saved is None:
@@ -81,11 +74,8 @@ def newest_checkpoint(folder: Path, console: Console) -> Path:
 
 
 def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
-    """Assemble what an interrupted run is made of, on the device of its recipe.
-
-    Raises:
-        UserError: it is no longer what the run was begun with.
-    """
+    """Assemble what an interrupted run is made of, on the device of its recipe. Raises UserError if it is no longer
+    what the run was begun with."""
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)

@@ -58,11 +58,7 @@ class Team:
 
     @classmethod
     def of(cls, processes: int | None, gpus: str | None) -> Team:
-        """Team of the options ``--processes`` and ``--gpus``.
-
-        Raises:
-            UserError: they make none.
-        """
+        """Team of the options ``--processes`` and ``--gpus``. Raises UserError if they make none."""
         if processes is not None and gpus is not None:
             raise UserError("--processes: cannot be combined with --gpus, which starts a process for each GPU")
         if runtime.processes() > 1:
@@ -75,11 +71,8 @@ class Team:
         return cls(len(numbers), numbers)
 
     def environment(self) -> dict[str, str]:
-        """Environment in which a process sees the team's GPUs and no others.
-
-        Raises:
-            UserError: a number is of none of the visible GPUs.
-        """
+        """Environment in which a process sees the team's GPUs and no others. Raises UserError if a number is of none of
+        the visible GPUs."""
         if self.gpus is None:
             return {"CUDA_VISIBLE_DEVICES": "", "PADDLE_DISTRI_BACKEND": "gloo"}
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -173,11 +166,7 @@ def _held_port() -> Iterator[str]:
 
 
 def _places(team: Team, meeting: str) -> list[dict[str, str]]:
-    """The environment of each process, as Paddle's launcher gives it.
-
-    Args:
-        meeting: the address at which they meet.
-    """
+    """The environment of each process, as Paddle's launcher gives it; ``meeting`` is the address at which they meet."""
     with contextlib.ExitStack() as opened:  # all at once, or two might be the same
         sockets = [opened.enter_context(socket.socket()) for _ in range(team.size)]
         for one in sockets:
@@ -204,10 +193,7 @@ def _places(team: Team, meeting: str) -> list[dict[str, str]]:
 
 def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[int, int]:
     """Wait until all have ended, or one has failed and the others' grace is over; pass a signal to stop on to all.
-
-    Returns:
-        Number -> exit status, or minus the signal, in the order in which they ended.
-    """
+    Returns number -> exit status, or minus the signal, in the order in which they ended."""
     ended: dict[int, int] = {}
     deadline, handed_on = float("inf"), False
     while len(ended) < len(processes) and time.monotonic() < deadline:
@@ -227,11 +213,7 @@ def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[
 
 
 def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
-    """The exit status of the run.
-
-    Raises:
-        ToolkitError: a process has failed that could not say so on the terminal.
-    """
+    """The exit status of the run. Raises ToolkitError if a process has failed that could not say so on the terminal."""
     if ended.get(0, 0) > 0 and ended[0] != LOST:  # it has said why
         return ended[0]
     if not any(status not in (0, *STATUSES) for status in ended.values()):

@@ -88,11 +88,8 @@ def trained_config(config: Any, fit: Fit) -> Any:
 
 
 def fit_training_length(recipe: Recipe) -> Fit:
-    """Length that the recipe's texts are padded to, and the part of the model that it uses.
-
-    Raises:
-        UserError: as :func:`build_config`.
-    """
+    """Length that the recipe's texts are padded to, and the part of the model that it uses. Raises as
+    :func:`build_config`."""
     stored = _checkpoint_keys(recipe)
     return _fit(recipe, _resolved(recipe, resolve(recipe, stored)))
 

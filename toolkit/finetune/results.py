@@ -41,11 +41,8 @@ MOST_COLUMNS = 4
 def measure_best(
     trainer: Finetuner, prepared: Prepared, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
-    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it.
-
-    Args:
-        folder: where an adapter is written before it is merged; None for all processes but the first.
-    """
+    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it. In
+    ``folder``, an adapter is written before it is merged; None for all processes but the first."""
     from models.port.adapter import merge
 
     trainer.use_best_weights()
