@@ -55,11 +55,8 @@ class Part:
 
 
 class RunFiles:
-    """What the files of a run folder say of a run, finished or not.
-
-    Raises:
-        UserError: the folder is no run's, or a file of it is damaged.
-    """
+    """What the files of a run folder say of a run, finished or not. Raises UserError if the folder is no run's, or a
+    file of it is damaged."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "recipe.yaml").is_file():

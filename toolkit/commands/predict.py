@@ -33,11 +33,7 @@ MEND = "restore the run's model folder from a copy, or train again"
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Return the recipe of a finished run.
-
-    Raises:
-        UserError: the folder is no run, or the run has not finished.
-    """
+    """Return the recipe of a finished run. Raises UserError if the folder is no run, or the run has not finished."""
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if not (folder / "metrics.json").is_file():
@@ -46,11 +42,8 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def load_run(folder: Path) -> Run:
-    """Load a run folder's best model, ready to evaluate.
-
-    Raises:
-        UserError: as :func:`read_recipe`; also for a model that is missing or damaged.
-    """
+    """Load a run folder's best model, ready to evaluate. Raises as :func:`read_recipe`; also if the model is missing or
+    damaged."""
     recipe = read_recipe(folder)
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
@@ -69,11 +62,8 @@ def load_run(folder: Path) -> Run:
 
 
 def load_model(recipe: Recipe, folder: Path) -> Any:
-    """Load the model in a run's ``model/``, ready to evaluate.
-
-    Raises:
-        UserError: a file of it is missing, damaged, or of another model.
-    """
+    """Load the model in a run's ``model/``, ready to evaluate. Raises UserError if a file of it is missing, damaged, or
+    of another model."""
     from models.port.base import CONSTANTS
     from toolkit.finetune.model_config import model_class, port_settings
 
@@ -95,11 +85,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
 
 
 def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
-    """Load the tokenizer in a run's ``model/``.
-
-    Raises:
-        UserError: a file of it is missing or damaged.
-    """
+    """Load the tokenizer in a run's ``model/``. Raises UserError if a file of it is missing or damaged."""
     for name in ("tokenizer_config.json", "tokenizer.json", "vocab.json"):
         if (folder / name).exists():
             read_json(folder / name, MEND)

@@ -43,11 +43,8 @@ def check_data(recipe: Recipe) -> list[str]:
 
 
 def _check_pieces(recipe: Recipe, texts: Sequence[str], control_codes: Sequence[str]) -> None:
-    """Train the tokenizer of a recipe with little text, which may not give as many pieces; a run finds it in the cache.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Train the tokenizer of a recipe with little text, where a run finds it in the cache. Raises UserError if the text
+    does not give as many pieces."""
     from toolkit.data.load import LONG_TRAINING, build_tokenizer
 
     if sum(map(len, texts)) <= LONG_TRAINING:

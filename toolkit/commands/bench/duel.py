@@ -175,11 +175,7 @@ class Side:
                     process.stdin.close()
 
     def ask(self, order: str, **given: Any) -> Any:
-        """Send an order and wait for the answer.
-
-        Raises:
-            Inconclusive: the process ended.
-        """
+        """Send an order and wait for the answer. Raises Inconclusive if the process ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps({"do": order, **given}) + "\n")

@@ -41,11 +41,8 @@ def make_workload(
     backward: str,
     overrides: Sequence[str],
 ) -> Workload:
-    """Make the workload of the options; write its weights and batch to ``folder``.
-
-    Raises:
-        UserError: the configuration is impossible.
-    """
+    """Make the workload of the options; write its weights and batch to ``folder``. Raises UserError if the
+    configuration is impossible."""
     head, depth, tokens, rows = benched(model).defaults
     generates = work in ("generate", "generate-without-cache")
     layers, length = layers or depth, length or tokens

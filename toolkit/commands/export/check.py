@@ -137,11 +137,8 @@ def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -
 
 
 def compare(port: PortLogits, exported: Sequence[Sequence[np.ndarray]]) -> Difference:
-    """Measure how far the exported model is from the port.
-
-    Args:
-        exported: its outputs, batch by batch, in the order of :data:`toolkit.commands.export.graph.OUTPUTS`.
-    """
+    """Measure how far the exported model is from the port. ``exported`` holds its outputs, batch by batch, in the order
+    of :data:`toolkit.commands.export.graph.OUTPUTS`."""
     theirs = [np.concatenate(parts) for parts in zip(*exported, strict=True)]
     kept = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)
     found = [

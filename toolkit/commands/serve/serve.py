@@ -71,11 +71,7 @@ def serve(folder: Path, console: Console, host: str, port: int, timeout: float) 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address.
-
-    Raises:
-        UserError: there is none of that name, or it is in use or not allowed.
-    """
+    """Listen on an address. Raises UserError if there is none of that name, or it is in use or not allowed."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
