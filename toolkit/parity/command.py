@@ -540,11 +540,7 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
 
 
 def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], **description: Any) -> Any:
-    """Return a sweep over a pair.
-
-    Raises:
-        UserError: an option is for a family.
-    """
+    """Return a sweep over a pair. Raises UserError if an option is for a family."""
     from dataclasses import replace
 
     from toolkit.errors import UserError

@@ -91,11 +91,8 @@ def make_request(
 
 
 def check_bfloat16(request: GateRequest) -> None:
-    """Check that the model can be judged in bfloat16 if asked.
-
-    Raises:
-        UserError: it goes stage by stage, where operations are not judged singly.
-    """
+    """Check that the model can be judged in bfloat16 if asked. Raises UserError if it goes stage by stage, where
+    operations are not judged singly."""
     if "bfloat16" in request.dtypes and is_streamed(request):
         raise UserError(
             "--dtype: a model this large is compared stage by stage, in float64 and float32; for bfloat16 take fewer "
@@ -117,11 +114,8 @@ def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int,
 
 
 def kernel_kinds(names: str | None) -> list[str]:
-    """Return the comma-separated kinds of kernels of ``--kernels``; None means all.
-
-    Raises:
-        UserError: an unknown kind.
-    """
+    """Return the comma-separated kinds of kernels of ``--kernels``; None means all. Raises UserError for an unknown
+    kind."""
     kinds = list(KERNELS) if names is None else names.split(",")
     for kind in kinds:
         if kind not in KERNELS:
@@ -151,11 +145,8 @@ def sweep_maker(
     reference_python: str | None,
     dtype: str = "both",
 ) -> Callable[[int], GateRequest]:
-    """Return what makes a right port from a seed: of random shapes, or a checkpoint's model on a random batch.
-
-    Raises:
-        UserError: an option that random shapes do not have; a model too large to be compared as a whole.
-    """
+    """Return what makes a right port from a seed: of random shapes, or a checkpoint's model on a random batch. Raises
+    UserError for an option that random shapes do not have, and for a model too large to be compared as a whole."""
     if weights_from in (None, *KINDS):
         if head or length or overrides:
             unused = "--head" if head else "--length" if length else " ".join(overrides)
@@ -307,11 +298,8 @@ def chosen_weights(
 
 
 def devices(wanted: str) -> list[str]:
-    """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one.
-
-    Raises:
-        UserError: a GPU was named and there is none.
-    """
+    """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one. Raises UserError if a GPU was named
+    and there is none."""
     if wanted == "cpu":
         return ["cpu"]
     found = runtime.configure("auto" if wanted == "all" else wanted)

@@ -101,11 +101,7 @@ class DtypeLedger:
         }
 
     def take(self, handed: Handed) -> None:
-        """Take in a message.
-
-        Raises:
-            KeyError: of an unknown kind.
-        """
+        """Take in a message. Raises KeyError if its kind is unknown."""
         self._taken[handed.kind](handed)
 
     def _take_tensor(self, handed: Handed) -> None:

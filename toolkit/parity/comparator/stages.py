@@ -62,11 +62,7 @@ class GivenInStage:
 
 
 class StageLedger:
-    """Measures a stage in one dtype.
-
-    Args:
-        rows: of the embedding: the batch's tokens.
-    """
+    """Measures a stage in one dtype. The embedding's rows are the batch's tokens."""
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
         self.side, self.stage, self.dtype, self.rows = side, stage, dtype, rows

@@ -85,11 +85,7 @@ def attribute(
 def substitutions(
     reference: ReferenceResult, errors: Mapping[str, TensorStats], measured: AttributionResult
 ) -> list[Substitution]:
-    """As :func:`attribute`, from measurements.
-
-    Args:
-        errors: P32's, as training runs it.
-    """
+    """As :func:`attribute`, from measurements. ``errors`` are P32's, as training runs it."""
     before, _ = worst(reference, errors)
     loops = [Substitution(loop, before, *worst(reference, found), True) for loop, found in measured.loops.items()]
     kernels = [Substitution(kind, before, *worst(reference, found)) for kind, found in measured.kernels.items()]

@@ -159,11 +159,7 @@ def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
 def measure(
     jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Run both sides of each job.
-
-    Raises:
-        Inconclusive: one of them failed.
-    """
+    """Run both sides of each job. Raises Inconclusive if one of them failed."""
     run_workers(jobs, console, interpreters, task=TASK)
     return [
         (

@@ -149,11 +149,8 @@ def write_job(
     labels: Mapping[str, np.ndarray],
     folder: Path,
 ) -> None:
-    """Fill the job folder with what both workers need.
-
-    Args:
-        labels: of the examples of an update; with them what else a forward is given of each, if that is compared.
-    """
+    """Fill the job folder with what both workers need. ``labels`` are those of the examples of an update; with them
+    what else a forward is given of each, if that is compared."""
     make_sides(folder)
     files.write_tensors(folder / "weights.safetensors", weights)
     files.write_tensors(folder / "batch.safetensors", batch)

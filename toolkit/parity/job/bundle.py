@@ -185,11 +185,8 @@ def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
 
 
 def check_free(folder: Path) -> None:
-    """Check that a bundle may be put there: at most an earlier bundle is lost.
-
-    Raises:
-        UserError: there is something else.
-    """
+    """Check that a bundle may be put there: at most an earlier bundle is lost. Raises UserError if there is something
+    else."""
     if not os.path.lexists(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())):
         return
     try:
@@ -247,11 +244,8 @@ class Recording:
 
 
 def open_recording(folder: Path) -> Recording:
-    """Read a bundle and check every file.
-
-    Raises:
-        UserError: it is none, of another schema, incomplete, changed, or describes no model that is known here.
-    """
+    """Read a bundle and check every file. Raises UserError if it is none, of another schema, incomplete, changed, or
+    describes no model that is known here."""
     manifest = read_manifest(folder)
     _check_files(folder, manifest["files"])
     try:
@@ -264,11 +258,8 @@ def open_recording(folder: Path) -> Recording:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """``bundle.json``, with names that stay inside the folder.
-
-    Raises:
-        UserError: there is none, or it is not of this format and schema.
-    """
+    """``bundle.json``, with names that stay inside the folder. Raises UserError if there is none, or it is not of this
+    format and schema."""
     try:
         manifest = read_object(folder / MANIFEST)
     except OSError:
@@ -315,11 +306,8 @@ def _check_files(folder: Path, listed: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """Every file below a folder, by its path there with slashes.
-
-    Raises:
-        UserError: one is a link or no plain file; what it leads to is not of the bundle.
-    """
+    """Every file below a folder, by its path there with slashes. Raises UserError if one is a link or no plain file;
+    what it leads to is not of the bundle."""
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place) / name

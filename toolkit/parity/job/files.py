@@ -104,11 +104,7 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path, kind: type[Record]) -> Record:
-    """A JSON file as a record.
-
-    Raises:
-        ValueError: it is none (see :func:`.records.from_json`).
-    """
+    """A JSON file as a record. Raises ValueError if it is none (see :func:`.records.from_json`)."""
     return from_json(kind, read_json(path), path.name)
 
 

@@ -31,11 +31,7 @@ BLOCK = 8 * PIECE
 
 
 class Sender:
-    """The end of the port's process.
-
-    Args:
-        pipe: a file descriptor; None to discard what is handed over.
-    """
+    """The end of the port's process, over a pipe's file descriptor; None discards what is handed over."""
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe

@@ -33,11 +33,8 @@ DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "
 
 
 def check_recorded(folder: Path, job: Job) -> None:
-    """Check a recorded reference against its values.
-
-    Raises:
-        ValueError: it says otherwise, or what cannot be of a reference.
-    """
+    """Check a recorded reference against its values. Raises ValueError if it says otherwise, or what no reference
+    can."""
     reference = read_reference(folder)
     values = TensorFile(folder / "reference" / "float64.safetensors")
     if missing := sorted(reference.tensors.keys() ^ values.keys()):

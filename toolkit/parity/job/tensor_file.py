@@ -128,11 +128,8 @@ class _OnDisk(Mapping[str, np.ndarray]):
 
 
 class SpilledTensors(_OnDisk):
-    """A dictionary of tensors whose values are on disk, in a file without a name until :meth:`write`.
-
-    Raises:
-        ValueError: as :class:`TensorWriter`; also for a tensor that comes after :meth:`write`.
-    """
+    """A dictionary of tensors whose values are on disk, in a file without a name until :meth:`write`. Raises ValueError
+    as :class:`TensorWriter` does; also for a tensor that comes after :meth:`write`."""
 
     def __init__(self) -> None:
         self.header = {}

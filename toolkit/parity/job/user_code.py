@@ -61,11 +61,8 @@ def located(source: str) -> Path:
 
 
 def functions_of(source: str, wanted: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
-    """Which functions of those ``wanted`` a side's file defines, without running it.
-
-    Raises:
-        UserCodeError: there is no such file, it is not Python, has no ``build``, or one that is called otherwise.
-    """
+    """Which functions of those ``wanted`` a side's file defines, without running it. Raises UserCodeError if there is
+    no such file, it is not Python, has no ``build``, or one that is called otherwise."""
     path = located(source)
     try:
         tree = ast.parse(path.read_bytes(), str(path))

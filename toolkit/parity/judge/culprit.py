@@ -89,11 +89,8 @@ def is_of_a_part(finding: Finding) -> bool:
 
 
 def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
-    """Whether a finding is the fault of the backward that computes layers again.
-
-    Args:
-        dtypes: where it is at fault (:func:`recomputing_at_fault`).
-    """
+    """Whether a finding is the fault of the backward that computes layers again, which is at fault in ``dtypes``
+    (:func:`recomputing_at_fault`)."""
     return finding.dtype in dtypes and TensorName.parse(finding.name).kind in SPOILT
 
 

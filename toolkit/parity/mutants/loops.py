@@ -73,11 +73,7 @@ class Edit:
     after: str
 
     def made_in(self, source: str) -> str:
-        """Return the source with this change.
-
-        Raises:
-            ValueError: the function has no such text.
-        """
+        """Return the source with this change. Raises ValueError if the function has no such text."""
         head, start, rest = source.partition(f"def {self.where}(")
         if not (start and self.before in rest.partition("\n\n\n")[0]):
             raise ValueError(f"not in {self.where}: {self.before}")

@@ -177,11 +177,8 @@ class Trial:
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
-    """Run the gate once for each mutant (or those of ``names``), all on the same reference run.
-
-    Raises:
-        UserError: a pair's port is wrong to begin with, so that faults put into it tell nothing.
-    """
+    """Run the gate once for each mutant (or those of ``names``), all on the same reference run. Raises UserError if a
+    pair's port is wrong to begin with, so that faults put into it tell nothing."""
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"
@@ -207,11 +204,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
 
 
 def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
-    """Check that a port is right before faults are put into it.
-
-    Raises:
-        UserError: it drifts.
-    """
+    """Check that a port is right before faults are put into it. Raises UserError if it drifts."""
     if culprit := first_at_fault(judge(reference, candidate), list(reference.tensors)):
         raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
 

@@ -274,11 +274,7 @@ def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
 
 
 def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
-    """Read a large parameter piece by piece.
-
-    Args:
-        rows: the rows that are needed; the others may be 0.
-    """
+    """Read a large parameter piece by piece: the ``rows`` that are needed; the others may be 0."""
     if paddle.get_device() != "cpu":
         return _parameter(weights[name], dtype)
     values = zeros_apart(weights.shape(name), dtype, huge_pages=rows is None)

@@ -255,11 +255,7 @@ class StreamedCTRL:
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
-        """Read a large parameter piece by piece, as :func:`.step.nudged` gives it.
-
-        Args:
-            room: memory that it is put into.
-        """
+        """Read a large parameter piece by piece into ``room``, as :func:`.step.nudged` gives it."""
         dtype, shape = DTYPES[run.dtype], weights.shape(name)
         flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
         steps = steps_of(run.nudge, len(flat), dtype) if run.nudge else None
