@@ -47,11 +47,7 @@ def table(
     caption: str | None = None,
     class_: str | None = None,
 ) -> Element:
-    """A table whose first column names its rows.
-
-    Args:
-        caption: what it shows, above it.
-    """
+    """A table whose first column names its rows, with a caption above it."""
     head = element("tr", *(element("th", title, scope="col") for title in titles))
     lines = [
         element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
