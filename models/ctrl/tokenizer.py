@@ -328,8 +328,7 @@ def _learn(words: Counter[str], characters: list[str], most: int) -> list[tuple[
 
 
 def _fitting(learned: list[tuple[str, str]], room: int, codes: list[str]) -> list[tuple[str, str]] | None:
-    """Return as many learned merges as fit together with those that make the control codes whole; None if not even
-    these fit."""
+    """As many learned merges as fit with those that make the control codes whole; None if not even these fit."""
     for count in range(min(room, len(learned)), -1, -1):
         merges = learned[:count] + _whole(codes, learned[:count])
         if len(merges) <= room:

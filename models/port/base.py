@@ -121,8 +121,7 @@ class Port(PretrainedModel):
 
     @property
     def loss_settings(self) -> tuple[np.ndarray | None, float]:
-        """:attr:`class_weights` and :attr:`label_smoothing` in training; neither in evaluation, whose loss says how
-        good the model is on the data."""
+        """:attr:`class_weights` and :attr:`label_smoothing` in training; neither in evaluation."""
         return (self.class_weights, self.label_smoothing) if self.training else (None, 0.0)
 
     def stored(self) -> tuple[PortConfig, Mapping[str, np.ndarray]]:

@@ -106,8 +106,7 @@ class Tokenizer(ABC):
         return rows
 
     def cut(self, text: str, size: int) -> int:
-        """Return the first place after ``size`` characters where cutting the text does not change the ids before it;
-        the text's end if there is none near."""
+        """The first place after ``size`` characters where a cut changes no ids before it; else the text's end."""
         found = BLANK.search(text, size, size + 2**16) if size < len(text) else None
         return found.start() if found and self.parts_at(text, found.start()) else len(text)
 

@@ -184,8 +184,7 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         return spans
 
     def _blank(self, character: str) -> bool:
-        """Whether normalisation turns a character into a space or nothing: control characters or those without width,
-        for example."""
+        """Whether normalisation makes a character, such as a control one, a space or nothing."""
         if character not in self._blanks:
             self._blanks[character] = not self._pieces.normalize(character).strip(" \u2581")
         return self._blanks[character]

@@ -72,8 +72,7 @@ def head_of(path: Path) -> str:
 
 
 def first_label(text: str) -> str | None:
-    """Return the first word of a text whose lines begin with labels, ``DESC:manner`` or ``__label__sport``; None of
-    another."""
+    """The first word of a text whose lines begin with ``DESC:manner`` or ``__label__sport``; None of another."""
     lines = [line for line in text.splitlines() if line][:SNIFFED_ROWS]
     if len(lines) < 2 or not all(map(LABELLED.match, lines)):
         return None

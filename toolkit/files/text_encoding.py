@@ -191,8 +191,7 @@ def _likely(around: bytes) -> tuple[list[str], bool]:
 
 
 def _everyday(text: str, language: str) -> float:
-    """Return the share of a text's letters beyond ASCII that its language uses every day, less that of letters which it
-    does not use."""
+    """The share of letters beyond ASCII that a language uses every day, less the share that it never uses."""
     letters = [letter for letter in text if not letter.isascii() and (letter.isalpha() or letter == "\ufffd")]
     everyday, used = EVERYDAY[language]
     found = "".join(letters)

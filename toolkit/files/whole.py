@@ -129,8 +129,7 @@ def sha256(path: Path) -> str:
 
 
 def _replace_folder(temporary: Path, target: Path) -> None:
-    """Rename a folder into another's place. A rename replaces no folder that holds files: the other is moved aside
-    first."""
+    """Rename a folder into another's place; the other, which holds files, is moved aside first."""
     if (foreign := _foreign(target, temporary)) is not None:
         raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
     aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))

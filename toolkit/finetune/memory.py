@@ -25,8 +25,7 @@ FILLED = 0.5
 
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
-    """Memory of training and of the gate, a line each, without data, Paddle or network; empty where the model is not on
-    this machine yet."""
+    """A line each on the memory of training and of the gate, without data; empty if the model is not here yet."""
     if (known := known_model(recipe)) is None:
         return []
     config, length = known

@@ -234,8 +234,7 @@ def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
 
 
 def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
-    """A language model must not see ahead; every other head must. Some families are always causal, and have no such
-    key."""
+    """Check that a language model sees no later token, and any other head does; some families have no key."""
     causal = head_of(recipe) == "causal_lm"
     key = families.family(recipe.model.name).causal_key
     if config.get(key, causal) == causal:

@@ -280,8 +280,7 @@ class Checkpoints:
         return sorted(path for path in named if path.is_dir() and not path.is_symlink())
 
     def _prune(self, step: int) -> None:
-        """Remove old steps, later ones (damaged, so the run went back), and best weights that no kept step refers
-        to."""
+        """Remove old steps, later ones (damaged: the run went back), and best weights that no kept step names."""
         whole = [folder for folder in self._steps() if (folder / MANIFEST).is_file()]
         kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
         for folder in set(self._steps()).difference(kept):

@@ -66,8 +66,7 @@ def check_wandb(recipe: Recipe) -> None:
 
 
 def own_settings() -> tuple[str, bool]:
-    """Return the mode, of :data:`MODES`, that wandb's environment and files set, and whether it has a key.
-    Contacts nobody."""
+    """The mode (:data:`MODES`) that wandb's environment and files set, and whether it has a key; asks nobody."""
     wandb = _wandb()
     from requests.utils import get_netrc_auth
 

@@ -60,8 +60,7 @@ class ProgressBar:
         self.stop()
 
     def update(self, done: int, **numbers: float | None) -> None:
-        """Show how many steps are done, and the numbers that are known (None is left out) and have room, the first
-        ones first."""
+        """Show the steps done, and the numbers that are known and have room, the first ones first."""
         self._numbers = [
             visible(f"{name} {format_number(value)}") for name, value in numbers.items() if value is not None
         ]

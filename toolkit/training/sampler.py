@@ -53,8 +53,7 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
         return generator.permutation(len(self.dataset))
 
     def has_examples(self, batch: int) -> bool:
-        """Whether this process has a part of a batch of an epoch: the last one may hold fewer than there are
-        processes."""
+        """Whether this process has a part of a batch: the last may hold fewer examples than processes."""
         return self.local_rank < min(self.batch_size, len(self.dataset) - batch * self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -65,8 +65,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def _place(count: int) -> int | None:
-    """Return the largest k for which the (k+1)-th smallest and largest of ``count`` bound the median with
-    :data:`CONFIDENCE`; None if even the extremes do not."""
+    """The largest k whose (k+1)-th smallest and largest bound the median with :data:`CONFIDENCE`; None if none does."""
     outside, place = 0.0, None
     for k in range(count // 2):
         outside += 2 * math.comb(count, k) / 2**count

@@ -106,8 +106,7 @@ class WatchedSource:
 
 
 def hand(job: Job, folder: Path, over: Sender) -> None:
-    """Hand over the port's own draws in a few float32 training steps, with layers recomputed as the job's family
-    can."""
+    """Hand over the draws of a few float32 training steps, with layers recomputed if the family can."""
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.again)
     watched_steps(step.model, step.batch, job.seed, HandingOver(over))

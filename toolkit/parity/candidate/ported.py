@@ -177,8 +177,7 @@ class PortedStep(Step):
         scored_again.evaluate(self, batch, whole, measure)
 
     def merge(self, measure: Measure) -> None:
-        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and those that a
-        plain model lacks."""
+        """Hand on an adapted model's weights as saved: those that the adapter changes, and those a plain one lacks."""
         if self.model.adapter is None:
             return
         plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)

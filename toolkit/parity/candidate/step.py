@@ -271,8 +271,7 @@ class Step:
         """Hand on the weights of an adapted model as they are saved."""
 
     def decode(self, measure: Measure) -> None:
-        """Hand on the scores of tokens decoded one by one, with the keys and values of those before, if the model keeps
-        them."""
+        """Hand on the scores of tokens decoded one by one, with the keys and values of those before if kept."""
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:

@@ -177,8 +177,7 @@ class DtypeLedger:
             )
 
     def _compare_backwards(self) -> None:
-        """Compare plain autograd with the backward that computes layers again, and with R64 where it is not the step's
-        own."""
+        """Compare plain autograd with the recomputing backward, and with R64 if it is not the step's own."""
         first, second = self.values, self._second
         plain, again = (first, second) if self._is_plain_first else (second, first)
         gradients = [name for name in plain or again if is_gradient(name)]

@@ -235,8 +235,7 @@ class Recording:
     asked: GateRequest
 
     def lay_out(self, job: Path) -> None:
-        """Fill a job folder with all but ``job.json``: the port's side then has what it has after a finished
-        reference."""
+        """Fill a job folder, but for ``job.json``, with what a finished reference leaves to the port's side."""
         for name in self.manifest["files"]:
             if name != "job.json":
                 (job / name).parent.mkdir(parents=True, exist_ok=True)

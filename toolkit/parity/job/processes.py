@@ -103,8 +103,7 @@ def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], tas
 
 
 def _time_limit(jobs: Sequence[Path]) -> float:
-    """Seconds that the workers have: for a user's pair its limit times the steps that are run; for a family no
-    limit."""
+    """Seconds for the workers: a pair's limit times its steps; none for a family."""
     limit = 0.0
     for job in jobs:
         if not (job / "job.json").exists() or (content := files.read_job(job)).pair is None:

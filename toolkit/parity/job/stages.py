@@ -131,8 +131,7 @@ class Side:
 
     @contextlib.contextmanager
     def writing_truth(self, stage: str, size: int) -> Iterator[TensorWriter]:
-        """Write ``size`` bytes of R64's tensors of a stage inside the ``with`` block, once the port is not too far
-        behind."""
+        """Write ``size`` bytes of R64's tensors of a stage, once the port is not too far behind."""
         while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
             if self.other_failed.exists():
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")

@@ -172,8 +172,7 @@ def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generato
 
 
 def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    """Where answers start and end: (B,) each. Some of the text; beyond the row, to be ignored; the last token; all of
-    it."""
+    """Starts and ends (B,): some of the text; beyond the row, to be ignored; the last token; all of it."""
     first, last = np.sort(draw.integers(0, texts.ends[:, None], (len(texts.ends), 2))).T
     at_end = texts.ends - 1
     last = np.where(texts.layouts == ENDS_IN_PAD, last + texts.tokens.shape[1], last)

@@ -71,8 +71,7 @@ class TensorWriter:
         value.tofile(self._file)
 
     def repeat(self, name: str, first: str) -> None:
-        """Record in the file's metadata that a tensor repeats ``first``, which is there; :class:`TensorFile` resolves
-        it."""
+        """Record in the metadata that a tensor repeats ``first``, which :class:`TensorFile` resolves."""
         _check_new(name, self._names)
         self._repeats[name] = first
 

@@ -80,8 +80,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
 
 def is_of_a_part(finding: Finding) -> bool:
-    """Whether a finding says that a part of the model differs, a parameter or a draw: whatever is computed with it
-    differs, too."""
+    """Whether a parameter or a draw differs, and with it whatever is computed from it."""
     name = TensorName.parse(finding.name)
     if name.kind == "gradient":
         return not name.into and finding.message == ALONE
@@ -95,8 +94,7 @@ def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
 
 
 def recomputing_at_fault(verdict: Verdict) -> set[str]:
-    """Return the dtypes in which the backward that computes layers again is wrong by itself: the forward and plain
-    autograd's gradients of the same port are right."""
+    """The dtypes where only the recomputing backward is wrong: forward and plain autograd are right."""
     return {dtype for dtype in {found.dtype for found in verdict.findings} if _is_at_fault(verdict, dtype)}
 
 

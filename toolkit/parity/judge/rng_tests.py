@@ -77,8 +77,7 @@ def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
 
 
 def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> float:
-    """z of ``hits`` in ``trials`` of probability ``rate``, which may be off by ``slack``; infinite for what cannot be,
-    0 without trials."""
+    """z of ``hits`` in ``trials`` at a rate known to ``slack``; infinite for the impossible, 0 without trials."""
     if not trials:
         return 0.0
     seen = hits / trials

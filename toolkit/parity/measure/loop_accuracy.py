@@ -135,8 +135,7 @@ def error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth]
 
 
 def _in_units(output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
-    """The RMS and the largest of the errors where there may be some; infinite where there is no number, or must be
-    none."""
+    """RMS and largest error where there may be one; infinite without a number, or where none may be."""
     if output.shape != truth.shape:
         return np.inf, np.inf
     off = np.abs(output.astype(np.float64) - truth)

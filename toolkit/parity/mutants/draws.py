@@ -140,8 +140,7 @@ def faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[M
 
 
 def backwards(prefix: str, family: str, first: str, dropped: str) -> tuple[Mutant, ...]:
-    """Return the faults of dropout's backward, for one family: ``first`` is the gradient that shows them first,
-    ``dropped`` the first dropout that a backward meets."""
+    """Faults of dropout's backward: ``first`` is the gradient that shows them, ``dropped`` the first dropout met."""
     fault = partial(Mutant, expected=first, family=family, operation=f"gradient:input:{dropped}")
     return (
         fault(

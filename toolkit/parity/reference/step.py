@@ -394,8 +394,7 @@ class Step:
                 keep(f"merged:{name}", to_numpy(value))
 
     def decode(self, keep: Keep) -> None:
-        """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
-        model keeps them."""
+        """Hand on the scores of tokens one by one, each with the keys and values before it if the model keeps them."""
 
     def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
         """Inside the ``with`` block, round otherwise what is rounded by the same luck however the weights are moved, by
@@ -432,8 +431,7 @@ def scores_of(output: Any) -> dict[str, np.ndarray]:
 
 
 def nudged(value: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:
-    """The values in a dtype, every element moved by ``units`` in the last place, by draws that differ with ``nudge``;
-    0: none."""
+    """The values in a dtype, moved by ``units`` in the last place by draws that differ with ``nudge``; 0: none."""
     return nudge_(value.to(dtype, copy=True), nudge, units) if nudge else value.to(dtype)
 
 

@@ -117,8 +117,7 @@ def _table(report: Report) -> Table:
 
 
 def _recomputed_lines(report: Report) -> list[str]:
-    """Return the largest distance from plain autograd of the port's backward that computes layers again, and of the
-    reference's if asked."""
+    """Largest distance of the port's recomputing backward from plain autograd, and of the reference's if asked."""
     lines = []
     theirs, what = report.reference.own_backward, family(report.request.model).recomputed
     for dtype in report.candidate.dtypes:

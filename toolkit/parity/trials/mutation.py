@@ -83,8 +83,7 @@ def trial_request(
 
 
 def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
-    """Train a small tokenizer of the family on text that comes with Python, and leave it in ``folder``. The result
-    holds that text, too."""
+    """Train a small tokenizer on texts that come with Python, in ``folder``; the result holds them, too."""
     texts = list(pydoc_data.topics.topics.values())[:20]
     return family_part(model, "trial").train_tokenizer(texts, folder)
 

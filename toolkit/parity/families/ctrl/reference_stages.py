@@ -266,8 +266,7 @@ class StreamedCTRL:
         return flat.view(shape).to(self.device)
 
     def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
-        """Return the batch's rows of the embedding, with values ``value``, as :meth:`_table` gives them: some hundreds
-        of 246,534."""
+        """The batch's rows of the embedding, some hundreds of 246,534, valued as :meth:`_table` gives them."""
         rows, width = self.rows.cpu(), self.config.n_embd
         taken = torch.from_numpy(value).to(DTYPES[run.dtype], copy=True)
         if run.nudge:
@@ -323,8 +322,7 @@ class StreamedCTRL:
         return np.concatenate([weights.rows(TABLE, row, row + 1) for row in self.rows.tolist()])
 
     def _embed(self, run: Variant, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
-        """Return the first layer's input and the batch's rows of the embedding; without a ledger, ready for a
-        backward."""
+        """The first layer's input and the batch's rows of the embedding; without a ledger, ready for a backward."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w.weight = self._rows_of_table(run, rows)
         tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # each token's place among them
