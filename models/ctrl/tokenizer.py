@@ -151,12 +151,8 @@ class CTRLTokenizer(Tokenizer):
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> CTRLTokenizer:
-        """Load a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings.
-
-        Raises:
-            ValueError: settings that this port lacks, by name; or as the constructor.
-            OSError: a file is missing.
-        """
+        """Load a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings. Raises ValueError for
+        settings that this port lacks, by name, or as the constructor, and OSError if a file is missing."""
         files = (read_text(Path(folder, name)) for name in (VOCAB_FILE, MERGES_FILE))
         return cls(*files, **_special_tokens(folder))
 

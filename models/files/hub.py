@@ -88,14 +88,8 @@ def commit_of(snapshot: Path) -> str | None:
 
 
 def current_commit(id: str, revision: str | None = None, kind: str = "model") -> str:
-    """Return the commit that a branch or tag names now; without the hub, the one last seen.
-
-    Args:
-        kind: ``model`` or ``dataset``.
-
-    Raises:
-        HubError: the hub says no, or cannot be asked and never was.
-    """
+    """Return the commit that a branch or tag names now; without the hub, the one last seen. The ``kind`` is ``model``
+    or ``dataset``. Raises HubError if the hub says no, or cannot be asked and never was."""
     wanted = Wanted(id, revision, kind=kind)
     if revision and COMMIT.fullmatch(revision):
         return revision

@@ -32,12 +32,9 @@ class UnreadableFile(ValueError):
 
 
 def plain_file(path: str | os.PathLike) -> Path:
-    """Return the path if it is a regular file that is not empty: opening a pipe would wait for ever.
-
-    Raises:
-        UnreadableFile: a folder, a pipe, a device, an empty file, or a git-LFS pointer.
-        OSError: no such file, a loop of links, or no permission.
-    """
+    """Return the path if it is a regular file that is not empty: opening a pipe would wait for ever. Raises
+    UnreadableFile for a folder, a pipe, a device, an empty file or a git-LFS pointer, and OSError if there is no such
+    file, a loop of links, or no permission."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise UnreadableFile(path, "is a folder, not a file")

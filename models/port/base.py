@@ -101,13 +101,8 @@ class Port(PretrainedModel):
 
     def hold_constants(self, constants: Mapping[str, np.ndarray]) -> None:
         """Replace the model's constants by others that were computed elsewhere. They are saved with the model.
-
-        Args:
-            constants: path of a NumPy array attribute -> its value.
-
-        Raises:
-            ValueError: a value of another shape or dtype than the model's own.
-        """
+        ``constants`` maps the path of a NumPy array attribute to its value. Raises ValueError for another shape or
+        dtype than the model's own."""
         for name, value in constants.items():
             *path, attribute = name.split(".")
             owner: Any = functools.reduce(lambda owner, part: getattr(owner, part, None), path, cast(Any, self))

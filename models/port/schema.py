@@ -53,17 +53,8 @@ class ConfigError(ValueError):
 def merge(
     given: Mapping[str, Any], defaults: Mapping[str, Any], only: Mapping[str, Any], inert: Iterable[str]
 ) -> dict[str, Any]:
-    """Merge given values of honoured keys into the defaults.
-
-    Args:
-        given: keys of a ``config.json`` or a recipe.
-        defaults: the honoured keys.
-        only: keys that change the computation, with the one value at which they do not.
-        inert: keys to pass over.
-
-    Raises:
-        ConfigError: an unknown key, or a value of ``only`` that is not supported.
-    """
+    """Merge given values of honoured keys into the defaults; ``only`` has keys that change the computation, with the
+    one value at which they do not. Raises ConfigError for an unknown key, or another value of ``only``."""
     config = dict(defaults)
     for key, value in given.items():
         if key in only:

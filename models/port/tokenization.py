@@ -61,7 +61,6 @@ class Tokenizer(ABC):
         """Encode texts.
 
         Args:
-            texts: any strings, empty ones too.
             max_length: T; with truncation, the most ids of a text.
             padding: ``"max_length"`` fills every text up to T, False leaves them as they are.
             padding_side: ``"right"`` or ``"left"``.
@@ -171,12 +170,8 @@ def representable(text: str) -> str:
 
 
 def read_config(folder: str | os.PathLike) -> dict[str, Any]:
-    """The settings in a tokenizer's folder; none where there is no such file.
-
-    Raises:
-        ValueError: it is not a JSON object.
-        OSError: it cannot be read.
-    """
+    """The settings in a tokenizer's folder; none where there is no such file. Raises ValueError if it is not a JSON
+    object, and OSError if it cannot be read."""
     path = Path(folder, CONFIG_FILE)
     return read_object(path) if os.path.lexists(path) else {}
 

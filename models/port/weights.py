@@ -82,7 +82,6 @@ def collect(
 
     Args:
         tensors: names as in ``wanted``, values; a name may come twice with equal values.
-        wanted: the model's parameters.
         foreign: names that are allowed but not wanted: parameters of other heads.
         body: prefix of the parameters that must not be missing.
 
@@ -122,14 +121,9 @@ def _listed(what: str, names: list[str]) -> list[str]:
 
 
 def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
-    """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype.
-
-    Args:
-        model: a port; its ``table`` lists the required parameters.
-
-    Raises:
-        WeightsError: a name missing or left over on either side, or a shape that differs.
-    """
+    """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype. The ``table`` of the
+    model lists the required parameters. Raises WeightsError for a name missing or left over on either side, or a shape
+    that differs."""
     table = model.table
     ours = dict(model.named_parameters())
     absent = _listed("missing from the weights", [name for name in table if name not in weights])

@@ -212,12 +212,9 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ReformerTokenizer:
-        """Load a Hugging Face folder's tokenizer: ``spiece.model``, and special tokens if a file names them.
-
-        Raises:
-            ValueError: settings that this port lacks, by name; or as the constructor.
-            OSError: no ``spiece.model``.
-        """
+        """Load a Hugging Face folder's tokenizer: ``spiece.model``, and special tokens if a file names them. Raises
+        ValueError for settings that this port lacks, by name, or as the constructor, and OSError without
+        ``spiece.model``."""
         return cls(_read_pieces(Path(folder, MODEL_FILE)), **_special_tokens(read_config(folder)))
 
     @classmethod
@@ -250,12 +247,8 @@ def of_kind(kind: str, path: str | os.PathLike) -> Tokenizer:
 
 
 def holds_bytes(folder: str | os.PathLike) -> bool:
-    """Whether a folder has the byte tokenizer: by its ``tokenizer.json``, or in the older form without one.
-
-    Raises:
-        ValueError: a file in it is not JSON.
-        OSError: one cannot be read.
-    """
+    """Whether a folder has the byte tokenizer: by its ``tokenizer.json``, or in the older form without one. Raises
+    ValueError if a file in it is not JSON, and OSError if one cannot be read."""
     if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
         return True
     path = Path(folder, BYTE_FILE)
@@ -263,14 +256,9 @@ def holds_bytes(folder: str | os.PathLike) -> bool:
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.PathLike) -> ReformerTokenizer:
-    """Train a SentencePiece BPE on texts and write it to a folder. Equal texts give an equal model.
-
-    Args:
-        vocab_size: pieces, of which <unk>, <s> and </s> are ids 0, 1 and 2, as in the published Reformer.
-
-    Raises:
-        ValueError: the texts do not give that many pieces, or need more for their characters alone.
-    """
+    """Train a SentencePiece BPE on texts and write it to a folder. Equal texts give an equal model. Of ``vocab_size``
+    pieces, <unk>, <s> and </s> are ids 0, 1 and 2, as in the published Reformer. Raises ValueError if the texts do not
+    give that many pieces, or need more for their characters alone."""
     model = io.BytesIO()
     lines = (line for text in texts for line in representable(text).splitlines() if line.strip())
     if (first := next(lines, None)) is None:
