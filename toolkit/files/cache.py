@@ -40,7 +40,6 @@ def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
     """Return the folder of an entry; make it if it is missing or damaged.
 
     Args:
-        kind: of what is kept.
         key: equal for equal content; a file name.
         fill: writes the entry's files into the folder it is given. Its exceptions propagate, except ``OSError``,
             which is taken to be about the cache: it must report trouble with other files as something else.

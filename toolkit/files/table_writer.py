@@ -81,9 +81,7 @@ def table_writer(
 
     Args:
         target: a file that passed :func:`check_target`.
-        table: whose rows are written.
         added: name -> type of each added column.
-        overwrite: a file that is there by then, too.
         quoted: in csv, put an apostrophe before what begins like a formula, so that spreadsheets show it as text.
 
     Raises:

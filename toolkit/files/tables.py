@@ -230,14 +230,8 @@ def read_whole(
     typed: bool = True,
     several: pa.DataType | None = SEVERAL,
 ) -> Table:
-    """Read a file of a kind to its end, as :func:`read_table`.
-
-    Args:
-        several: type in the schema of a column that holds values of several types; None to refuse one.
-
-    Raises:
-        UnreadableFile: as :func:`arrow_rows`.
-    """
+    """Read a file of a kind to its end, as :func:`read_table`. A column of JSON with values of several types gets the
+    type ``several``, or is refused if that is None. Raises as :func:`arrow_rows`."""
     names: dict[str, None] = {}
     within: set[str] = set()
     types: dict[str, pa.DataType] = {}

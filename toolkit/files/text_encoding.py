@@ -101,12 +101,8 @@ def is_encoding(name: str) -> bool:
 
 
 def check_encoding(path: Path, encoding: str = "utf-8") -> None:
-    """Check a whole file's encoding.
-
-    Raises:
-        WrongEncoding: it is another; names the likely one.
-        UnreadableFile: it is packed, and is to be or has to be read in another encoding.
-    """
+    """Check a whole file's encoding. Raises WrongEncoding, which names the likely one, if it is another, and
+    UnreadableFile if it is packed, and is to be or has to be read in another encoding."""
     packed = is_packed(path)
     if packed and codecs.lookup(encoding).name != "utf-8":
         raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")

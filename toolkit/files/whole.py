@@ -37,14 +37,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
-    """Open a text file to write, which replaces ``path`` if the ``with`` block succeeds.
-
-    Args:
-        errors: handling of characters that UTF-8 cannot hold, as in :func:`open`.
-
-    Raises:
-        WriteFailed: the system refuses it; the old file stays.
-    """
+    """Open a text file to write, which replaces ``path`` if the ``with`` block succeeds. ``errors`` says how to treat
+    characters that UTF-8 cannot hold, as in :func:`open`. Raises WriteFailed if the system refuses it; the old file
+    stays."""
     with appearing(path) as temporary, open(temporary, "w", encoding="utf-8", errors=errors, newline="") as file:
         yield file
 
@@ -70,8 +65,6 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
     """Make a folder that appears whole or not at all.
 
     Args:
-        target: the folder.
-        fill: writes the files into the folder it is given.
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
         replaces: replace an existing folder, if all that is in it was written by this; else it is refused.
 
