@@ -38,7 +38,6 @@ def without_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
 
     Args:
         batch: with both of :data:`PADDED`; arrays or tensors.
-        config: the model's.
     """
     if config.pad_token_id is None:
         return dict(batch)

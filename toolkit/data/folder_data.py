@@ -69,15 +69,7 @@ def _named_plainly(folder: Path, scratch: Path) -> Path:
 
 
 def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path, builder: Any) -> str:
-    """The SHA-256 of a folder's data file.
-
-    Args:
-        known: the folder, as the library knows it.
-        builder: that will read it.
-
-    Raises:
-        UserError: it lies elsewhere, or cannot be read.
-    """
+    """The SHA-256 of a folder's data file. Raises UserError if it lies elsewhere, or cannot be read."""
     named = folder / file.relative_to(known) if file.is_relative_to(known) else file
     try:
         if not Path(os.path.normpath(file)).is_relative_to(known) or file.suffix == ".zip":

@@ -115,13 +115,7 @@ def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:
 def _fetch_split(
     recipe: Recipe, builder: Any, split: str, name: str, files: list[str], target: Path, begun: list[str]
 ) -> StreamedRows:
-    """Write the rows of a split into an Arrow file.
-
-    Args:
-        name: of the split in the data set.
-        files: of it.
-        begun: list that gets each file when it is read.
-    """
+    """Write the rows of a split into an Arrow file; the list ``begun`` gets each file when it is read."""
     limit, buffer = getattr(recipe.data.limit, split), recipe.data.shuffle_buffer
     draws = np.random.default_rng([recipe.seed, 3, SPLITS.index(split)])
     if buffer is not None:

@@ -97,14 +97,8 @@ def _first_row(source: Path, kind: str, delimiter: str | None, layout: Layout) -
 
 
 def checked_layout(given: Mapping[str, str], kind: str, source: Path) -> dict[str, Any]:
-    """Return options of the command line as the keys of a recipe have them.
-
-    Args:
-        given: options of :func:`source_layout`.
-
-    Raises:
-        UserError: as :func:`source_layout`.
-    """
+    """Return options of the command line, as of :func:`source_layout`, as the keys of a recipe have them. Raises as
+    that does."""
     checked: dict[str, Any] = dict(given)
     if (encoding := given.get("encoding")) is not None:
         if kind in BINARY:

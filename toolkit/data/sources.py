@@ -130,12 +130,8 @@ def named_columns(recipe: Recipe) -> list[str]:
 
 
 def _delimiter(recipe: Recipe, path: Path, layout: Layout) -> str:
-    """Delimiter of a csv file: the recipe's, else the usual one.
-
-    Raises:
-        UserError: it seems to have another, which is named.
-        UnreadableFile: its header has a column twice that the recipe names.
-    """
+    """Delimiter of a csv file: the recipe's, else the usual one. Raises UserError if it seems to have another, which is
+    named, and UnreadableFile if its header has a column twice that the recipe names."""
     layout = replace(layout, delimiter=recipe.data.delimiter or usual_delimiter(path))
     header = next(iter(first_rows(path, layout, 1)), [])
     check_once(path, layout.columns or header, named_columns(recipe))
