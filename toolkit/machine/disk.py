@@ -31,7 +31,6 @@ def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterat
     """Explain failed writes in the ``with`` block.
 
     Args:
-        path: what messages name.
         size: bytes of a new file, which is removed if there is no room for it.
         resumes: whether the same command goes on from what it wrote before.
 

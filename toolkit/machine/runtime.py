@@ -155,9 +155,6 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
         threads: CPU threads; by default the physical cores, which the processes of a machine share.
         keep_memory: see :func:`.heap.keep_freed_memory`; False for a process that has little.
 
-    Returns:
-        The device, ``cpu`` or ``gpu``.
-
     Raises:
         UserError: both Paddle wheels are installed, none is, a GPU was asked for and there is none, or
             ``TOOLKIT_KERNELS`` is no choice.
