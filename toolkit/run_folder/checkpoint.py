@@ -207,9 +207,6 @@ class Checkpoints:
         """Write the checkpoint of a step, then remove what is no longer needed.
 
         Args:
-            step: optimizer steps done.
-            model: a Paddle layer.
-            optimizer: its Paddle optimizer, with a learning-rate schedule.
             state: JSON values of the caller's; `best_step` (or null) names the best weights that it refers to.
             files: name -> text of further files.
         """

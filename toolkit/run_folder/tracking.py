@@ -43,7 +43,6 @@ class MetricsFile:
     """Rows of metrics, as JSON lines and as a CSV table, on disk as soon as they are written.
 
     Args:
-        folder: the run folder.
         last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
             that resumes writes them again.
         tell: told of lines that are no rows, and of lost rows; an old file that holds more is kept beside the
@@ -193,12 +192,9 @@ class Tracker:
     """All the places that a run's metrics go to.
 
     Args:
-        folder: the run folder.
         recipe: names trackers beside the files. Of several processes only the first has any.
         last_step: the step that a resumed run starts from, 0 for a new one.
         tell: see :class:`MetricsFile`; told as well if wandb fails.
-        eval_steps: see :class:`MetricsFile`.
-        left: see :class:`MetricsFile`.
     """
 
     def __init__(
