@@ -47,14 +47,8 @@ def repositories(recipe: Recipe) -> Iterator[Repository]:
 
 def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
     """Find each repository's commit once, so that all of a run uses the same: the one that the run in ``folder`` began
-    with, or else its branch's current one.
-
-    Returns:
-        Notes: branches that have moved since the run began.
-
-    Raises:
-        UserError: at the recipe's line, if the hub does not give it and the cache has nothing.
-    """
+    with, or else its branch's current one. Returns notes on branches that have moved since the run began. Raises
+    UserError at the recipe's line if the hub does not give it and the cache has nothing."""
     notes = []
     begun = recorded_commits(folder)
     for repository in repositories(recipe):

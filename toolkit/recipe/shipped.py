@@ -44,9 +44,6 @@ def copy_recipe(name: str, target: Path | None) -> Path:
         name: with or without ``.yaml``.
         target: a file that is not there yet, or a folder; None for the current folder.
 
-    Returns:
-        The file that was written.
-
     Raises:
         UserError: no recipe is called so, something is at the target's place, or its folder is missing.
         WriteFailed: the system refuses it.

@@ -121,14 +121,8 @@ def _decoded(stored: bytes, source: Source) -> str:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """Parse a word of the command line like a value of a recipe.
-
-    Args:
-        where: what the value is of, for errors.
-
-    Raises:
-        UserError: it is not YAML.
-    """
+    """Parse a word of the command line like a value of a recipe; errors say with ``where`` what it is of. Raises
+    UserError if it is not YAML."""
     return _parse(text, Source(where)) if text else None
 
 
