@@ -50,12 +50,8 @@ _joined = False
 
 def join() -> None:
     """Connect to the other processes. Call it early, when all have just begun: Paddle gives up one that is awaited for
-    longer than ``FLAGS_stop_check_timeout`` (900 s).
-
-    Raises:
-        Lost: they do not come.
-        UserError: another program has the port where they meet.
-    """
+    longer than ``FLAGS_stop_check_timeout`` (900 s). Raises Lost if they do not come, and UserError if another program
+    has the port where they meet."""
     global _joined
     if processes() > 1:
         import paddle

@@ -20,12 +20,9 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
     sees an example that another has seen in this epoch.
 
     Args:
-        examples: how many training examples there are.
         batch_size: examples of one optimizer step of all processes together, accumulation included. The last batch of
             an epoch holds what is left.
-        seed: of the run.
         replicas: data-parallel processes. Each takes every `replicas`-th example of a batch.
-        rank: of this process.
         on_epoch: called with the number of each epoch before its first batch.
     """
 

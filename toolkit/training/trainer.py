@@ -86,14 +86,10 @@ class Finetuner(Trainer):
 
     Args:
         model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
-        recipe: the recipe.
-        folder: the run folder.
         task: the recipe's; its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and `LOWER_IS_BETTER` are
             used.
-        console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only. Its ``set_epoch``, if it has one, is called with the
             number of each epoch.
-        eval_dataset: the validation examples.
         tracker: where metrics go; None to record none.
         begun_with: number of processes at the run's beginning, which sets its batches; None for that of now.
     """
