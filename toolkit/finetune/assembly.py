@@ -194,12 +194,8 @@ def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
 
 def reference_python(recipe: Recipe) -> str | None:
     """Absolute path of the interpreter that runs the reference: the recipe's, if the command line says it too, or that
-    of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one.
-
-    Raises:
-        UserError: what is named is none.
-        Inconclusive: it lacks what the reference needs.
-    """
+    of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one. Raises UserError if what is named is
+    none, and Inconclusive if it lacks what the reference needs."""
     from toolkit.parity import reference_interpreter
 
     if recipe.parity.reference_python is None:

@@ -22,14 +22,8 @@ THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
 
 
 def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1) -> None:
-    """Check that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
-
-    Args:
-        processes: that the run was begun with.
-
-    Raises:
-        UserError: it has not; says how much is needed.
-    """
+    """Check that the disk has room for the checkpoints of a run that so many processes began. A third one is written
+    before the oldest is removed. Raises UserError, which says how much is needed, if it has not."""
     weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
     at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
     moments = MOMENTS[recipe.train.optimizer] * job.trained

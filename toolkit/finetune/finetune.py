@@ -72,17 +72,10 @@ class Tried:
 def finetune(
     recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None = None, verbose: bool = False
 ) -> Path:
-    """Run a recipe, or resume its interrupted run.
+    """Run a recipe, or resume its interrupted run; return the run folder.
 
     Args:
-        recipe: a checked recipe.
         skip_parity: why the gate is not run, or None to run it.
-        console: where to say what happens.
-        tried: of a trial.
-        verbose: print the table of a gate that passes, too.
-
-    Returns:
-        The run folder.
 
     Raises:
         UserError: the data, the weights or the run folder do not fit the recipe.

@@ -31,18 +31,8 @@ from toolkit.terminal.quiet import silence_startup
 
 
 def finish_early(folder: Path, console: Console) -> dict[str, Any]:
-    """End an interrupted run.
-
-    Args:
-        folder: of the run.
-        console: where to say what happens.
-
-    Returns:
-        The content of metrics.json.
-
-    Raises:
-        UserError: the run has finished, has no checkpoint or is in use, or its data have changed.
-    """
+    """End an interrupted run; return the content of metrics.json. Raises UserError if the run has finished, has no
+    checkpoint or is in use, or its data have changed."""
     recipe = recipe_of_interrupted(folder)
     if refused := check_writable(folder):
         raise UserError(f"{folder}: {refused}")

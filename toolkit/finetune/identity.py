@@ -27,7 +27,6 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
     """The SHA-256s of what a run is made of.
 
     Args:
-        splits: of the task's ``load_splits``.
         checkpoint: the folder that the first weights are read from; None for new ones.
 
     Returns:
@@ -64,14 +63,8 @@ def write_identity(recipe: Recipe, folder: Path, identity: Mapping[str, Any]) ->
 
 
 def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str | None:
-    """Compare with what an interrupted run was begun with; a run without a checkpoint begins anew.
-
-    Returns:
-        A note, if the run's version did not write this file.
-
-    Raises:
-        UserError: something has changed: what, and the ways out.
-    """
+    """Compare with what an interrupted run was begun with; a run without a checkpoint begins anew. Returns a note if
+    the run's version did not write this file. Raises UserError if something has changed: what, and the ways out."""
     if not any((folder / "checkpoints").glob("step-*")):
         return None
     try:

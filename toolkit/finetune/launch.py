@@ -87,16 +87,11 @@ class Team:
 def finetune_together(
     recipe: Recipe, skip_parity: str | None, team: Team, arguments: Sequence[str], console: Console, verbose: bool
 ) -> int:
-    """Run a recipe in several processes, or resume its interrupted run.
+    """Run a recipe in several processes, or resume its interrupted run; return the exit status.
 
     Args:
         skip_parity: why the gate is not run, or None to run it.
         arguments: of the command ``toolkit finetune`` for this recipe, without those that make the team.
-        console: where to say what happens before the processes begin.
-        verbose: print the table of a gate that passes, too.
-
-    Returns:
-        The exit status.
 
     Raises:
         As :func:`toolkit.finetune.finetune.finetune`, and:

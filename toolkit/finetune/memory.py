@@ -170,7 +170,6 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
     Args:
         config: of the port that trains.
         length: tokens that texts are padded to.
-        device: of the run.
     """
     resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
     training, there = training_of(recipe, resolved, length, device), memory_there(device)
