@@ -113,14 +113,9 @@ class RunFiles:
 
 
 def compare(folders: Sequence[Path], console: Console, output: Path | None = None) -> None:
-    """Print what differs between runs and their metrics; write the same as a page, with all learning curves.
-
-    Args:
-        output: a new file for the page.
-
-    Raises:
-        UserError: fewer than two runs, a folder that is no run's, a damaged file, or a page that exists.
-    """
+    """Print what differs between runs and their metrics; write the same as a page, with all learning curves. ``output``
+    is a new file for the page. Raises UserError for fewer than two runs, a folder that is no run's, a damaged file, or
+    a page that exists."""
     if len({folder.resolve() for folder in folders}) < max(2, len(folders)):
         raise UserError("compare: specify two or more run folders, each once")
     if output is not None:

@@ -73,12 +73,8 @@ def generate_text(folder: Path, console: Console, control: str | None, prompt: s
     """Print the continuation of a prompt, and return it.
 
     Args:
-        folder: a finished run.
-        console: where the text is printed.
         control: the control code; None for the first one that the run was trained with, if any.
         prompt: the text to continue; may be empty under a control code.
-        length: maximum of new tokens.
-        options: of :func:`decoding_of`.
 
     Raises:
         UserError: the folder holds no finished run of a language model, or the options do not fit it or each other.
@@ -111,12 +107,8 @@ def decoding_of(
     """Return how a run's model is to choose tokens.
 
     Args:
-        length: maximum of new tokens.
-        temperature, top_k, top_p: see :class:`.decoding.Decoding`; any of them makes the model sample.
-        beams: more than 1 for beam search.
         stop: a text of one token, after which generation stops.
         repetition_penalty: see :class:`.decoding.Decoding`; None for the model's own.
-        options: other settings of :class:`.decoding.Decoding`.
 
     Raises:
         UserError: the options do not fit the model or each other.

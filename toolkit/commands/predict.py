@@ -98,8 +98,6 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     """Measure a run's best model on a split, as training did. Add the numbers to `evaluation.json` if it is writable.
 
     Args:
-        folder: a finished run.
-        console: where the table is printed.
         split: ``test`` or ``validation``.
 
     Returns:
@@ -138,16 +136,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
 
 
 def predict(folder: Path, console: Console, **given: Any) -> Any:
-    """Print and return the predictions of a run's best model.
-
-    Args:
-        folder: a finished run.
-        console: where it is printed.
-        given: the inputs that its task needs (``PREDICTS_FROM``), for example ``texts``.
-
-    Raises:
-        UserError: the folder is no finished run, or its task needs other inputs.
-    """
+    """Print and return the predictions of a run's best model for the inputs that its task needs (``PREDICTS_FROM``),
+    for example ``texts``. Raises UserError if the folder is no finished run, or its task needs other inputs."""
     recipe = read_recipe(folder)
     task = task_of(recipe)
     kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)

@@ -16,14 +16,8 @@ from toolkit.tasks import task_of
 
 
 def check_data(recipe: Recipe) -> list[str]:
-    """Load and check the data if it is on this machine.
-
-    Returns:
-        Notes on what could not be checked, and on what the data are.
-
-    Raises:
-        UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
-    """
+    """Load and check the data if it is on this machine; return notes on what could not be checked, and on what the data
+    are. Raises as the task's ``load_splits``; also if a tokenizer's file is missing."""
     task = task_of(recipe)
     check_source(recipe, task.CORPORA)
     if recipe.tokenizer.path is not None:

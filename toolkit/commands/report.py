@@ -26,19 +26,8 @@ if TYPE_CHECKING:
 
 
 def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:
-    """Write `report.html` from the files of a run folder; compute missing predictions.
-
-    Args:
-        folder: a finished run.
-        console: where messages are printed.
-        output: a new file for the page; the run folder is then only read, unless predictions are missing.
-
-    Returns:
-        The page.
-
-    Raises:
-        UserError: the folder is no finished run, a file of it is damaged, or it must be written and cannot be.
-    """
+    """Write `report.html`, or a new file ``output``, from the files of a run folder; compute missing predictions.
+    Raises UserError if the folder is no finished run, a file of it is damaged, or it must be written and cannot be."""
     recipe = read_recipe(folder)
     if output is not None:
         new_file(output)

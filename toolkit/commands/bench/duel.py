@@ -94,10 +94,8 @@ def duel(
     """Measure the port and another implementation in turn.
 
     Args:
-        against: ``transformers`` or ``paddlenlp``.
         pairs: how many; the side that is first alternates.
         python: the interpreter of transformers; None: this one.
-        say: called with the current step, in words.
 
     Raises:
         Inconclusive: a side cannot run.

@@ -71,12 +71,8 @@ def gate_runs(
     reference_python: str | None,
     say: Callable[[str], None],
 ) -> GateRuns:
-    """Run the gate of `toolkit parity` on a model as deep as that of the other measurements.
-
-    Raises:
-        UserError: the configuration is impossible.
-        Inconclusive: the gate could not decide, or the port has not passed.
-    """
+    """Run the gate of `toolkit parity` on a model as deep as that of the other measurements. Raises UserError if the
+    configuration is impossible, and Inconclusive if the gate could not decide, or the port has not passed."""
     layers = layers or benched(model).defaults.layers
     small = [f"{key}={value}" for key, value in benched(model).overrides.items()]
     request = make_request(

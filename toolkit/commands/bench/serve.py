@@ -23,7 +23,6 @@ def serve(
     """Answer orders until the input ends.
 
     Args:
-        prepare: returns what is timed.
         extra: called with the workload and the name of any other order.
         versions: of what decides this side's speed.
     """

@@ -38,16 +38,10 @@ WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "constants.safe
 
 
 def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, console: Console) -> Path:
-    """Export the best model of a run.
+    """Export the best model of a run; return the folder.
 
     Args:
-        folder: a finished run.
-        form: one of :data:`FORMATS`.
         output: a folder to make; by default ``export/FORMAT`` in the run folder.
-        overwrite: replace an earlier export.
-
-    Returns:
-        The folder.
 
     Raises:
         UserError: the folder is no finished run, or the output is taken.

@@ -28,17 +28,8 @@ CONNECTIONS = 200
 
 
 def serve(folder: Path, console: Console, host: str, port: int, timeout: float) -> None:
-    """Answer requests to a run's best model until a signal comes.
-
-    Args:
-        folder: a finished run.
-        console: where the address is printed.
-        host, port: where to listen; port 0 is a free one.
-        timeout: seconds for a request.
-
-    Raises:
-        UserError: the folder is no finished run, or the address cannot be listened on.
-    """
+    """Answer requests to a run's best model until a signal comes; port 0 is a free one. Raises UserError if the folder
+    is no finished run, or the address cannot be listened on."""
     read_recipe(folder)
     with listen(host, port) as listening:
         import uvicorn
