@@ -261,14 +261,9 @@ def show_map(output: Path | None, **described: Any) -> None:
 
 
 def _asked(description: dict[str, Any], recorded: bool = False) -> Any:
-    """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair.
-
-    Args:
-        recorded: only the reference runs, to be recorded; a pair then needs no port.
-
-    Raises:
-        UserError: neither is described, or an option is for the other.
-    """
+    """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair. If
+    ``recorded``, only the reference runs, and a pair needs no port. Raises UserError if neither is described, or an
+    option is for the other."""
     from toolkit.errors import UserError
     from toolkit.parity.options import check_bfloat16, make_request
 

@@ -48,12 +48,8 @@ def make_request(
     dtype: str = "both",
     reference_reversible: bool = False,
 ) -> GateRequest:
-    """What the options describe, on the CPU.
-
-    Raises:
-        UserError: an invalid configuration, weights that do not fit.
-        Inconclusive: the reference's interpreter cannot run it.
-    """
+    """What the options describe, on the CPU. Raises UserError for an invalid configuration or weights that do not fit,
+    and Inconclusive if the reference's interpreter cannot run it."""
     python = interpreter_of(reference_python, "reference")
     head = _head(model, head)
     known = ported(model)
@@ -177,14 +173,9 @@ def sweep_maker(
 def text_search(
     *, model: str, tokenizer_from: str | None, seed: int, reference_python: str | None, scratch: Path
 ) -> tuple[GateRequest, TokenizerJob]:
-    """Return the model, which is not run, and the tokenizer to be compared on drawn texts.
-
-    Args:
-        tokenizer_from: a Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``.
-
-    Raises:
-        UserError: there is no tokenizer of the family.
-    """
+    """Return the model, which is not run, and the tokenizer to be compared on drawn texts. ``tokenizer_from`` is a
+    Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``. Raises UserError if there is
+    no tokenizer of the family."""
     request = trial_request(model, "random", seed, reference_python=interpreter_of(reference_python, "reference"))
     if tokenizer_from is None:
         return request, trial_tokenizer(model, scratch)

@@ -67,10 +67,6 @@ class HandingOver:
 class WatchedSource:
     """A source for :mod:`models.operations.randomness` that delegates to another and reports the draws.
 
-    Args:
-        own: the source that draws.
-        taker: gets the draws.
-
     Attributes:
         stack: names the draws by the module that is running.
         counting: off while a backward draws again what a forward has drawn.

@@ -22,7 +22,6 @@ class KernelClient:
     runs without those variables, and some of them choose another path through the same mathematics library.
 
     Args:
-        job: the job folder.
         python: the interpreter that has torch.
 
     Attributes:

@@ -322,8 +322,6 @@ def watch(
     """Inside the ``with`` block ``stack`` knows which module is running.
 
     Args:
-        model: a port, or a part of it.
-        left: called after each module.
         prefix: the path of ``model`` in the whole model; "" for the whole.
         entered: called before each module, for its input.
     """

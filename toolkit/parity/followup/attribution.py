@@ -68,7 +68,6 @@ def attribute(
 
     Args:
         job: the folder of a gate that has run.
-        verdict: on the two results.
     """
     if files.read_job(job).device != "cpu" or not wanted(verdict, list(candidate.dtypes)):
         return []

@@ -27,13 +27,8 @@ NAMED = 8
 def with_rounded_constants(
     job: Path, reference: ReferenceResult, candidate: CandidateResult, console: Console, python: str
 ) -> ReferenceResult:
-    """Return a reference's result in which the rounding of its constants is noise, if that explains any drift of a
-    pair's port; else the result as it is.
-
-    Args:
-        job: a folder of a job that both workers have run.
-        python: the reference's interpreter.
-    """
+    """Return the reference's result of a job that both workers have run. If it explains any drift of a pair's port, the
+    rounding of the constants is noise in it."""
     content = files.read_job(job)
     before = judge(reference, candidate)
     if content.pair is None or not _drifts(before):

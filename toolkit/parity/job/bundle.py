@@ -106,15 +106,9 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
 
 @contextlib.contextmanager
 def new_bundle(folder: Path, console: Console, command: str = "replay {}") -> Iterator[Path]:
-    """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then
-    the console says so.
-
-    Args:
-        command: what comes next, with ``{}`` for the folder.
-
-    Raises:
-        UserError: ``folder`` holds something that is not a bundle.
-    """
+    """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then the
+    console says so. ``command`` is what comes next, with ``{}`` for the folder. Raises UserError if ``folder`` holds
+    something that is not a bundle."""
     check_free(folder)
     with _appearing(folder) as partial:
         yield partial

@@ -125,12 +125,8 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
-    """Return once ``path`` exists.
-
-    Raises:
-        RuntimeError: ``failure`` appeared in its place: the other worker has stopped.
-        TimeoutError: neither came.
-    """
+    """Return once ``path`` exists. Raises RuntimeError if ``failure`` appeared in its place, since the other worker has
+    stopped, and TimeoutError if neither came."""
     end = time.monotonic() + seconds
     while not path.exists():
         if failure.exists():

@@ -141,12 +141,8 @@ class Handed:
 
 
 def received(source: BinaryIO) -> Iterator[Handed]:
-    """The messages of one job, until its :data:`END`. What is left unread of an array is skipped.
-
-    Raises:
-        EOFError: the pipe was closed before.
-        ValueError: something that is no message.
-    """
+    """The messages of one job, until its :data:`END`. What is left unread of an array is skipped. Raises EOFError if
+    the pipe was closed before, and ValueError for something that is no message."""
     room = bytearray(BLOCK)
     while line := source.readline():
         handed = _message(line, source, room)

@@ -74,12 +74,7 @@ def open_weights(job: Path, stage: str) -> TensorFile:
 
 
 class Side:
-    """A worker's files.
-
-    Args:
-        job: the job folder.
-        name: ``reference`` or ``candidate``.
-    """
+    """The files of a worker, ``reference`` or ``candidate``."""
 
     def __init__(self, job: Path, name: str) -> None:
         self.job = job

@@ -75,7 +75,6 @@ class WeightsWriter(threading.Thread):
     """Writes the weights, a file per stage, ahead of the workers.
 
     Args:
-        known: the model's family.
         weights: name -> float32; asked for one at a time, once.
         seed: of :func:`.synthetic.randomize_constants`.
     """

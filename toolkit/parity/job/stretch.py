@@ -46,11 +46,8 @@ TRIED = 2048
 
 def fitted(request: GateRequest) -> tuple[GateRequest, str]:
     """The request over as much of the texts as is asked for, or as fits the memory; and in words what that takes.
-
-    Raises:
-        UserError: the length that is asked for does not fit.
-        Inconclusive: not even the shortest stretch fits.
-    """
+    Raises UserError if the length that is asked for does not fit, and Inconclusive if not even the shortest stretch
+    does."""
     length = request.batch["input_ids"].shape[1]
     if request.length is not None:
         request = stretch(request, _asked(request, length))

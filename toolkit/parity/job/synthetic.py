@@ -134,10 +134,8 @@ def random_batch(
     """Made-up texts (:mod:`.texts`) with their mask and labels, some of which are to be ignored.
 
     Args:
-        config: of the family ``model``.
         batch_size: B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number makes B * T no multiple of a power of
             two that T is none of.
-        length: T.
         layouts: of each row, its place in :data:`.texts.LAYOUTS`; by default :func:`.texts.layouts_of` B.
 
     Returns:

@@ -79,7 +79,6 @@ def make_texts(
     Args:
         config: a resolved configuration of the family ``model``.
         layouts: (B,) places in :data:`LAYOUTS`.
-        length: T.
     """
     pad = config["pad_token_id"]
     known = ported(model)

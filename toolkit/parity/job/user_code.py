@@ -37,14 +37,8 @@ class UserCodeError(UserError):
 
 
 def located(source: str) -> Path:
-    """The file of a side.
-
-    Args:
-        source: a path that ends in ``.py``, or a module's dotted name, which is looked for from the current folder on.
-
-    Raises:
-        UserCodeError: there is none.
-    """
+    """The file of a side, by a path that ends in ``.py`` or a module's dotted name, which is looked for from the
+    current folder on. Raises UserCodeError if there is none."""
     if source.endswith(".py"):
         path = Path(source)
         if not path.is_file():

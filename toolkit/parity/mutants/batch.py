@@ -71,12 +71,9 @@ def faults(
     """Return those that every family has.
 
     Args:
-        prefix: of their names.
         body: takes the modules, gives the class of the model without its head.
         embedding: takes the modules, gives the class that looks tokens up, and the attribute that it has for that.
         rows: the first gradient that shows rows left out.
-        tokens: the parameter of the embedding.
-        attention: the first one.
     """
 
     def fault(name: str, what: str, expected: str, apply: Callable, operation: str = "") -> Mutant:

@@ -102,12 +102,8 @@ def _same_every_layer(port: Modules, body: type):
 
 
 def faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[Mutant, ...]:
-    """Return the faults of masks, for one family.
-
-    Args:
-        prefix: of their names.
-        body: takes the modules, gives the class of the model without its head.
-    """
+    """Return the faults of masks, for one family; ``body`` takes the modules and gives the class of the model without
+    its head."""
 
     def fault(name: str, what: str, apply: Callable) -> Mutant:
         return Mutant(prefix + name, what, "dropout:", apply, family)

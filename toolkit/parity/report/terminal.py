@@ -24,12 +24,8 @@ OF_KERNELS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compile
 
 
 def print_report(report: Report, page: Path, console: Console, brief: bool = False) -> None:
-    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
-
-    Args:
-        page: path of ``parity.html``.
-        brief: print one line if the gate passes.
-    """
+    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype; if
+    ``brief``, one line if the gate passes."""
     verdict = report.verdict
     if report.culprit is None:
         more = f"; {_brief(report, page)}" if brief and report.passed else ""

@@ -167,10 +167,8 @@ class GradientOfTable:
 
     Args:
         rows: the batch's rows, sorted; they are kept.
-        left_out: rows that are not measured.
         size: size of R64's gradient, or of another run's distance from it; grows.
         truth: gives R64's rows from one number to another; None for R64 itself.
-        write: takes all rows.
     """
 
     def __init__(
