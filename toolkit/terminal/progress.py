@@ -20,9 +20,7 @@ class ProgressBar:
     On a terminal it redraws itself; into a file or a pipe it prints only the lines of :meth:`line`.
 
     Args:
-        console: where to draw.
         title: what is going on, one word.
-        total: steps.
         done: steps that an earlier run has done.
     """
 
