@@ -136,7 +136,9 @@ def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
         value = np.asarray(weights[name])
         if tuple(value.shape) != shape:
             raise WeightsError(f"{name}: shape {tuple(value.shape)}, but the configuration wants {shape}")
-        ours[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(_numpy_dtype(ours[name])))
+        ours[name].set_value(
+            np.ascontiguousarray(to_paddle(value, role)).astype(str(ours[name].dtype).rsplit(".", 1)[-1])
+        )
 
 
 def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -152,7 +154,3 @@ def values_of(model: Any) -> OnDemand:
 
 def _value_of(parameter: Any, role: str) -> np.ndarray:
     return np.ascontiguousarray(to_paddle(parameter.numpy(), role))
-
-
-def _numpy_dtype(tensor: Any) -> str:
-    return str(tensor.dtype).rsplit(".", 1)[-1]

@@ -150,7 +150,7 @@ def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterat
         begun.append(place)
         builder.config.data_files = {name: [place]}
         if place == files[0]:
-            as_written(builder, _first_bytes)
+            as_written(builder, lambda place: xopen(StreamingDownloadManager().extract(place), "rb"))
         yield from builder.as_streaming_dataset(split=name)
 
 
@@ -172,8 +172,3 @@ def _shuffled(rows: Iterator[Any], buffer: int | None, draws: np.random.Generato
         held[place] = row
     for place in draws.permutation(len(held)):
         yield held[place]
-
-
-def _first_bytes(place: str) -> Any:
-    """Open a file of the hub at its beginning, unpacked, to be read no further than needed."""
-    return xopen(StreamingDownloadManager().extract(place), "rb")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class PortedStep(Step):
         self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
-        self.model.class_weights = as_weights(job.class_weights)
+        self.model.class_weights = None if job.class_weights is None else np.array(job.class_weights, np.float32)
         self.model.label_smoothing = job.label_smoothing
         if self.is_narrowed:  # all that a layer computes is compared
             self.model.leaves_out_unread = False
@@ -195,8 +195,3 @@ class PortedStep(Step):
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
         return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
-
-
-def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:
-    """Class weights as a port holds them."""
-    return None if class_weights is None else np.array(class_weights, np.float32)

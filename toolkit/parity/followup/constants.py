@@ -17,7 +17,7 @@ from toolkit.parity.followup.remeasure import with_more_runs
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import CandidateResult, Note, ReferenceResult, RoundedConstants
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.verdict import judge
 
 TASK = "constants"
 #: Constants that a note names.
@@ -31,7 +31,7 @@ def with_rounded_constants(
     rounding of the constants is noise in it."""
     content = files.read_job(job)
     before = judge(reference, candidate)
-    if content.pair is None or not _drifts(before):
+    if content.pair is None or all(one.verdict != "semantics" for one in before.findings):
         return reference
     try:
         run_workers([job], console, {"reference": python}, task=TASK)
@@ -50,7 +50,3 @@ def with_rounded_constants(
     worst = max(one.relative for one in explained)
     data = {"count": len(explained), "worst": worst, "constants": named + more}
     return replace(rounded, notes=[*rounded.notes, Note("constants-rounded", data)])
-
-
-def _drifts(verdict: Verdict) -> bool:
-    return any(one.verdict == "semantics" for one in verdict.findings)

@@ -58,10 +58,6 @@ def unscaled(x, kept, p):
     return x * kept
 
 
-def _leaking(x, kept, p):
-    return x / (1.0 - p)
-
-
 def _reseeded(port):
     """Seed the generator before each mask."""
 
@@ -147,6 +143,6 @@ def backwards(prefix: str, family: str, first: str, dropped: str) -> tuple[Mutan
         fault(
             prefix + "dropout-backward-leaks",
             "dropout lets gradients through what it dropped",
-            apply=lambda p: keep(p, _right, _leaking),
+            apply=lambda p: keep(p, _right, lambda x, kept, rate: x / (1.0 - rate)),
         ),
     )
