@@ -6,7 +6,6 @@ A folder has a manifest with the SHA-256 of each of its files, by which it is ve
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import TextIO
 
 from models.files.plain import plain_file
 from toolkit.errors import ToolkitError
+from toolkit.files.digest import sha256 as sha256
 from toolkit.files.ownership import prefix_in
 from toolkit.machine.disk import InTheWay, writing
 
@@ -110,15 +110,6 @@ def verify_folder(folder: Path) -> None:
     for name, digest in expected.items():
         if sha256(folder / name) != digest:
             raise DamagedFolder(f"{folder}: {name} is not the file that was written (SHA-256 differs)")
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _replace_folder(temporary: Path, target: Path) -> None:

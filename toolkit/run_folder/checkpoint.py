@@ -235,7 +235,7 @@ class Checkpoints:
     def newest(self, on_damage: Callable[[DamagedFolder], None]) -> Path | None:
         """The newest checkpoint that is whole, with the best weights it refers to; None when there is none.
         ``on_damage`` is told of each newer one that is damaged."""
-        for folder in reversed(self._steps()):
+        for folder in reversed(self._of("step")):
             try:
                 verify_folder(folder)
                 best_step = read_state(folder).get("best_step")
@@ -248,27 +248,21 @@ class Checkpoints:
 
     def last_step(self) -> int | None:
         """The step of the newest checkpoint, which is not verified; None when there is none."""
-        return max((int(folder.name.removeprefix("step-")) for folder in self._steps()), default=None)
+        return max((int(folder.name.removeprefix("step-")) for folder in self._of("step")), default=None)
 
     def begun_with(self) -> int | None:
         """Number of processes that the run began with; None without a checkpoint."""
-        for folder in reversed(self._steps()):
+        for folder in reversed(self._of("step")):
             with suppress(DamagedFolder):
                 return int(read_state(folder).get("processes", 1))
         return None
 
     def remove(self) -> None:
         """Delete all checkpoints: the run is finished. What else is in their folder stays."""
-        for folder in (*self._steps(), *self._bests()):
+        for folder in (*self._of("step"), *self._of("best")):
             _discard(folder)
         with suppress(OSError):  # it is not empty, or never was
             self.folder.rmdir()
-
-    def _steps(self) -> list[Path]:
-        return self._of("step")
-
-    def _bests(self) -> list[Path]:
-        return self._of("best")
 
     def _of(self, kind: str) -> list[Path]:
         """Return the folders named like one of a kind; anything else there is not the run's."""
@@ -278,12 +272,12 @@ class Checkpoints:
 
     def _prune(self, step: int) -> None:
         """Remove old steps, later ones (damaged: the run went back), and best weights that no kept step names."""
-        whole = [folder for folder in self._steps() if (folder / MANIFEST).is_file()]
+        whole = [folder for folder in self._of("step") if (folder / MANIFEST).is_file()]
         kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
-        for folder in set(self._steps()).difference(kept):
+        for folder in set(self._of("step")).difference(kept):
             _discard(folder)
         needed = {_best_step(folder) for folder in kept}
-        for folder in self._bests():
+        for folder in self._of("best"):
             if int(folder.name.removeprefix("best-")) not in needed:
                 _discard(folder)
 
@@ -298,10 +292,9 @@ def _discard(folder: Path) -> None:
 
 
 def _best_step(checkpoint: Path) -> int | None:
-    try:
+    with suppress(DamagedFolder):
         return read_state(checkpoint).get("best_step")
-    except DamagedFolder:
-        return None
+    return None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from models.families import FAMILIES, default
+from toolkit.commands.bench.workload import GENERATION
 from toolkit.parity import ported
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1, 2**31 - 1)
 #: Works that can be measured, in the order of ``--all``.
 WORKS = ("step", "generate", "generate-without-cache", "start", "tokenize", "gate")
-GENERATION = ("generate", "generate-without-cache")
 #: What is measured of each family.
 BENCHED: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if ported(name).bench}
 

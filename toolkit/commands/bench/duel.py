@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from models.files import another_python
-from toolkit.commands.bench.ratios import Ratio, median, ratio
+from toolkit.commands.bench.ratios import Ratio, ratio
 from toolkit.commands.bench.workload import Workload
 from toolkit.errors import Inconclusive
 from toolkit.machine import allocator, runtime
@@ -145,13 +146,13 @@ def _starts(workload: Workload, against: str, pairs: int, python: str | None, sa
     return Duel(workload, measured, None, None)
 
 
+@dataclass
 class Side:
     """A process that is asked for one thing at a time."""
 
-    def __init__(self, name: str, process: subprocess.Popen, log: Path) -> None:
-        self.name = name
-        self.process = process
-        self.log = log
+    name: str
+    process: subprocess.Popen
+    log: Path
 
     @classmethod
     @contextlib.contextmanager

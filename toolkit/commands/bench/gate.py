@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from toolkit.commands.bench.ratios import Ratio, median, ratio
+from toolkit.commands.bench.ratios import Ratio, ratio
 from toolkit.commands.bench.workloads import benched
 from toolkit.errors import Inconclusive
 from toolkit.machine.disk import megabytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 #: Least confidence of an interval.
 CONFIDENCE = 0.95
@@ -55,13 +56,6 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     place = _place(count)
     low, high = (0.0, math.inf) if place is None else (found[place], found[-1 - place])
     return Ratio(median(found), low, high, count)
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the middle value; of an even number, the mean of the middle two."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _place(count: int) -> int | None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         _say(console, target, difference, of)
         if not difference.within:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
-        found = {"compared_with_the_port": {"on": of, **difference.to_json()}}
+        found = {"compared_with_the_port": {"on": of, **asdict(difference)}}
         files = {"files": sorted(files_in(made))}
         write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
         _check_target(target, overwrite)  # the export took time

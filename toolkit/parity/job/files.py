@@ -40,7 +40,6 @@ is complete. A worker that fails leaves ``TASK.failed`` in its own folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -52,6 +51,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from toolkit.files import strict_json
+from toolkit.files.digest import sha256 as sha256
 from toolkit.machine.disk import writing
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json, text_of
@@ -139,12 +139,3 @@ def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
 def wait_for_reference(job: Path, name: str, task: str = RESULT) -> None:
     """Return once the reference has left a file."""
     wait_for(job / "reference" / name, failure_path(job, "reference", task))
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
