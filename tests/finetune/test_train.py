@@ -25,19 +25,13 @@ from safetensors.numpy import load_file
 from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
-from toolkit.machine import runtime
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.model import load_model
 from toolkit.parity.report.report import remove_report
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.folder import differing_keys
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.finetune.model import load_model  # noqa: E402
-from toolkit.run_folder.tracking import read_metrics  # noqa: E402
+from toolkit.run_folder.tracking import read_metrics
 
 WORDS = {
     "animals": ("cat", "dog", "horse", "lion", "cow"),

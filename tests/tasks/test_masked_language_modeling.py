@@ -17,25 +17,20 @@ from gates import copied_source, toolkit_in
 from rich.console import Console
 from safetensors.numpy import load_file
 
+from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece
+from toolkit.commands.predict import evaluate, load_run, predict
+from toolkit.commands.recipe_check import check_data
+from toolkit.data.batches import collate
 from toolkit.errors import UserError
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.model_config import check_model
 from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.run_folder.tracking import read_metrics
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece  # noqa: E402
-from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.commands.recipe_check import check_data  # noqa: E402
-from toolkit.data.batches import collate  # noqa: E402
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.finetune.model_config import check_model  # noqa: E402
-from toolkit.tasks.masked_language_modeling import task as masked  # noqa: E402
-from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking  # noqa: E402
+from toolkit.tasks.masked_language_modeling import task as masked
+from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking
 
 WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("dull", "awful", "boring", "weak")}
 RECIPE = {

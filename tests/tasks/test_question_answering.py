@@ -13,23 +13,17 @@ import yaml
 from rich.console import Console
 
 from toolkit import cli
+from toolkit.commands.predict import evaluate, load_run, predict
+from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
-from toolkit.machine import runtime
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.gate import gate_request
+from toolkit.finetune.model import make_trainer
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks.question_answering import answering, scoring
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.commands.recipe_check import check_data  # noqa: E402
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.finetune.gate import gate_request  # noqa: E402
-from toolkit.finetune.model import make_trainer  # noqa: E402
-from toolkit.tasks.question_answering import task as question_answering  # noqa: E402
+from toolkit.tasks.question_answering import task as question_answering
 
 RECIPE = {
     "task": "question_answering",
