@@ -166,7 +166,7 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
 
     recipe, task = run.recipe, run.task.DESCRIPTION
     kind = recipe.data.dataset
-    files = ", ".join(_files(recipe))
+    files = ", ".join(Path(path).name for path in recipe.data.paths)
     return [
         EvalResult(
             task_type=task.pipeline_tag,
@@ -232,7 +232,7 @@ def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
 
 
 def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:
-    files = _files(recipe)
+    files = [Path(path).name for path in recipe.data.paths]
     named = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
     text = (
@@ -250,14 +250,6 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
     several = ", of which a text may have several" if recipe.data.problem_type == "multi_label" else ""
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
     return f"{text}\n{len(label_names)} labels{several}: {listed}{more}.\n"
-
-
-def _files(recipe: Recipe) -> list[str]:
-    """The names of the recipe's data files."""
-    paths = [path for path in recipe.data.files.model_dump().values() if path] if recipe.data.files else []
-    for source in (recipe.data.sources or {}).values():
-        paths += [source] if isinstance(source, str) else source
-    return [Path(path).name for path in paths]
 
 
 def _loading(run: Run) -> list[str]:

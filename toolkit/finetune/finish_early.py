@@ -16,7 +16,7 @@ from toolkit.errors import UserError
 from toolkit.finetune.assembly import Assembled, assemble
 from toolkit.finetune.identity import check_identity
 from toolkit.finetune.model import load_model, make_trainer
-from toolkit.finetune.results import finish, show_results
+from toolkit.finetune.results import finish, show_results, tracked
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.load import load_recipe
@@ -25,7 +25,7 @@ from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import CHECKPOINTS, amending
-from toolkit.run_folder.tracking import Tracker, check_trackers
+from toolkit.run_folder.tracking import check_trackers
 from toolkit.tasks import task_of
 from toolkit.terminal.quiet import silence_startup
 
@@ -78,9 +78,6 @@ def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
 
 
 def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict[str, Any]:
-    def tell(text: str) -> None:
-        console.print(f"note   {text}", highlight=False, soft_wrap=True)
-
     job = assemble_again(recipe, folder, console)
     state = checkpoint.read_state(saved)
     model = load_model(recipe, job)
@@ -88,17 +85,10 @@ def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict
     job.let_go()
     step, most = state["step"], trainer.schedule.max_steps
     console.print(f"finishing {folder} after step {step} of {most}", highlight=False, soft_wrap=True)
-    left = state.get("left", False)
-    trainer.tracker = Tracker(folder, recipe, step, tell, trainer.schedule.eval_steps, left)
-    exit_status = 1
-    try:
+    with tracked(trainer, recipe, folder, step, state.get("left", False), console):
         trainer.take_up(saved)
         if trainer.best.best_step is None:
             trainer.validate(saved)
         results = finish(recipe, folder, job, trainer)
-        trainer.tracker.summarize(results)
-        exit_status = 0
-    finally:
-        trainer.tracker.close(exit_status)
     show_results(results, recipe, folder, console)
     return results

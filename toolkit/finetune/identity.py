@@ -89,12 +89,7 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
 
 def _data_files(recipe: Recipe) -> Iterator[Path]:
     """The local files that the recipe's data section names; absolute, since a resumed recipe may stand elsewhere."""
-    data = recipe.data
-    files = data.files
-    written = [] if files is None else [name for name in (files.train, files.validation, files.test) if name]
-    for sources in (data.sources or {}).values():
-        written += [sources] if isinstance(sources, str) else sources
-    return (path.absolute() for name in written for path in recipe.resolve_all(name))
+    return (path.absolute() for name in recipe.data.paths for path in recipe.resolve_all(name))
 
 
 def _changes(recipe: Recipe, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:

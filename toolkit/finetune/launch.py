@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -218,18 +217,11 @@ def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
         next(number for number, status in ended.items() if status not in (0, *STATUSES)),
     )
     status = ended[number]
-    how = f"ended with status {status}" if status > 0 else f"was killed by {_name(-status)}"
+    how = f"ended with status {status}" if status > 0 else f"was killed by {interruption.name_of(-status)}"
     log = _log(logs, number)
     where = f"its log is {log}{_last_words(log)}" if number else "what it said is above"
     kind = UserError if status == UserError.exit_status else ToolkitError
     raise kind(f"rank {number} of {size} processes {how}; {where}; the same command goes on from the last checkpoint")
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _log(logs: Path, number: int) -> Path:

@@ -289,6 +289,14 @@ class Data(Section):
     options: dict[str, Any] = {}
 
     @property
+    def paths(self) -> list[str]:
+        """The files of ``files`` and ``sources``, as they are written; a name may be a pattern."""
+        written = [path for path in (self.files.model_dump().values() if self.files else ()) if path]
+        for source in (self.sources or {}).values():
+            written += [source] if isinstance(source, str) else source
+        return written
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns of the texts: one, or two whose texts are classified together."""
         return [self.text] if isinstance(self.text, str) else self.text

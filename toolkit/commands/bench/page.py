@@ -67,8 +67,8 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
     ]
     if duel.floor is not None and duel.peak is not None:
         name = f"matrix products alone, {duel.floor:.3g} s at {duel.peak / 1e9:,.0f} GFLOP/s"
-        shares = [f"{duel.floor / median(side.seconds):.0%} of it" for side in (ours, theirs)]
-        rows.append((name, *shares, ""))
+        share, other_share = (f"{duel.floor / median(side.seconds):.0%} of it" for side in (ours, theirs))
+        rows.append((name, share, other_share, ""))
     return rows
 
 
