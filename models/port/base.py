@@ -139,12 +139,7 @@ class Port(PretrainedModel):
 
     @classmethod
     def from_pretrained(
-        cls,
-        folder_or_id: str | os.PathLike,
-        *_: Any,
-        revision: str | None = None,
-        seed: int = 0,
-        **overrides: Any,
+        cls, folder_or_id: str | os.PathLike, *_: Any, revision: str | None = None, seed: int = 0, **overrides: Any
     ) -> Self:
         """Load a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
 

@@ -62,9 +62,7 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
 
 
 def load_stored(
-    recipe: Recipe,
-    corpora: Mapping[str, str],
-    read_file: Callable[[Recipe, str, Path], Dataset] = read_file,
+    recipe: Recipe, corpora: Mapping[str, str], read_file: Callable[[Recipe, str, Path], Dataset] = read_file
 ) -> DatasetDict:
     """The splits as they are stored, empty ones refused.
 

@@ -55,10 +55,7 @@ def describe(job: Assembled, recipe: Recipe, notes: Sequence[str], device: str, 
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
-    console.print(
-        f"model  {layers} layers, {job.parameters:,} parameters ({origin}), on {device}",
-        highlight=False,
-    )
+    console.print(f"model  {layers} layers, {job.parameters:,} parameters ({origin}), on {device}", highlight=False)
     for section in recipe.found.commits:
         console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
     if device == "cpu" and recipe.train.precision == "bfloat16":

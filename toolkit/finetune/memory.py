@@ -92,11 +92,7 @@ def choose_backward(
 
 
 def training_of(
-    recipe: Recipe,
-    config: Mapping[str, Any],
-    length: int,
-    device: str | None = None,
-    backward: str | None = None,
+    recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, backward: str | None = None
 ) -> TrainingMemory:
     """Memory of a process of a recipe's training.
 

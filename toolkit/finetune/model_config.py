@@ -159,10 +159,7 @@ def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) ->
 
 
 def resolve(
-    recipe: Recipe,
-    stored: Mapping[str, Any],
-    tokenizer: Any = None,
-    label_names: Sequence[str] | None = None,
+    recipe: Recipe, stored: Mapping[str, Any], tokenizer: Any = None, label_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """The Hugging Face keys of the model that is stored, checked against each other and against ``data.max_length``.
 

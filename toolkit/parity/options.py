@@ -207,13 +207,7 @@ def _head(model: str, head: str | None) -> str:
 
 
 def configuration(
-    model: str,
-    head: str,
-    attention: str,
-    layers: int | None,
-    length: int,
-    overrides: Sequence[str],
-    weights_from: str,
+    model: str, head: str, attention: str, layers: int | None, length: int, overrides: Sequence[str], weights_from: str
 ) -> tuple[dict[str, Any], Fit]:
     """Return the configuration keys, a checkpoint's own or the family's layout for ``length`` tokens, with overrides;
     and the compared length, at least ``length``, with the part of the model that it needs."""

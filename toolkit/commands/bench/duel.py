@@ -85,13 +85,7 @@ class Duel:
         return self.workload.amount / median(self.sides[side].seconds)
 
 
-def duel(
-    workload: Workload,
-    against: str,
-    pairs: int,
-    python: str | None,
-    say: Callable[[str], None],
-) -> Duel:
+def duel(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
     """Measure the port and another implementation in turn.
 
     Args:

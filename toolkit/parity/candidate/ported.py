@@ -26,13 +26,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.evaluation import (
-    READ_WITHOUT_PADDING,
-    RUNS,
-    UNPADDED,
-    batches,
-    is_scored,
-)
+from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING, RUNS, UNPADDED, batches, is_scored
 from toolkit.parity.measure.naming import ModuleStack
 
 

@@ -107,12 +107,7 @@ def hand_new_values(job: Job, over: Sender) -> None:
 
 
 def hand_dtype(
-    job: Job,
-    folder: Path,
-    over: Sender,
-    truth: Mapping[str, np.ndarray],
-    dtype: str,
-    has_replayed: bool = False,
+    job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str, has_replayed: bool = False
 ) -> None:
     """Run the step in ``dtype`` as training will, then without hooks, in evaluation mode, on for a few updates, and
     with its other backward.

@@ -20,11 +20,7 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.outputs import parts_of
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.measure.evaluation import (
-    TRAINING,
-    WHOLE,
-    named,
-)
+from toolkit.parity.measure.evaluation import TRAINING, WHOLE, named
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Called with the name and value of each computed tensor, to hand it over; it is measured elsewhere.
@@ -104,11 +100,7 @@ class Step:
 
     @contextlib.contextmanager
     def given(
-        self,
-        left: Left,
-        run: str = TRAINING,
-        entered: Entered | None = None,
-        **options: Any,
+        self, left: Left, run: str = TRAINING, entered: Entered | None = None, **options: Any
     ) -> Iterator[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
         (:func:`watch`); or, with an ``order`` of draws, no layer has a hook.

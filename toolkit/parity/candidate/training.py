@@ -152,11 +152,7 @@ class _GivenToForwards(trainer.TrainerCallback):
     """Hands on what each update's forwards were given of its examples (see :func:`.updates.as_given`)."""
 
     def __init__(
-        self,
-        examples: Mapping[str, np.ndarray],
-        terms: np.ndarray,
-        truth: Mapping[str, np.ndarray],
-        measure: Measure,
+        self, examples: Mapping[str, np.ndarray], terms: np.ndarray, truth: Mapping[str, np.ndarray], measure: Measure
     ) -> None:
         # An older bundle has none of it.
         self.examples = {key: value for key, value in examples.items() if f"trained:{key}" in truth}

@@ -68,11 +68,7 @@ def layouts_of(count: int) -> np.ndarray:
 
 
 def make_texts(
-    config: Mapping[str, Any],
-    model: str,
-    layouts: np.ndarray,
-    length: int,
-    draw: np.random.Generator,
+    config: Mapping[str, Any], model: str, layouts: np.ndarray, length: int, draw: np.random.Generator
 ) -> Texts:
     """A text of each of ``layouts``.
 

@@ -37,11 +37,7 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
     """Return faults of functions of :mod:`models.operations.compiled`, given what each computes."""
     return tuple(
         Mutant(
-            f"float32-{name.replace('_', '-')}",
-            f"{what} keeps 12 bits",
-            "",
-            partial(_of_loop, name),
-            dtype="float32",
+            f"float32-{name.replace('_', '-')}", f"{what} keeps 12 bits", "", partial(_of_loop, name), dtype="float32"
         )
         for name, what in functions.items()
     )

@@ -58,12 +58,7 @@ TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 
 
 def trial_request(
-    model: str,
-    kind: str,
-    seed: int,
-    device: str = "cpu",
-    reference_python: str | None = None,
-    dtype: str = "float64",
+    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None, dtype: str = "float64"
 ) -> GateRequest:
     """Return the gate on a family's trial model: synthetic weights of a ``kind``, a batch with much padding, an
     optimizer that decays visibly and clips each update."""
@@ -273,13 +268,7 @@ def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: Candidate
     return judge(reference, CandidateResult(**{**of_port, "tokens": tokens}))
 
 
-def _trial(
-    mutant: Mutant,
-    verdict: Verdict,
-    order: list[str],
-    found: trace.OperationTrace,
-    is_pair: bool,
-) -> Trial:
+def _trial(mutant: Mutant, verdict: Verdict, order: list[str], found: trace.OperationTrace, is_pair: bool) -> Trial:
     if precision.is_judged((mutant.dtype,)):
         precision.judge_operations(verdict, found)
     culprit = first_at_fault(verdict, order)

@@ -145,13 +145,7 @@ class StreamedCTRL:
         self.over.say("places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()})
 
     def _layer_backward(
-        self,
-        layer: nn.Layer,
-        prefix: str,
-        dtype: str,
-        inputs: np.ndarray,
-        gradient: np.ndarray,
-        draws: RecordedDraws,
+        self, layer: nn.Layer, prefix: str, dtype: str, inputs: np.ndarray, gradient: np.ndarray, draws: RecordedDraws
     ) -> np.ndarray:
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
         with self._watched(layer, prefix, draws, None):

@@ -22,12 +22,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.machine.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
-from toolkit.parity.families.ctrl.reference import (
-    config_of,
-    mask_notes,
-    masked_scores_rounded_otherwise,
-    own_mask,
-)
+from toolkit.parity.families.ctrl.reference import config_of, mask_notes, masked_scores_rounded_otherwise, own_mask
 from toolkit.parity.families.ctrl.stage_names import SHOWN
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
