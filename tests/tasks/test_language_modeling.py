@@ -318,10 +318,7 @@ def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null"),
-    ],
+    ("override", "expected"), [("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null")]
 )
 def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tmp_path, override, expected):
     recipe = load_recipe(recipe_file, [override, f"train.output_dir={tmp_path / 'run'}", "runtime.device=cpu"])

@@ -16,6 +16,7 @@ import yaml
 from gates import copied_source, toolkit_in
 from rich.console import Console
 from safetensors.numpy import load_file
+from small_reformers import SMALL_CONFIG
 
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece
 from toolkit.commands.predict import evaluate, load_run, predict
@@ -36,20 +37,7 @@ WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("dull", "awful",
 RECIPE = {
     "task": "masked_language_modeling",
     "model": {
-        "config": {
-            "attn_layers": ["local", "lsh"],
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 16,
-            "feed_forward_size": 32,
-            "local_attn_chunk_length": 16,
-            "local_num_chunks_after": 1,
-            "lsh_attn_chunk_length": 16,
-            "num_buckets": 4,
-            "axial_pos_embds_dim": [8, 24],
-            "axial_norm_std": 0.02,
-            "initializer_range": 0.15,
-        }
+        "config": {**SMALL_CONFIG, "initializer_range": 0.15}
     },
     "tokenizer": {"kind": "sentencepiece", "vocab_size": 70},
     "data": {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from rich.console import Console
+from small_reformers import SMALL_CONFIG
 
 from toolkit import cli
 from toolkit.commands.predict import evaluate, load_run, predict
@@ -29,18 +30,8 @@ RECIPE = {
     "task": "question_answering",
     "model": {
         "config": {
-            "attn_layers": ["local", "lsh"],
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 16,
-            "feed_forward_size": 32,
-            "local_attn_chunk_length": 16,
-            "local_num_chunks_after": 1,
-            "lsh_attn_chunk_length": 16,
-            "num_buckets": 4,
+            **SMALL_CONFIG,
             "axial_pos_shape": [8, 8],
-            "axial_pos_embds_dim": [8, 24],
-            "axial_norm_std": 0.02,
             "initializer_range": 0.1,
             "hidden_dropout_prob": 0.0,
             "local_attention_probs_dropout_prob": 0.0,

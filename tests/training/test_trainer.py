@@ -27,12 +27,7 @@ from toolkit.tasks.classification import task as classification
 from toolkit.training.optimizer import decayed_parameters
 from toolkit.training.sampler import EpochPermutation
 from toolkit.training.schedule import Best
-from toolkit.training.trainer import (
-    Diverged,
-    Finetuner,
-    Interrupted,
-    Schedule,
-)
+from toolkit.training.trainer import Diverged, Finetuner, Interrupted, Schedule
 
 CLASSES, LENGTH, VOCABULARY = 3, 8, 50
 
