@@ -94,6 +94,20 @@ def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
         return families.part(recipe.model.name, "tokenizer").load_tokenizer(folder)
 
 
+def measurable(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
+    """Load a finished run with its splits and what its task prepares of them. Raises UserError if the data's labels are
+    no longer those of the model."""
+    recipe.found.commits.update(recorded_commits(folder))
+    # The data is loaded before PaddleNLP is imported, which replaces the load_dataset of `datasets` by its own, one
+    # that trusts remote code.
+    splits = task_of(recipe).load_splits(recipe)
+    run = load_run(folder)
+    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    if prepared.label_names != run.label_names:
+        raise UserError(f"{folder}: the labels of {recipe.data.dataset} have changed since the model was trained")
+    return run, splits, prepared
+
+
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
     """Measure a run's best model on a split, as training did. Add the numbers to `evaluation.json` if it is writable.
 
@@ -106,20 +120,13 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     Raises:
         UserError: the run or the split is missing, or the data's labels are no longer those of the model.
     """
-    # The data is loaded before PaddleNLP is imported, which replaces the load_dataset of `datasets` by its own, one
-    # that trusts remote code.
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written again") if path.exists() else {}
-    recipe.found.commits.update(recorded_commits(folder))
-    splits = task_of(recipe).load_splits(recipe)
-    run = load_run(folder)
-    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    run, _, prepared = measurable(folder, recipe)
     dataset = getattr(prepared, split)
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")
-    if prepared.label_names != run.label_names:
-        raise UserError(f"{folder}: the labels of {run.recipe.data.dataset} have changed since the model was trained")
     metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
     unit = run.task.DESCRIPTION.examples
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
