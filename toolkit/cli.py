@@ -139,7 +139,7 @@ class FiniteRange(click.FloatRange):
 
 
 class TwoWords(click.Group):
-    """A group whose command names may have two words, of which the first is a command too."""
+    """A group whose command names may have two words; the first is a command, too."""
 
     def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
         name = " ".join(arguments[:2])

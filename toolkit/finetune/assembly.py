@@ -70,14 +70,14 @@ class Assembled:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about the data and the length."""
+        """Notes for the user on the data and the length."""
         notes = [*self.prepared.notes(), *self.fit.notes]
         if self.lora is not None:
             notes.append(self._adapted())
         return notes
 
     def _adapted(self) -> str:
-        """What is trained in place of all weights, and whether there is something to adapt."""
+        """Describe the adapter that is trained, and say if it adapts random values."""
         assert self.lora is not None
         text = f"train.lora: {self.trained:,} parameters are trained, of rank {self.lora.rank}"
         if self.lora.whole:

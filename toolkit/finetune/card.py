@@ -198,7 +198,7 @@ def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
 
 
 def _commit(recipe: Recipe, section: str) -> str:
-    """The commit of what a section takes from the hub."""
+    """The commit of a section's hub repository."""
     commit = recipe.found.commits.get(section)
     return f" at commit {markdown_code(commit)}" if commit else ""
 

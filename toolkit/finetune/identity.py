@@ -24,7 +24,7 @@ FILE = IDENTITY
 
 
 def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, checkpoint: Path | None) -> dict[str, Any]:
-    """The SHA-256s of what a run is made of.
+    """Return the SHA-256s of a run's data, tokenizer and first weights.
 
     Args:
         checkpoint: the folder that the first weights are read from; None for new ones.
@@ -93,7 +93,7 @@ def _data_files(recipe: Recipe) -> Iterator[Path]:
 
 
 def _changes(recipe: Recipe, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    """What differs, as sentences. A file whose rows are the same has not changed."""
+    """Yield the differences as sentences. A file whose rows are the same has not changed."""
     splits = _differing(there, here, "splits")
     if splits:
         files = _differing(there, here, "files")

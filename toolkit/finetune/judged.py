@@ -81,7 +81,7 @@ def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, j
     as_there = (runtime.device(), threads, runtime.processes()) == (judged.device, judged.threads, 1)
     if runtime.device() != "cpu" or not as_there:
         return (
-            "of what trains, the first step is not compared: it is the gate's to the bit on a CPU alone, in one "
+            "the first step of training is not compared: it is the gate's to the bit on a CPU alone, in one "
             "process with as many threads"
         )
     step = first_step(trainer, batch)

@@ -41,8 +41,8 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
 
 
 def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
-    """What ``model.backward: auto`` chooses on this machine, and a sentence on it. Only Paddle knows a GPU's memory, so
-    for a GPU it says how much autograd needs."""
+    """Return the choice of ``model.backward: auto`` on this machine, and a sentence on it. Only Paddle knows a GPU's
+    memory, so for a GPU it says how much autograd needs."""
     if recipe.runtime.device != "gpu":
         choice = choose_backward(recipe, config, length)
         return choice.backward, str(choice)
@@ -52,7 +52,7 @@ def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, 
 
 @dataclass(frozen=True)
 class Choice:
-    """What ``model.backward: auto`` is.
+    """The choice of ``model.backward: auto``.
 
     Attributes:
         backward: ``autograd``, or ``reversible`` where that would not fit.

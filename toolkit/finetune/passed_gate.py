@@ -43,7 +43,7 @@ def to_hand_over(
 
 
 def handed_over() -> dict[str, Any] | None:
-    """What the launcher told this process; None if nothing."""
+    """Return the launcher's message to this process; None if there is none."""
     number = os.environ.get(SUPERVISED, "")
     if not number.isdecimal():
         return None

@@ -138,7 +138,7 @@ def training_memory(
 
 
 def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:
-    """Bytes of what the layers compute of one text in float32."""
+    """Bytes of the layers' activations for one text in float32."""
     schema = families.part(model, "schema")
     layers = schema.layer_elements(config, length)
     if backward == "autograd":

@@ -18,7 +18,7 @@ OWN = "TOOLKIT_OWN_HOME"
 WRITTEN = (".cache", ".cache/paddle", ".paddlenlp", ".visualdl")
 #: Variable -> what is read in the user's home: the hub's downloads and token, keys, settings.
 READ = {"HF_HOME": ".cache/huggingface", "NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
-#: What is written in the hub's folder beside its downloads.
+#: Variables of the hub's folders that are written beside its downloads.
 OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
 
 

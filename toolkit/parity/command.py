@@ -84,7 +84,7 @@ def complete_second_word(context: click.Context, parameter: click.Parameter, beg
 
 
 OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_second_word)
-#: What describes the model, the weights and the batch that are compared, and how the reference runs.
+#: Options of the model, the weights and the batch that are compared, and of the reference's process.
 DESCRIPTION = (
     MODEL,
     OVERRIDES,

@@ -48,8 +48,8 @@ def make_request(
     dtype: str = "both",
     reference_reversible: bool = False,
 ) -> GateRequest:
-    """What the options describe, on the CPU. Raises UserError for an invalid configuration or weights that do not fit,
-    and Inconclusive if the reference's interpreter cannot run it."""
+    """Return the request that the options describe, on the CPU. Raises UserError for an invalid configuration or
+    weights that do not fit, and Inconclusive if the reference's interpreter cannot run it."""
     python = interpreter_of(reference_python, "reference")
     head = _head(model, head)
     known = ported(model)

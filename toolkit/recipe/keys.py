@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from models.families import FAMILIES, default, family
 
-#: What Paddle and `datasets` keep in 32 bits.
+#: Largest number that Paddle and `datasets` keep in 32 bits.
 MOST = 2**31 - 1
 #: NumPy's largest seed.
 MOST_SEED = 2**32 - 1
@@ -349,7 +349,7 @@ class Train(Section):
 
 
 class Parity(Section):
-    """What the gate compares before the run."""
+    """The gate's comparison before the run."""
 
     dtype: Literal["both", "float64", "float32"] = "both"
     examples: Positive = 2

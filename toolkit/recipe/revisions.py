@@ -113,6 +113,6 @@ def weights_folder(recipe: Recipe) -> Path | None:
 
 
 def hub_origin(recipe: Recipe, section: str) -> str | None:
-    """``ID at COMMIT`` of what a section takes from the hub; None where that is nothing."""
+    """``ID at COMMIT`` of a section's hub repository; None if it has none."""
     commit = recipe.found.commits.get(section)
     return commit and f"{recipe.model.weights if section == 'model' else recipe.data.dataset} at {commit}"

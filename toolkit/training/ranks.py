@@ -198,7 +198,7 @@ def sum_gradients(parameters: Sequence[Any], numbers: Sequence[float]) -> list[f
 
 
 def gather(text: bytes) -> list[bytes]:
-    """What each process gave, by rank. Raises Lost if another process has ended."""
+    """Return the text of each process, by rank. Raises Lost if another process has ended."""
     if processes() == 1:
         return [text]
     import paddle

@@ -75,7 +75,7 @@ class Diverged(ToolkitError):
 
 
 class Requests(NamedTuple):
-    """What to do after a step, besides what its number requires."""
+    """Actions after a step that its number does not require."""
 
     stop: bool
     save: bool

@@ -44,7 +44,7 @@ class Given:
 
     @functools.cached_property
     def constants(self) -> Mapping[str, np.ndarray]:
-        """What the reference holds besides its parameters; for a pair, its buffers."""
+        """Tensors that the reference holds besides its parameters; for a pair, its buffers."""
         if self.job.pair is None:
             return files.read_tensors(self.folder / "reference" / "constants.safetensors")
         held = files.read_tensors(self.folder / "reference" / "buffers.safetensors")

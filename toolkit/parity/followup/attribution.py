@@ -103,7 +103,7 @@ def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tupl
 
 
 def lines(found: Sequence[Substitution]) -> list[str]:
-    """What the report says: what restores the bounds first, the rest in one line."""
+    """Lines of the report: first the parts that restore the bounds, then the rest in one line."""
     if not found:
         return []
     restoring = at_fault(found)

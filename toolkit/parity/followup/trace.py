@@ -314,7 +314,7 @@ def _where(name: str, ours: ForcedInputDtype) -> str:
 
 
 def lines(found: OperationTrace | None) -> list[str]:
-    """What the report says."""
+    """Lines of the report."""
     if found is None:
         return []
     if found.problem is not None:

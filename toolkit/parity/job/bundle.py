@@ -52,7 +52,7 @@ NOT_RECORDED = (
     "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
     "where torch is, take toolkit parity --dtype bfloat16"
 )
-#: What the port's side reads. A bundle may hold more, if its manifest lists it.
+#: Files that the port's side reads. A bundle may hold more, if its manifest lists them.
 NEEDED = (
     "job.json",
     "weights.safetensors",

@@ -83,7 +83,7 @@ def source_of(root: Path) -> str:
 
 
 def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray]] | None:
-    """What :func:`store` kept under ``key``; None if nothing is there, or nothing whole."""
+    """Return what :func:`store` kept under ``key``; None if nothing whole is there."""
     try:
         if (entry := cache.find(KIND, key)) is None:
             return None

@@ -1,4 +1,4 @@
-"""Imports the parts of what the gate knows of a single model."""
+"""Imports the gate's modules for a single model."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from toolkit.errors import Inconclusive, ToolkitError, UserError
 from toolkit.machine.home import in_own_home
 from toolkit.parity.job import launch
 
-#: What each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
+#: Packages that each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
 NEEDED = {
     "reference": ("torch", "transformers", "numpy", "safetensors"),
     "port": ("paddlepaddle", "numpy", "safetensors"),
 }
-#: What also counts as one of them.
+#: Distributions that also count as one of them.
 INSTEAD = {"paddlepaddle": "paddlepaddle-gpu"}
 #: The oldest Python that reads this source.
 OLDEST = (3, 10)

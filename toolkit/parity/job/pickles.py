@@ -24,7 +24,7 @@ from toolkit.parity.job import files, launch
 #: Part of the key: raised when the conversion changes.
 VERSION = 1
 
-#: What to do about a pickle where there is no torch.
+#: Advice on a pickle where there is no torch.
 WITHOUT_TORCH = (
     "is a pickle, which only torch reads safely, and this Python has none: name one that has it (--reference-python "
     "PATH; of a recipe, parity.reference_python=PATH), or a revision that holds safetensors"

@@ -22,7 +22,7 @@ from toolkit.machine.scratch import child
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
-#: What is said of a worker that has ended without a word.
+#: Message about a worker that has ended without one.
 KILLED = "it was killed"
 #: The process that measures what the port's hands over, in these tasks.
 COMPARATOR = "comparator"
@@ -165,7 +165,7 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
 
 
 def _way_out(side: str, words: str) -> str:
-    """What to do about a reference that cannot run in this environment."""
+    """Advice on a reference that cannot run in this environment."""
     if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
         return "; name a Python that has it with --reference-python, or replay a recorded one (toolkit parity replay)"
     return ""

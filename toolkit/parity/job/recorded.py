@@ -20,7 +20,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import RUNS, TRAINING
 from toolkit.parity.measure.naming import TensorName
 
-#: What two computers may make of one sum, relative to it.
+#: Relative difference of one sum between two computers that is allowed.
 ROUNDING = 1e-9
 #: How large the noise of a run may be, in units of the largest RMS of a tensor of its kind. Seen were 0.026 and 4.9e-11
 #: with large gains, under which attention saturates; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14 of CTRL.

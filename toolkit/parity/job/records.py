@@ -21,7 +21,7 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def as_json(record: Any) -> Any:
-    """What :func:`from_json` takes: dataclasses become objects, tuples lists."""
+    """Return a value in the form that :func:`from_json` takes: dataclasses become objects, tuples lists."""
     if type(record) in PLAIN:
         return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):

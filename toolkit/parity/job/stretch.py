@@ -72,7 +72,7 @@ def fitted(request: GateRequest) -> tuple[GateRequest, str]:
 
 
 def gate_memory(request: GateRequest) -> str:
-    """What a gate takes, in words; over how much of the texts, where not all of them fit. Raises as :func:`fitted`."""
+    """A gate's memory in words, and how much of the texts it covers if not all fit. Raises as :func:`fitted`."""
     if not is_streamed(request):
         needed, room = memory_of(request), most_memory(request)
         if room is not None and needed > room and request.batch["input_ids"].shape[1] // _unit(request) > TRIED:

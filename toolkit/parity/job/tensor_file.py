@@ -206,7 +206,7 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
 
 
 def _entry(name: str, value: np.ndarray, start: int, others: Mapping[str, Any]) -> dict[str, Any]:
-    """What the header says of a tensor whose values begin at ``start``."""
+    """The header's entry of a tensor whose values begin at ``start``."""
     _check_new(name, others)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")

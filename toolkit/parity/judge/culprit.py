@@ -13,7 +13,7 @@ from toolkit.parity.measure.naming import TensorName
 SIGHT = ("float64", "float32", "bfloat16")
 #: Kinds of tensors, draws and choices that a wrong recomputing backward spoils although the forward is right.
 SPOILT = ("gradient", "dropout", "normal", "relu")
-#: Kinds of what the two sides have or draw.
+#: Kinds of tensors that a side holds or draws.
 PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets")
 
 

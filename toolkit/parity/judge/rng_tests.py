@@ -169,7 +169,7 @@ def all_rotations(several: Sequence[RotationStats]) -> RotationStats:
 
 
 def _added(several: Sequence[DrawStats]) -> dict:
-    """What all draws have. Axes are counted from the last, which is what they have in common."""
+    """Join the counts of all draws. Axes are counted from the last, which all of them have."""
     axes = dict.fromkeys(axis for draws in several for axis in draws.neighbours)
     return {
         "shape": [],

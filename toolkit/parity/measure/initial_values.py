@@ -69,7 +69,7 @@ class Samples:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Samples:
-        """What :meth:`tensors` gave."""
+        """Read the result of :meth:`tensors`."""
         parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "zero_rows": {}}
         for key, value in tensors.items():
             kind, _, name = key.partition(":")

@@ -18,7 +18,7 @@ import numpy as np
 
 #: Float32's unit of rounding.
 ROUNDING = 2.0**-24
-#: What a number is off by at least, in roundings of itself: below 2^-126 float32 has fewer digits.
+#: Least error of a number, in roundings of itself: below 2^-126 float32 has fewer digits.
 LEAST = 2.0**-125
 #: Columns whose sum, taken in one go, adds one unit of error.
 ONE_SUM = 4096

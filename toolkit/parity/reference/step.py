@@ -43,7 +43,7 @@ from toolkit.parity.reference.recorder import Draws, Recorder
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: Storage dtype of a run; only the lowered products use another.
 HELD_IN = {**DTYPES, "bfloat16": torch.float32}
-#: What heads give, besides the loss.
+#: Outputs of heads, besides the loss.
 LOGITS = ("logits", "start_logits", "end_logits")
 
 #: Names of the job folder's files given to both workers.
@@ -411,14 +411,14 @@ class Step:
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        """Return the batch; float labels get the model's dtype, in which the reference computes their loss."""
+        """Return the batch; float labels get the dtype of the model, as the reference's loss needs."""
         floating = next(self.model.parameters()).dtype
         dtypes = {name: floating if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
         return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        """What a family needs for a clean run is in force inside the ``with`` block."""
+        """Apply the family's changes for a clean run inside the ``with`` block."""
         yield
 
 
