@@ -73,11 +73,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
-    """Return ``__all__`` and ``__getattr__`` of a package that imports its names on first use.
-
-    Args:
-        homes: name -> the module of the package that has it.
-    """
+    """Return ``__all__`` and ``__getattr__`` of a package that imports its names on first use; ``homes`` maps each name
+    to the module that has it."""
 
     def get(name: str) -> Any:
         if name not in homes:

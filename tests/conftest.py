@@ -13,6 +13,7 @@ from warm_workers import Origins
 from models.operations.kernels import can_compile
 from toolkit.machine import runtime
 from toolkit.parity.job import processes
+from toolkit.terminal.quiet import silence_startup
 
 #: The files of tests that take minutes, run first: at the end one process would be alone with the last of them.
 LONGEST = (
@@ -34,6 +35,7 @@ pytest_plugins = ["pytester"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    silence_startup()
     runtime.configure("cpu")
     # Begun with & by a script, the suite ignores Ctrl-C, and by nohup SIGHUP: so would what its tests start.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

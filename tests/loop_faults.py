@@ -91,10 +91,7 @@ FAULTS = {
         "layer_norm", "norm_rows", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
     ),
     "variance in one pass": Fault(
-        "layer_norm",
-        "_mean_and_scale",
-        "(row[i] - mean) * (row[i] - mean)",
-        "row[i] * row[i] - mean * mean",
+        "layer_norm", "_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"
     ),
     "epsilon beside the root": Fault(
         "layer_norm",
@@ -106,10 +103,7 @@ FAULTS = {
         "layer_norm", "_mean_and_scale", "squares / np.float32(width)", "squares / np.float32(max(width - 1, 1))"
     ),
     "variance in one pass on the way back": Fault(
-        "layer_norm_backward",
-        "_mean_and_scale",
-        "(row[i] - mean) * (row[i] - mean)",
-        "row[i] * row[i] - mean * mean",
+        "layer_norm_backward", "_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"
     ),
     "the last row of an uneven block is left": Fault(
         "layer_norm_backward",

@@ -1,4 +1,4 @@
-"""Reformers of a few hundred parameters in evaluation mode, and texts for them."""
+"""Reformers of a few hundred parameters in evaluation mode, texts for them, and the configuration of small recipes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import paddle
 
 from models.reformer.config import ReformerConfig
 
+#: Of recipes that train: local and LSH layers, neighbouring chunks on both sides.
+SMALL_CONFIG = {
+    "attn_layers": ["local", "lsh"], "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16,
+    "feed_forward_size": 32, "local_attn_chunk_length": 16, "local_num_chunks_after": 1, "lsh_attn_chunk_length": 16,
+    "num_buckets": 4, "axial_pos_embds_dim": [8, 24], "axial_norm_std": 0.02,
+}  # fmt: skip
 #: How long a text is with all of its padding, and the token of that.
 WHOLE, PAD = 96, 1
 

@@ -264,11 +264,7 @@ def test_show_prints_a_recipe_that_loads_again(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("raised", "status", "line"),
-    [
-        ("ParityDrift", 1, "error: drift"),
-        ("Inconclusive", 3, "error: drift"),
-        ("UserError", 2, "error: drift"),
-    ],
+    [("ParityDrift", 1, "error: drift"), ("Inconclusive", 3, "error: drift"), ("UserError", 2, "error: drift")],
 )
 def test_each_kind_of_failure_has_its_exit_status(run, monkeypatch, raised, status, line):
     from toolkit import errors

@@ -28,6 +28,7 @@ from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "search", "finish", "evaluate", "predict", "generate", "serve", "export")
+PATH = click.Path(path_type=Path)
 KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -138,7 +139,7 @@ class FiniteRange(click.FloatRange):
 
 
 class TwoWords(click.Group):
-    """A group whose command names may have two words, of which the first is a command too."""
+    """A group whose command names may have two words; the first is a command, too."""
 
     def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
         name = " ".join(arguments[:2])
@@ -161,11 +162,15 @@ def complete_key(context: click.Context, parameter: click.Parameter, begun: str)
     return [f"{key}=" for key in keys() if key.startswith(begun)]
 
 
+RUN = click.argument("run", type=PATH)
+RECIPE = click.argument("recipe", type=PATH)
 #: Changes of a recipe's keys.
 OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_key)
 
 
-@click.group(cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.group(
+    cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, no_args_is_help=True
+)
 @click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an unforeseen failure.")
 @click.pass_obj
@@ -176,14 +181,14 @@ def toolkit(settings: Settings, debug: bool) -> None:
 
 
 @toolkit.command(epilog=OVERRIDES_HELP)
-@click.argument("recipe", type=click.Path(path_type=Path))
+@RECIPE
 @OVERRIDES
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate. The run records this reason.")
 @click.option(
     "--continue",
     "continued",
     metavar="RUN",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Begin with the weights and the tokenizer of RUN, finished or interrupted, in a new run folder.",
 )
 @click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
@@ -238,7 +243,7 @@ def finetune(
 
 
 @toolkit.command(epilog=OVERRIDES_HELP.replace("this run", "all trials"))
-@click.argument("recipe", type=click.Path(path_type=Path))
+@RECIPE
 @OVERRIDES
 @click.option(
     "--over",
@@ -247,7 +252,7 @@ def finetune(
     help="What to try for a key of model or train: LOW..HIGH or A,B,C. May be given several times. Default: the "
     "learning rate, the epochs and the dropout around the recipe's own.",
 )
-@click.option("--trials", type=click.IntRange(1), default=20, show_default=True, help="The number of trials.")
+@click.option("--trials", type=click.IntRange(1), default=20, help="The number of trials.")
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate. The runs record this reason.")
 def search(
     recipe: Path, overrides: tuple[str, ...], over: tuple[str, ...], trials: int, skip_parity: str | None
@@ -266,7 +271,7 @@ def search(
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 def finish(run: Path) -> None:
     """End the interrupted run RUN with its best weights so far. Nothing trains.
 
@@ -284,17 +289,11 @@ for command in (*COMMANDS, bench):
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--split",
-    type=click.Choice(["test", "validation"]),
-    default="test",
-    show_default=True,
-    help="The split to measure.",
-)
+@click.argument("run", type=PATH, required=False)
+@click.option("--split", type=click.Choice(["test", "validation"]), default="test", help="The split to measure.")
 @click.option(
     "--squad",
-    type=(click.Path(path_type=Path), click.Path(path_type=Path)),
+    type=(PATH, PATH),
     metavar="DATASET PREDICTIONS",
     help="Instead of RUN, score a predictions file against a data set, both in SQuAD's format.",
 )
@@ -332,19 +331,13 @@ def _layout_options(file: str, otherwise: str) -> Callable[[Any], Any]:
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.option("--text", "texts", multiple=True, help="A text to classify. May be given several times.")
 @click.option("--text-pair", "pairs", multiple=True, help="The second text for each --text, if the run reads two.")
 @click.option("--question", help="A question. Needs --context.")
 @click.option("--context", metavar="FILE", help="The text file to find the answer in, or - for the standard input.")
-@click.option("--input", "source", metavar="FILE", type=click.Path(path_type=Path), help=f"Label each row of {KINDS}.")
-@click.option(
-    "--output",
-    "target",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The file to write the labelled rows to.",
-)
+@click.option("--input", "source", metavar="FILE", type=PATH, help=f"Label each row of {KINDS}.")
+@click.option("--output", "target", metavar="FILE", type=PATH, help="The file to write the labelled rows to.")
 @click.option("--text-column", help="The column to label. Default: the recipe's data.text.")
 @click.option("--text-pair-column", help="The column of the second texts. Default: the recipe's data.text.")
 @click.option("--question-column", help="The column of the questions. Default: the recipe's data.question.")
@@ -382,21 +375,21 @@ def predict(
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.option("--control", metavar="CODE", help="The control code of the text. Default: the first of RUN.")
 @click.option("--prompt", help="The text to continue.")
 @click.option(
     "--prompts",
     "source",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=f"Continue the prompt in each row of {KINDS}. Needs --output.",
 )
 @click.option(
     "--output",
     "target",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write the rows of --prompts to, with a column generated_text.",
 )
 @click.option("--prompt-column", "column", help="The column of the prompts. Default: prompt.")
@@ -406,9 +399,7 @@ def predict(
 @click.option(
     "--spreadsheet-safe", is_flag=True, help="Put ' before csv cells that spreadsheets would run as formulas."
 )
-@click.option(
-    "--length", type=click.IntRange(1), default=100, show_default=True, help="The maximum number of new tokens."
-)
+@click.option("--length", type=click.IntRange(1), default=100, help="The maximum number of new tokens.")
 @click.option(
     "--temperature",
     type=FiniteRange(0, min_open=True),
@@ -425,15 +416,12 @@ def predict(
     type=FiniteRange(0, min_open=True),
     help="Make repeated tokens less probable. Default: the model's own.",
 )
-@click.option(
-    "--beams", type=click.IntRange(1), default=1, show_default=True, help="The number of beams of beam search."
-)
+@click.option("--beams", type=click.IntRange(1), default=1, help="The number of beams of beam search.")
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
 @click.option(
     "--seed",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="The seed of the sampling. Each row of --prompts has the next one.",
 )
 def generate(run: Path, prompt: str | None, **options: Any) -> None:
@@ -457,15 +445,14 @@ def generate(run: Path, prompt: str | None, **options: Any) -> None:
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. 0.0.0.0 lets all in.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@RUN
+@click.option("--host", default="127.0.0.1", help="The address to listen on. 0.0.0.0 lets all in.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=FiniteRange(0, min_open=True),
     default=60,
-    show_default=True,
     help="How long a request may wait and be computed.",
 )
 def serve(run: Path, host: str, port: int, timeout: float) -> None:
@@ -479,13 +466,8 @@ def serve(run: Path, host: str, port: int, timeout: float) -> None:
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A new file to write. Default: report.html in RUN.",
-)
+@RUN
+@click.option("--output", metavar="FILE", type=PATH, help="A new file to write. Default: report.html in RUN.")
 def report(run: Path, output: Path | None) -> None:
     """Write report.html of the run folder RUN again: curves, mistakes, recipe and versions.
 
@@ -497,11 +479,11 @@ def report(run: Path, output: Path | None) -> None:
 
 
 @toolkit.command()
-@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--output",
     metavar="FILE.html",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Also write a page of it, with the learning curves of all runs. A new file.",
 )
 def compare(runs: tuple[Path, ...], output: Path | None) -> None:
@@ -515,7 +497,7 @@ def compare(runs: tuple[Path, ...], output: Path | None) -> None:
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.option(
     "--format",
     "form",
@@ -523,12 +505,7 @@ def compare(runs: tuple[Path, ...], output: Path | None) -> None:
     required=True,
     help="hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime.",
 )
-@click.option(
-    "--output",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    help="The folder to write. Default: RUN/export/FORMAT.",
-)
+@click.option("--output", metavar="FOLDER", type=PATH, help="The folder to write. Default: RUN/export/FORMAT.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
 def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     """Export the best model of RUN, if the export gives the port's logits.
@@ -541,7 +518,7 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--revision", metavar="BRANCH", help="The branch to push to, created if missing. Default: main.")
@@ -577,7 +554,7 @@ def list_recipes() -> None:
 
 @recipe.command("copy")
 @click.argument("name")
-@click.argument("target", type=click.Path(path_type=Path), required=False)
+@click.argument("target", type=PATH, required=False)
 def copy_recipe(name: str, target: Path | None) -> None:
     """Copy the shipped recipe NAME to TARGET, a new file or a folder. Default: the current folder."""
     from toolkit.recipe.shipped import copy_recipe as copy
@@ -587,10 +564,8 @@ def copy_recipe(name: str, target: Path | None) -> None:
 
 
 @recipe.command("new")
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="A new file. Default: DATA's name in the current folder."
-)
+@click.argument("data", type=PATH)
+@click.option("--output", "-o", type=PATH, help="A new file. Default: DATA's name in the current folder.")
 @click.option(
     "--task",
     type=click.Choice(["classification", "question_answering", "language_modeling"]),
@@ -616,7 +591,7 @@ def copy_recipe(name: str, target: Path | None) -> None:
     "--pretrain",
     metavar="TEXTS",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Texts without labels: files or folders of plain text, or a table. A second recipe pretrains on them.",
 )
 @_layout_options("DATA", "what fits")
@@ -639,7 +614,7 @@ def new_recipe(data: Path, **options: Any) -> None:
 
 
 @recipe.command("check", epilog=OVERRIDES_HELP)
-@click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="RECIPE", type=PATH)
 @OVERRIDES
 def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """Check RECIPE without downloading anything.
@@ -661,7 +636,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
 
 
 @recipe.command("show", epilog=OVERRIDES_HELP)
-@click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="RECIPE", type=PATH)
 @OVERRIDES
 def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """Print RECIPE with every default filled in."""
@@ -702,10 +677,7 @@ def clear_cache(older_than: float | None) -> int:
 @toolkit.command()
 @click.option("--network", is_flag=True, help="Also ask whether the hub answers. Otherwise no network is used.")
 @click.option(
-    "--reference-python",
-    metavar="PATH",
-    envvar=REFERENCE_PYTHON,
-    help="The Python that has torch. Default: this one.",
+    "--reference-python", metavar="PATH", envvar=REFERENCE_PYTHON, help="The Python that has torch. Default: this one."
 )
 def doctor(network: bool, reference_python: str | None) -> int:
     """Check this installation and this machine, and say how to fix what is wrong.

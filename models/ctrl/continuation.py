@@ -122,7 +122,6 @@ class Continuation:
         model: in evaluation mode.
         past: of each layer, keys and values (B, heads, T, depth).
         attention_mask: (B, T), 0 for padding; all 1 if absent.
-        bias_of: :func:`.modeling.attention_bias`.
     """
 
     def __init__(
@@ -149,14 +148,8 @@ class Continuation:
             self.attention_mask = paddle.index_select(self.attention_mask, rows)
 
     def __call__(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Return logits (B, vocabulary) after one more token (B, 1) per text.
-
-        Args:
-            kept: (B, 1), 0 for a token that is padding; all 1 if absent.
-
-        Raises:
-            ValueError: more positions than ``n_positions``.
-        """
+        """Return logits (B, vocabulary) after one more token (B, 1) per text. ``kept`` (B, 1) is 0 for padding; all 1
+        if absent. Raises ValueError beyond ``n_positions``."""
         position = self.past[0][0].shape[2]
         self._keep(tokens, kept, position)
         if not _is_plain(self.model):

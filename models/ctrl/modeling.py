@@ -188,10 +188,7 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
 
     def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Continuation]:
         """Return the logits (B, vocabulary) after texts (B, T), and a function for those after each further token.
-
-        Args:
-            attention_mask: (B, T), 0 for padding; all 1 if absent. Padding must be on the left.
-        """
+        ``attention_mask`` (B, T) is 0 for padding, which must be on the left; all 1 if absent."""
         body = self.transformer(input_ids, attention_mask, use_cache=True)
         logits = self.lm_head(body.last_hidden_state[:, -1:], self.transformer.w.weight)
         return logits[:, 0], Continuation(self, body.past_key_values, attention_mask, attention_bias)

@@ -67,11 +67,8 @@ ONLY = {**SHARED_ONLY, "use_bfloat16": False}
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked.
-
-    Raises:
-        ConfigError: an unknown key, an unsupported value, or values that contradict each other.
-    """
+    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked. Raises ConfigError for an unknown key, an
+    unsupported value, or values that contradict each other."""
     config = merge(_first_names(given), DEFAULTS, ONLY, INERT)
     check_whole(config, ("dff", "n_embd", "n_head", "n_positions", "vocab_size"), 1)
     check_whole(config, ("n_layer",), 1, MOST_LAYERS)

@@ -136,11 +136,7 @@ class CTRLTokenizer(Tokenizer):
         return self.decode(ids).removesuffix(GOES_ON).replace("\n ", "\n").strip()
 
     def control_code(self, code: str) -> int:
-        """The id of a control code.
-
-        Raises:
-            ValueError: it is not one whole word of the vocabulary.
-        """
+        """The id of a control code. Raises ValueError if it is not one whole word of the vocabulary."""
         ids = self.encode(code)
         if len(ids) != 1 or ids[0] == self._unknown:
             pieces = " ".join(self.pieces(code)) if code.strip() else "nothing"
@@ -155,12 +151,8 @@ class CTRLTokenizer(Tokenizer):
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> CTRLTokenizer:
-        """Load a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings.
-
-        Raises:
-            ValueError: settings that this port lacks, by name; or as the constructor.
-            OSError: a file is missing.
-        """
+        """Load a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings. Raises ValueError for
+        settings that this port lacks, by name, or as the constructor, and OSError if a file is missing."""
         files = (read_text(Path(folder, name)) for name in (VOCAB_FILE, MERGES_FILE))
         return cls(*files, **_special_tokens(folder))
 
@@ -172,11 +164,8 @@ class CTRLTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike) -> CTRLTokenizer:
-    """The tokenizer of a model's folder.
-
-    Raises:
-        ValueError: the folder holds no tokenizer, or one that this port cannot equal.
-    """
+    """The tokenizer of a model's folder. Raises ValueError if the folder holds no tokenizer, or one that this port
+    cannot equal."""
     missing = [name for name in (VOCAB_FILE, MERGES_FILE) if not os.path.lexists(Path(folder, name))]
     if missing:
         raise ValueError(f"{folder} holds no tokenizer: there is no {' and no '.join(missing)}")
@@ -335,8 +324,7 @@ def _learn(words: Counter[str], characters: list[str], most: int) -> list[tuple[
 
 
 def _fitting(learned: list[tuple[str, str]], room: int, codes: list[str]) -> list[tuple[str, str]] | None:
-    """Return as many learned merges as fit together with those that make the control codes whole; None if not even
-    these fit."""
+    """As many learned merges as fit with those that make the control codes whole; None if not even these fit."""
     for count in range(min(room, len(learned)), -1, -1):
         merges = learned[:count] + _whole(codes, learned[:count])
         if len(merges) <= room:
@@ -370,11 +358,8 @@ def _read_vocab(text: str) -> dict[str, int]:
 
 
 def _special_tokens(folder: str | os.PathLike) -> dict[str, str]:
-    """``unk_token`` and ``pad_token`` of a folder's settings.
-
-    Raises:
-        ValueError: a setting that would change ids or texts and that this port lacks.
-    """
+    """``unk_token`` and ``pad_token`` of a folder's settings. Raises ValueError for a setting that would change ids or
+    texts and that this port lacks."""
     config = read_config(folder)
     named = {key: special_token(config, key) for key in ("unk_token", "pad_token")}
     tokens = {key: token for key, token in named.items() if token is not None}

@@ -21,11 +21,7 @@ ADAPTED = ("Wq", "Wk", "Wv", "dense")
 
 def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     """Name -> :class:`~models.port.weights.Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in
-    execution order.
-
-    Args:
-        config: a resolved configuration (``schema.resolve``), or anything with its keys.
-    """
+    execution order. ``config`` is resolved (``schema.resolve``), or anything with its keys."""
     table = {EMBEDDING: Parameter((config["vocab_size"], config["n_embd"]), "embedding")}
     for index in range(config["n_layer"]):
         table.update(layer(config, index))

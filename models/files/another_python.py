@@ -25,13 +25,11 @@ def code_command(python: str, code: str, *arguments: str) -> list[str]:
 
 
 def module_command(python: str, module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module with an interpreter; this source tree comes first in its path. Start it
-    with :func:`environment`."""
+    """Return the command that runs a module of this source tree with an interpreter, under :func:`environment`."""
     return code_command(python, _RUN, _SOURCE, module, *arguments)
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment, without empty entries of ``PYTHONPATH`` (as in ``$PYTHONPATH:more``): they
-    mean the current folder."""
+    """This process's environment, without empty ``PYTHONPATH`` entries (``$PYTHONPATH:more``), the current folder."""
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}

@@ -67,11 +67,8 @@ def resolve_folder(folder_or_id: str | os.PathLike, revision: str | None = None)
 
 
 def _from_cache(wanted: Wanted, problem: HubError) -> Path:
-    """Return the cached snapshot when the hub does not answer or no longer gives what it once gave.
-
-    Raises:
-        HubError: ``problem``, unless the snapshot is there with its weights.
-    """
+    """Return the cached snapshot when the hub does not answer or no longer gives what it once gave. Raises ``problem``
+    unless the snapshot is there with its weights."""
     if problem.reason in ("revision", "name") or not (commit := _cached_commit(wanted)):
         raise _lacking(wanted, problem, "config.json") from None
     snapshot = _cache_of(wanted) / "snapshots" / commit
@@ -91,14 +88,8 @@ def commit_of(snapshot: Path) -> str | None:
 
 
 def current_commit(id: str, revision: str | None = None, kind: str = "model") -> str:
-    """Return the commit that a branch or tag names now; without the hub, the one last seen.
-
-    Args:
-        kind: ``model`` or ``dataset``.
-
-    Raises:
-        HubError: the hub says no, or cannot be asked and never was.
-    """
+    """Return the commit that a branch or tag names now; without the hub, the one last seen. The ``kind`` is ``model``
+    or ``dataset``. Raises HubError if the hub says no, or cannot be asked and never was."""
     wanted = Wanted(id, revision, kind=kind)
     if revision and COMMIT.fullmatch(revision):
         return revision
@@ -213,10 +204,7 @@ def _fetched(wanted: Wanted) -> Path:
 
 def _check_sum(path: Path) -> None:
     """Compare a download with its checksum, which is its blob's name: SHA-256 of a large file, Git's SHA-1 of others.
-
-    Raises:
-        HubError: it differs; the file is removed, or the cache would serve it from now on.
-    """
+    Raises HubError if it differs; the file is removed, or the cache would serve it from now on."""
     blob = Path(os.path.realpath(path))
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
         return
@@ -320,11 +308,8 @@ def tensor_files(folder: Path) -> list[Path]:
 
 
 def pickle_files(folder: Path) -> list[Path]:
-    """The pickles that hold a checkpoint's tensors, as torch writes them; none where there are safetensors.
-
-    Raises:
-        UnreadableFile: as :func:`tensor_files`.
-    """
+    """The pickles that hold a checkpoint's tensors, as torch writes them; none where there are safetensors. Raises as
+    :func:`tensor_files`."""
     if any(os.path.lexists(folder / f"model.safetensors{more}") for more in ("", ".index.json")):
         return []
     index = folder / "pytorch_model.bin.index.json"

@@ -325,11 +325,8 @@ def cached_file(path: str | os.PathLike) -> CachedFile | None:
 
 
 def from_hub(path: str | os.PathLike, way_out: str) -> str:
-    """Say where a cached file is from and what to do about it; "" for any other file.
-
-    Args:
-        way_out: ``BLOB`` in it stands for the cached blob's path.
-    """
+    """Say where a cached file is from and what to do about it; "" for any other file. ``BLOB`` in ``way_out`` stands
+    for the cached blob's path."""
     found = cached_file(path)
     return "" if found is None else f" ({_file(found.wanted)}); {way_out.replace('BLOB', str(found.blob))}"
 

@@ -88,11 +88,8 @@ class _Bounded(io.RawIOBase):
 
 
 def _check_operations(content: mmap.mmap) -> None:
-    """Check the pickle's operations without running any.
-
-    Raises:
-        _Refused: one that Paddle does not write, or a place in the memo beyond the file's length.
-    """
+    """Check the pickle's operations without running any. Raises _Refused for one that Paddle does not write, or a place
+    in the memo beyond the file's length."""
     try:
         for operation, argument, position in pickletools.genops(cast(IO[bytes], _Bounded(content))):
             if operation.name not in OPERATIONS:

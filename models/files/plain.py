@@ -32,12 +32,9 @@ class UnreadableFile(ValueError):
 
 
 def plain_file(path: str | os.PathLike) -> Path:
-    """Return the path if it is a regular file that is not empty: opening a pipe would wait for ever.
-
-    Raises:
-        UnreadableFile: a folder, a pipe, a device, an empty file, or a git-LFS pointer.
-        OSError: no such file, a loop of links, or no permission.
-    """
+    """Return the path if it is a regular file that is not empty: opening a pipe would wait for ever. Raises
+    UnreadableFile for a folder, a pipe, a device, an empty file or a git-LFS pointer, and OSError if there is no such
+    file, a loop of links, or no permission."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise UnreadableFile(path, "is a folder, not a file")
@@ -59,11 +56,8 @@ def plain_file(path: str | os.PathLike) -> Path:
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """Return the text of a UTF-8 file, with its line ends as stored, without a byte order mark.
-
-    Raises:
-        UnreadableFile, OSError: as :func:`plain_file`; also if not UTF-8.
-    """
+    """Return the text of a UTF-8 file, with its line ends as stored, without a byte order mark. Raises as
+    :func:`plain_file`; also if it is not UTF-8."""
     try:
         return plain_file(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -71,20 +65,13 @@ def read_text(path: str | os.PathLike) -> str:
 
 
 def read_object(path: str | os.PathLike) -> dict[str, Any]:
-    """Read a file's JSON object.
-
-    Raises:
-        UnreadableFile, OSError: as :func:`read_text`; also if it is no JSON object.
-    """
+    """Read a file's JSON object. Raises as :func:`read_text`; also if it is no JSON object."""
     return parsed_object(read_text(path), path)
 
 
 def parsed_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
-    """Parse the JSON object in a text read from `path`.
-
-    Raises:
-        UnreadableFile: not a JSON object, or with NaN or Infinity, which JSON lacks.
-    """
+    """Parse the JSON object in a text read from `path`. Raises UnreadableFile if it is no JSON object, or has NaN or
+    Infinity, which JSON lacks."""
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -103,11 +90,7 @@ def _refuse_constant(name: str) -> None:
 @contextlib.contextmanager
 def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
     """Open a safetensors file for the ``with`` block: ``keys()``, ``get_slice(name)``, ``get_tensor(name)`` (a NumPy
-    array).
-
-    Raises:
-        UnreadableFile, OSError: as :func:`plain_file`; also if not safetensors, or of a type NumPy lacks.
-    """
+    array). Raises as :func:`plain_file`; also if it is not safetensors, or of a type NumPy lacks."""
     plain_file(path)
     try:
         with safe_open(path, framework="np") as tensors:

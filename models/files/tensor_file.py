@@ -57,11 +57,7 @@ def header(entries: Mapping[str, Any], room: int = 0) -> bytes:
 
 
 class OnDemand(Mapping[str, np.ndarray]):
-    """Arrays by name, each made anew on every access and not kept.
-
-    Args:
-        makers: name -> its maker function.
-    """
+    """Arrays by name, each made anew by its maker on every access, and not kept."""
 
     def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
         self._makers = dict(makers)

@@ -31,11 +31,8 @@ _asked: Counter[str] = Counter()
 
 @contextmanager
 def composed(loops: Collection[str]) -> Iterator[Counter[str]]:
-    """Compose these of :data:`LOOPS` of Paddle's operations inside the ``with`` block, as without Numba.
-
-    Yields:
-        How often each loop would have run.
-    """
+    """Compose these of :data:`LOOPS` of Paddle's operations inside the ``with`` block, as without Numba. Yields how
+    often each loop would have run."""
     global _left_out, _asked
     before, _left_out, _asked = (_left_out, _asked), loops, Counter()
     try:
@@ -55,11 +52,7 @@ def numel(x: paddle.Tensor) -> int:
 
 
 def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.float32) -> bool:
-    """Whether a compiled loop can work on all of these.
-
-    Args:
-        loop: one of :data:`LOOPS`; "" for one that does not round.
-    """
+    """Whether a compiled loop, one of :data:`LOOPS` or "" for one that does not round, can work on all of these."""
     can = is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and numel(x) for x in tensors)
     if not (can and _left_out):
         return can
@@ -191,11 +184,8 @@ def softmax_backward(
 
 
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """As :func:`models.operations.ops.cross_entropy`; and per row what the backward needs, (N, 2).
-
-    Raises:
-        IndexError: a label is no class.
-    """
+    """As :func:`models.operations.ops.cross_entropy`; and per row what the backward needs, (N, 2). Raises IndexError if
+    a label is no class."""
     rows, width = logits.shape
     numbers = labels.numpy()  # a loop would read and write outside of the array
     if numbers.min() < 0 or numbers.max() >= width:

@@ -24,11 +24,8 @@ THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_nu
 
 
 def chosen() -> str:
-    """Return the operations for a CPU, of :data:`CHOICES`.
-
-    Raises:
-        ValueError: the variable has another value, or one not available here.
-    """
+    """Return the operations for a CPU, of :data:`CHOICES`. Raises ValueError if the variable has another value, or one
+    not available here."""
     found = os.environ.get(VARIABLE)
     if not found:
         return COMPILED if can_compile() else COMPOSED

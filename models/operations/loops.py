@@ -49,8 +49,7 @@ _FASTMATH: dict[Callable, set[str]] = {}
 
 
 def _loop(*fastmath: str) -> Callable[[Callable], Callable]:
-    """Mark a loop, with the fast-math flags of its sums: ``reassoc`` adds up in several lanes, ``contract`` fuses a
-    product and its sum."""
+    """Mark a loop, with its sums' fast-math flags: ``reassoc`` adds in several lanes, ``contract`` fuses products."""
 
     def marked(function: Callable) -> Callable:
         _FASTMATH[function] = set(fastmath)

@@ -78,11 +78,7 @@ def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tens
 
 
 def classification(
-    config: Any,
-    logits: paddle.Tensor,
-    labels: paddle.Tensor,
-    weights: np.ndarray | None = None,
-    smoothing: float = 0.0,
+    config: Any, logits: paddle.Tensor, labels: paddle.Tensor, weights: np.ndarray | None = None, smoothing: float = 0.0
 ) -> paddle.Tensor:
     """Return the mean loss of the configuration's ``problem_type``; if unset, the labels decide it.
 

@@ -53,8 +53,7 @@ def lowered(products: Sequence[str] = PRODUCTS) -> Iterator[None]:
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``function`` so that later calls lower what is lowered now: a backward that recomputes layers runs outside
-    the ``with`` block of its forward."""
+    """Wrap ``function`` to lower later what is lowered now: a recomputing backward runs outside the ``with`` block."""
     products = tuple(_lowered)
 
     def later(*args: Any) -> Any:

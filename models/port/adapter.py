@@ -20,11 +20,8 @@ from models.port.weights import to_paddle, values_of
 
 
 class LoRALinear(nn.Layer):
-    """A linear map and its low-rank update: W0 x + b + (alpha / r) B A x.
-
-    Args:
-        base: the map; its parameters become this layer's.
-    """
+    """A linear map and its low-rank update: W0 x + b + (alpha / r) B A x. The parameters of ``base`` become this
+    layer's."""
 
     def __init__(self, base: Linear, lora: LoRA) -> None:
         super().__init__()

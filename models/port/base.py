@@ -41,11 +41,8 @@ SHARD_BYTES = 5 * 10**9
 
 
 class PortConfig(PretrainedConfig):
-    """A family's Hugging Face configuration keys, each honoured or rejected by name, plus the port's settings.
-
-    Raises:
-        models.port.schema.ConfigError: an unknown key or a wrong value; ``.key`` names it.
-    """
+    """A family's Hugging Face configuration keys, each honoured or rejected by name, plus the port's settings. Raises
+    :class:`models.port.schema.ConfigError` for an unknown key or a wrong value; ``.key`` names it."""
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**part(self.model_type, "schema").resolve(keys))
@@ -104,13 +101,8 @@ class Port(PretrainedModel):
 
     def hold_constants(self, constants: Mapping[str, np.ndarray]) -> None:
         """Replace the model's constants by others that were computed elsewhere. They are saved with the model.
-
-        Args:
-            constants: path of a NumPy array attribute -> its value.
-
-        Raises:
-            ValueError: a value of another shape or dtype than the model's own.
-        """
+        ``constants`` maps the path of a NumPy array attribute to its value. Raises ValueError for another shape or
+        dtype than the model's own."""
         for name, value in constants.items():
             *path, attribute = name.split(".")
             owner: Any = functools.reduce(lambda owner, part: getattr(owner, part, None), path, cast(Any, self))
@@ -124,8 +116,7 @@ class Port(PretrainedModel):
 
     @property
     def loss_settings(self) -> tuple[np.ndarray | None, float]:
-        """:attr:`class_weights` and :attr:`label_smoothing` in training; neither in evaluation, whose loss says how
-        good the model is on the data."""
+        """:attr:`class_weights` and :attr:`label_smoothing` in training; neither in evaluation."""
         return (self.class_weights, self.label_smoothing) if self.training else (None, 0.0)
 
     def stored(self) -> tuple[PortConfig, Mapping[str, np.ndarray]]:
@@ -148,12 +139,7 @@ class Port(PretrainedModel):
 
     @classmethod
     def from_pretrained(
-        cls,
-        folder_or_id: str | os.PathLike,
-        *_: Any,
-        revision: str | None = None,
-        seed: int = 0,
-        **overrides: Any,
+        cls, folder_or_id: str | os.PathLike, *_: Any, revision: str | None = None, seed: int = 0, **overrides: Any
     ) -> Self:
         """Load a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
 

@@ -69,11 +69,7 @@ def maps(table: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def parameters(table: Mapping[str, Parameter], lora: LoRA) -> dict[str, Parameter]:
-    """The adapter's own parameters, by name.
-
-    Args:
-        table: of the model that is adapted.
-    """
+    """The adapter's own parameters, by name; ``table`` is that of the adapted model."""
     found = {}
     for name, (shape, role) in maps(table).items():
         if lora.adapts(name):
@@ -96,10 +92,7 @@ def new_values(table: Mapping[str, Parameter], lora: LoRA, seed: int) -> Iterato
 
 def merged(weights: Mapping[str, np.ndarray], lora: LoRA) -> Mapping[str, np.ndarray]:
     """Return the weights of the equivalent plain model: W0 + (alpha / r) B A, summed in float64, each made on access.
-
-    Args:
-        weights: of the adapted model, with the adapter's, in Hugging Face's names and layout.
-    """
+    ``weights`` are the adapted model's with the adapter's, in Hugging Face's names and layout."""
     plain = [name for name in weights if f".{A}." not in name and f".{B}." not in name]
     return OnDemand({name: partial(_merged, weights, name, lora.scale) for name in plain})
 

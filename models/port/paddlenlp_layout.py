@@ -49,19 +49,12 @@ class Layout:
         return False
 
     def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-        """Check that stored constants equal those computed here, so that no learned value is dropped.
-
-        Raises:
-            WeightsError: one does not.
-        """
+        """Check that stored constants equal those computed here, so that no learned value is dropped. Raises
+        WeightsError if one does not."""
 
 
 def family_of(stored: Mapping[str, Any]) -> str:
-    """Return the family of a PaddleNLP configuration.
-
-    Raises:
-        ConfigError: none, or another model.
-    """
+    """Return the family of a PaddleNLP configuration. Raises ConfigError if it is none, or of another model."""
     flat = _flattened(stored)
     names = [flat.get("init_class"), *_texts(flat.get("architectures"))]
     classes = [name for name in names if isinstance(name, str)]

@@ -53,17 +53,8 @@ class ConfigError(ValueError):
 def merge(
     given: Mapping[str, Any], defaults: Mapping[str, Any], only: Mapping[str, Any], inert: Iterable[str]
 ) -> dict[str, Any]:
-    """Merge given values of honoured keys into the defaults.
-
-    Args:
-        given: keys of a ``config.json`` or a recipe.
-        defaults: the honoured keys.
-        only: keys that change the computation, with the one value at which they do not.
-        inert: keys to pass over.
-
-    Raises:
-        ConfigError: an unknown key, or a value of ``only`` that is not supported.
-    """
+    """Merge given values of honoured keys into the defaults; ``only`` has keys that change the computation, with the
+    one value at which they do not. Raises ConfigError for an unknown key, or another value of ``only``."""
     config = dict(defaults)
     for key, value in given.items():
         if key in only:
@@ -139,11 +130,8 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
 
 
 def settle_labels(config: dict[str, Any]) -> None:
-    """Derive ``num_labels`` and ``id2label`` from each other (2 labels if neither is set).
-
-    Raises:
-        ConfigError: they are no labels, or contradict each other.
-    """
+    """Derive ``num_labels`` and ``id2label`` from each other (2 labels if neither is set). Raises ConfigError if they
+    are no labels, or contradict each other."""
     if config["num_labels"] is not None:
         check_whole(config, ("num_labels",), 1, MOST_LABELS)
     if config["id2label"] is not None:

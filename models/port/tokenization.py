@@ -61,7 +61,6 @@ class Tokenizer(ABC):
         """Encode texts.
 
         Args:
-            texts: any strings, empty ones too.
             max_length: T; with truncation, the most ids of a text.
             padding: ``"max_length"`` fills every text up to T, False leaves them as they are.
             padding_side: ``"right"`` or ``"left"``.
@@ -106,8 +105,7 @@ class Tokenizer(ABC):
         return rows
 
     def cut(self, text: str, size: int) -> int:
-        """Return the first place after ``size`` characters where cutting the text does not change the ids before it;
-        the text's end if there is none near."""
+        """The first place after ``size`` characters where a cut changes no ids before it; else the text's end."""
         found = BLANK.search(text, size, size + 2**16) if size < len(text) else None
         return found.start() if found and self.parts_at(text, found.start()) else len(text)
 
@@ -138,10 +136,7 @@ class Tokenizer(ABC):
     @abstractmethod
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
         """Write into an existing folder what :meth:`from_folder` and `transformers`' ``AutoTokenizer`` need.
-
-        Args:
-            max_length: the model's most tokens (``model_max_length``); None if unknown.
-        """
+        ``max_length`` is the model's most tokens (``model_max_length``); None if unknown."""
 
     @classmethod
     @abstractmethod
@@ -156,11 +151,7 @@ class Tokenizer(ABC):
 def pad(
     rows: Sequence[Sequence[int]], length: int, pad_token_id: int = 0, side: str = "right"
 ) -> dict[str, np.ndarray]:
-    """Pad to ``input_ids`` and ``attention_mask`` [B, length] int64.
-
-    Raises:
-        ValueError: a row is longer.
-    """
+    """Pad to ``input_ids`` and ``attention_mask`` [B, length] int64. Raises ValueError if a row is longer."""
     longest = max(map(len, rows), default=0)
     if longest > length:
         raise ValueError(f"a text has {longest} tokens, more than {length}, and was not to be cut")
@@ -179,22 +170,15 @@ def representable(text: str) -> str:
 
 
 def read_config(folder: str | os.PathLike) -> dict[str, Any]:
-    """The settings in a tokenizer's folder; none where there is no such file.
-
-    Raises:
-        ValueError: it is not a JSON object.
-        OSError: it cannot be read.
-    """
+    """The settings in a tokenizer's folder; none where there is no such file. Raises ValueError if it is not a JSON
+    object, and OSError if it cannot be read."""
     path = Path(folder, CONFIG_FILE)
     return read_object(path) if os.path.lexists(path) else {}
 
 
 def special_token(config: dict[str, Any], key: str) -> str | None:
-    """Return a special token of a folder's settings, stored as text or with flags; None if not set.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return a special token of a folder's settings, stored as text or with flags; None if not set. Raises ValueError
+    if it is something else."""
     token = config.get(key)
     token = token.get("content") if isinstance(token, dict) else token
     if token is not None and not isinstance(token, str):
@@ -203,11 +187,8 @@ def special_token(config: dict[str, Any], key: str) -> str | None:
 
 
 def added_tokens(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of ``added_tokens_decoder``, each with its ``content``.
-
-    Raises:
-        ValueError: they are something else.
-    """
+    """The entries of ``added_tokens_decoder``, each with its ``content``. Raises ValueError if they are something
+    else."""
     entries = config.get("added_tokens_decoder") or {}
     found = list(entries.values()) if isinstance(entries, dict) else [entries]
     for entry in found:

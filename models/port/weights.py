@@ -82,7 +82,6 @@ def collect(
 
     Args:
         tensors: names as in ``wanted``, values; a name may come twice with equal values.
-        wanted: the model's parameters.
         foreign: names that are allowed but not wanted: parameters of other heads.
         body: prefix of the parameters that must not be missing.
 
@@ -122,14 +121,9 @@ def _listed(what: str, names: list[str]) -> list[str]:
 
 
 def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
-    """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype.
-
-    Args:
-        model: a port; its ``table`` lists the required parameters.
-
-    Raises:
-        WeightsError: a name missing or left over on either side, or a shape that differs.
-    """
+    """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype. The ``table`` of the
+    model lists the required parameters. Raises WeightsError for a name missing or left over on either side, or a shape
+    that differs."""
     table = model.table
     ours = dict(model.named_parameters())
     absent = _listed("missing from the weights", [name for name in table if name not in weights])
@@ -142,7 +136,9 @@ def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
         value = np.asarray(weights[name])
         if tuple(value.shape) != shape:
             raise WeightsError(f"{name}: shape {tuple(value.shape)}, but the configuration wants {shape}")
-        ours[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(_numpy_dtype(ours[name])))
+        ours[name].set_value(
+            np.ascontiguousarray(to_paddle(value, role)).astype(str(ours[name].dtype).rsplit(".", 1)[-1])
+        )
 
 
 def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -158,7 +154,3 @@ def values_of(model: Any) -> OnDemand:
 
 def _value_of(parameter: Any, role: str) -> np.ndarray:
     return np.ascontiguousarray(to_paddle(parameter.numpy(), role))
-
-
-def _numpy_dtype(tensor: Any) -> str:
-    return str(tensor.dtype).rsplit(".", 1)[-1]

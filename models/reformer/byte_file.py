@@ -14,8 +14,7 @@ PAD, SEPARATOR = "<pad>", "<sep>"
 
 
 def byte_characters() -> list[str]:
-    """Return the character that byte-level tokenizers write for each of the 256 bytes: its own in Latin-1 if visible,
-    else the next from U+0100."""
+    """Byte-level tokenizers' character of each byte: its own in Latin-1 if visible, else the next from U+0100."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]

@@ -50,11 +50,8 @@ def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = 
 
 
 def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] = ()) -> int:
-    """Return the least length >= ``wanted`` that chunks and columns divide, whatever the number of positions.
-
-    Args:
-        free: keys not yet chosen, which constrain nothing.
-    """
+    """Return the least length >= ``wanted`` that chunks and columns divide, whatever the number of positions. Keys that
+    are ``free``, not yet chosen, constrain nothing."""
     unit = math.lcm(*_units(config, free).values())
     length = _multiple(unit, wanted)
     if length <= min(chunk_lengths(config)):
@@ -63,8 +60,7 @@ def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] =
 
 
 def evaluated(config: Mapping[str, Any], length: int) -> int:
-    """Return the least length >= ``length`` that the model computes in evaluation, where the position table's columns
-    constrain nothing."""
+    """The least length >= ``length`` in evaluation, where the position table's columns constrain nothing."""
     return least_length({**config, "axial_pos_embds": False}, length)
 
 
@@ -91,8 +87,7 @@ def longest(config: Mapping[str, Any]) -> int:
 
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
-    """Return the least length of a stretch (:func:`stretched`) with at least this many chunks of each attention kind;
-    all its multiples are valid lengths too."""
+    """The least length of a stretch (:func:`stretched`) with this many chunks of each kind; its multiples fit, too."""
     at_once = {**config, **dict.fromkeys(CHUNK_SIZES, 0)}
     return least_length(at_once, chunks * max(chunk_lengths(config)))
 

@@ -33,11 +33,8 @@ LEAF, LABEL = 1 << 31, 0xFF
 
 @functools.lru_cache(maxsize=8)
 def check_pieces(model: bytes) -> None:
-    """Check that the library can use a model.
-
-    Raises:
-        ValueError: it is no SentencePiece model, a damaged one, or one on which the library crashes.
-    """
+    """Check that the library can use a model. Raises ValueError if it is no SentencePiece model, a damaged one, or one
+    on which the library crashes."""
     content = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         content.ParseFromString(model)
@@ -58,11 +55,8 @@ def check_pieces(model: bytes) -> None:
 
 
 def _check_character_map(stored: bytes) -> None:
-    """Check that no text leads out of a character map: a trie of characters, then their replacement texts.
-
-    Raises:
-        ValueError: one would.
-    """
+    """Check that no text leads out of a character map: a trie of characters, then their replacement texts. Raises
+    ValueError if one would."""
     if not stored:
         return
     size = int.from_bytes(stored[:4], "little")

@@ -51,8 +51,7 @@ def restore_config(config: Mapping[str, Any], unreached: np.ndarray) -> dict[str
 
 
 def restore_weights(weights: Mapping[str, np.ndarray], unreached: np.ndarray) -> Mapping[str, np.ndarray]:
-    """Return the whole model's weights: the cut one's, with the other rows appended bit for bit; each made on
-    access."""
+    """The cut model's weights with the other rows appended bit for bit; each made on access."""
 
     def rows() -> np.ndarray:
         return np.concatenate([weights[ROWS], unreached.astype(weights[ROWS].dtype)])

@@ -282,11 +282,8 @@ class _Run:
     def _again(
         self, replay: Replay, block: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Recompute ``block(x)`` with its recorded draws, and its gradients; parameters' accumulate in place.
-
-        Returns:
-            The block's output, without graph, and the gradient of ``x``.
-        """
+        """Recompute ``block(x)`` with its recorded draws, and its gradients; parameters' accumulate in place. Returns
+        the block's output, without graph, and the gradient of ``x``."""
         x = x.detach()
         x.stop_gradient = False
         with paddle.enable_grad(), replay:

@@ -89,11 +89,8 @@ _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked.
-
-    Raises:
-        ConfigError: an unknown key, an unsupported value, or values that contradict each other.
-    """
+    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked. Raises ConfigError for an unknown key, an
+    unsupported value, or values that contradict each other."""
     config = merge(given, DEFAULTS, ONLY, INERT)
     check_flags(config, ("is_decoder", "axial_pos_embds", "tie_word_embeddings"))
     _check_layers(config)

@@ -184,18 +184,13 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         return spans
 
     def _blank(self, character: str) -> bool:
-        """Whether normalisation turns a character into a space or nothing: control characters or those without width,
-        for example."""
+        """Whether normalisation makes a character, such as a control one, a space or nothing."""
         if character not in self._blanks:
             self._blanks[character] = not self._pieces.normalize(character).strip(" \u2581")
         return self._blanks[character]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Decode ids, stripped, with or without special tokens.
-
-        Raises:
-            ValueError: an id without a piece.
-        """
+        """Decode ids, stripped, with or without special tokens. Raises ValueError for an id without a piece."""
         text, plain = "", []
         for index in map(int, ids):
             if not 0 <= index < self.vocab_size:
@@ -217,12 +212,9 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ReformerTokenizer:
-        """Load a Hugging Face folder's tokenizer: ``spiece.model``, and special tokens if a file names them.
-
-        Raises:
-            ValueError: settings that this port lacks, by name; or as the constructor.
-            OSError: no ``spiece.model``.
-        """
+        """Load a Hugging Face folder's tokenizer: ``spiece.model``, and special tokens if a file names them. Raises
+        ValueError for settings that this port lacks, by name, or as the constructor, and OSError without
+        ``spiece.model``."""
         return cls(_read_pieces(Path(folder, MODEL_FILE)), **_special_tokens(read_config(folder)))
 
     @classmethod
@@ -236,11 +228,8 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
-    """Load the tokenizer of a model's folder: bytes if its files say so, else SentencePiece.
-
-    Raises:
-        ValueError: the folder holds no tokenizer, or one that this port cannot equal.
-    """
+    """Load the tokenizer of a model's folder: bytes if its files say so, else SentencePiece. Raises ValueError if the
+    folder holds no tokenizer, or one that this port cannot equal."""
     if holds_bytes(folder):
         return ByteTokenizer.from_folder(folder)
     if not os.path.lexists(Path(folder, MODEL_FILE)):
@@ -258,12 +247,8 @@ def of_kind(kind: str, path: str | os.PathLike) -> Tokenizer:
 
 
 def holds_bytes(folder: str | os.PathLike) -> bool:
-    """Whether a folder has the byte tokenizer: by its ``tokenizer.json``, or in the older form without one.
-
-    Raises:
-        ValueError: a file in it is not JSON.
-        OSError: one cannot be read.
-    """
+    """Whether a folder has the byte tokenizer: by its ``tokenizer.json``, or in the older form without one. Raises
+    ValueError if a file in it is not JSON, and OSError if one cannot be read."""
     if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
         return True
     path = Path(folder, BYTE_FILE)
@@ -271,14 +256,9 @@ def holds_bytes(folder: str | os.PathLike) -> bool:
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.PathLike) -> ReformerTokenizer:
-    """Train a SentencePiece BPE on texts and write it to a folder. Equal texts give an equal model.
-
-    Args:
-        vocab_size: pieces, of which <unk>, <s> and </s> are ids 0, 1 and 2, as in the published Reformer.
-
-    Raises:
-        ValueError: the texts do not give that many pieces, or need more for their characters alone.
-    """
+    """Train a SentencePiece BPE on texts and write it to a folder. Equal texts give an equal model. Of ``vocab_size``
+    pieces, <unk>, <s> and </s> are ids 0, 1 and 2, as in the published Reformer. Raises ValueError if the texts do not
+    give that many pieces, or need more for their characters alone."""
     model = io.BytesIO()
     lines = (line for text in texts for line in representable(text).splitlines() if line.strip())
     if (first := next(lines, None)) is None:
@@ -314,11 +294,8 @@ def _read_pieces(path: str | os.PathLike) -> bytes:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """``eos_token`` and ``unk_token`` of Hugging Face settings.
-
-    Raises:
-        ValueError: a setting that would change ids and that this port does not have.
-    """
+    """``eos_token`` and ``unk_token`` of Hugging Face settings. Raises ValueError for a setting that would change ids
+    and that this port does not have."""
     named = {key: special_token(config, key) for key in ("eos_token", "unk_token")}
     tokens = {key: token for key, token in named.items() if token is not None}
     if config.get("additional_special_tokens"):

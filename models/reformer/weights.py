@@ -30,10 +30,7 @@ ADAPTED = ("query", "key", "query_key", "value", "attention.output.dense")
 
 def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     """Name -> :class:`Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in execution order.
-
-    Args:
-        config: a resolved configuration (``schema.resolve``), or anything with its keys.
-    """
+    ``config`` is resolved (``schema.resolve``), or anything with its keys."""
     hidden, inner = config["hidden_size"], config["feed_forward_size"]
     table: dict[str, Parameter] = {
         "reformer.embeddings.word_embeddings.weight": Parameter((config["vocab_size"], hidden), "embedding")

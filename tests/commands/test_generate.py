@@ -8,24 +8,17 @@ import subprocess
 import sys
 
 import numpy as np
+import paddle
 import pytest
 
-from toolkit.machine import runtime
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-import paddle  # noqa: E402
-
-from models.ctrl import weights  # noqa: E402
-from models.ctrl.config import CTRLConfig  # noqa: E402
-from models.ctrl.modeling import CTRLLMHeadModel  # noqa: E402
-from models.reformer import attention  # noqa: E402
-from models.reformer import weights as reformer_weights  # noqa: E402
-from models.reformer.config import ReformerConfig  # noqa: E402
-from models.reformer.modeling import ReformerModelWithLMHead  # noqa: E402
-from toolkit.tasks.language_modeling.decoding import (  # noqa: E402
+from models.ctrl import weights
+from models.ctrl.config import CTRLConfig
+from models.ctrl.modeling import CTRLLMHeadModel
+from models.reformer import attention
+from models.reformer import weights as reformer_weights
+from models.reformer.config import ReformerConfig
+from models.reformer.modeling import ReformerModelWithLMHead
+from toolkit.tasks.language_modeling.decoding import (
     Decoding,
     NextToken,
     beam_search,

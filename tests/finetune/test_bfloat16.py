@@ -7,14 +7,19 @@ import json
 import math
 
 import numpy as np
+import paddle
 import pytest
 import yaml
 from gates import TINY_REFORMER, quiet, reformer_request, request_for, run
 from rich.console import Console
 from safetensors.numpy import load_file
 
+from models.ctrl import CTRLConfig, CTRLLMHeadModel
+from models.operations import ops, precision
+from models.reformer import ReformerConfig, ReformerForSequenceClassification
 from toolkit.errors import UserError
-from toolkit.machine import runtime
+from toolkit.finetune.finetune import finetune
+from toolkit.machine.interruption import Interrupted
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
@@ -26,20 +31,8 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import faults_of_precision
 from toolkit.parity.options import check_bfloat16
 from toolkit.parity.trials.mutation import trial_request, try_mutants
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-import paddle  # noqa: E402
-
-from models.ctrl import CTRLConfig, CTRLLMHeadModel  # noqa: E402
-from models.operations import ops, precision  # noqa: E402
-from models.reformer import ReformerConfig, ReformerForSequenceClassification  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.machine.interruption import Interrupted  # noqa: E402
-from toolkit.recipe.load import load_recipe  # noqa: E402
-from toolkit.training.trainer import ScheduleCallback  # noqa: E402
+from toolkit.recipe.load import load_recipe
+from toolkit.training.trainer import ScheduleCallback
 
 SMALL_CTRL = {**CTRL_TRIAL, "n_layer": 2}
 BOTH = ("float64", "bfloat16")

@@ -11,16 +11,10 @@ import pytest
 from rich.console import Console
 
 from toolkit.errors import UserError
-from toolkit.machine import runtime
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.checkpoint import Checkpoints
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
 
 RECIPE = """\
 train: {max_steps: 6, eval_steps: 2, learning_rate: 1e-3, output_dir: run}

@@ -11,6 +11,7 @@ from typing import Any
 
 import gates
 import numpy as np
+import paddle
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -18,11 +19,12 @@ from test_train import assert_same_run, recipe_file, run, train  # noqa: F401
 
 from models.ctrl.config import CTRLConfig
 from models.families import part
+from models.operations.ops import LayerNorm, Linear, add_bias
 from models.port import lora
+from models.port.adapter import LoRALinear, adapt, merge
 from models.port.lora import LoRA
 from models.reformer.config import ReformerConfig
 from toolkit.errors import UserError
-from toolkit.machine import runtime
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.job.request import GateRequest
@@ -30,13 +32,6 @@ from toolkit.parity.mutants import LORA
 from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.recipe.load import load_recipe
 from toolkit.training.trainer import Finetuner
-
-runtime.configure("cpu")
-
-import paddle  # noqa: E402
-
-from models.operations.ops import LayerNorm, Linear, add_bias  # noqa: E402
-from models.port.adapter import LoRALinear, adapt, merge  # noqa: E402
 
 CONFIGS = {
     "ctrl": (CTRLConfig, CTRL_TRIAL, "causal_lm"),

@@ -21,23 +21,18 @@ import pytest
 import yaml
 from rich.console import Console
 from safetensors.numpy import load_file
+from small_reformers import SMALL_CONFIG
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
-from toolkit.machine import runtime
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.model import load_model
 from toolkit.parity.report.report import remove_report
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.folder import differing_keys
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.finetune.model import load_model  # noqa: E402
-from toolkit.run_folder.tracking import read_metrics  # noqa: E402
+from toolkit.run_folder.tracking import read_metrics
 
 WORDS = {
     "animals": ("cat", "dog", "horse", "lion", "cow"),
@@ -48,23 +43,7 @@ SIZES = {"train": 60, "validation": 15, "test": 15}
 
 #: Dropout and LSH draw random numbers, the last group of an epoch is short: what a resume could get wrong.
 RECIPE = {
-    "model": {
-        "config": {
-            "attn_layers": ["local", "lsh"],
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 16,
-            "feed_forward_size": 32,
-            "local_attn_chunk_length": 16,
-            "local_num_chunks_after": 1,
-            "lsh_attn_chunk_length": 16,
-            "num_buckets": 4,
-            "axial_pos_shape": [8, 8],
-            "axial_pos_embds_dim": [8, 24],
-            "axial_norm_std": 0.02,
-            "hidden_dropout_prob": 0.1,
-        }
-    },
+    "model": {"config": {**SMALL_CONFIG, "axial_pos_shape": [8, 8], "hidden_dropout_prob": 0.1}},
     "data": {
         "dataset": "csv",
         "files": {"train": "train.csv", "validation": "validation.csv", "test": "test.csv"},
@@ -381,6 +360,4 @@ def test_training_starts_from_a_checkpoint_and_new_values_for_what_it_lacks(run,
 
 def test_weights_that_do_not_fit_are_reported_at_their_line(run, recipe_file):
     with pytest.raises(UserError, match=r"model\.weights: .*shape"):
-        assemble(
-            load_recipe(recipe_file, [f"model.weights={run / 'model'}", "model.config.feed_forward_size=64"]),
-        )
+        assemble(load_recipe(recipe_file, [f"model.weights={run / 'model'}", "model.config.feed_forward_size=64"]))

@@ -243,14 +243,8 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         lambda: flipped(math.inf),
         "float32: buckets:a: 1 of 8 differ, R32 is not finite there",
     ),
-    "sign-flips": (
-        sign_flips,
-        "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it",
-    ),
-    "choice-flips": (
-        choice_flips,
-        "float32: 2 choices (argmax, top-k, sort) differ, all within rounding of a tie",
-    ),
+    "sign-flips": (sign_flips, "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it"),
+    "choice-flips": (choice_flips, "float32: 2 choices (argmax, top-k, sort) differ, all within rounding of a tie"),
     "choices-alone": (
         of_a_pair,
         "the port chooses by size, sign or order in norm (round), and does not get the other side's choices there",

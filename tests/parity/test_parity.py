@@ -11,16 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gates import (
-    TINY_REFORMER,
-    PreparedGates,
-    copied_source,
-    quiet,
-    reformer_request,
-    request_for,
-    run,
-    toolkit_in,
-)
+from gates import TINY_REFORMER, PreparedGates, copied_source, quiet, reformer_request, request_for, run, toolkit_in
 from rich.console import Console
 
 from models.families import FAMILIES, part

@@ -107,10 +107,7 @@ def test_a_port_that_is_wrong_only_where_no_layer_has_a_hook_drifts(tmp_path):
 
 #: What of a family's port could be left out, in the port's process, and the verdict that then says so.
 LEFT_OUT = {
-    "own draws": (
-        ("        generators.hand(job, folder, over)", "        pass"),
-        "randomness",
-    ),
+    "own draws": (("        generators.hand(job, folder, over)", "        pass"), "randomness"),
     "new weights": (("        hand_new_values(job, over)\n", ""), "initialisation"),
     "other backward": (("    other.run(lambda name", "    lambda: other.run(lambda name"), "recomputed"),
     "replays": (

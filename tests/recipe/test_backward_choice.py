@@ -17,17 +17,13 @@ from test_train import recipe_file  # noqa: F401
 from models.families import part
 from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
+from toolkit.finetune.assembly import assemble
 from toolkit.finetune.backward import settle_backward
+from toolkit.finetune.finetune import finetune
 from toolkit.finetune.memory import FILLED, choose_backward, training_of
-from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.folder import occupied
-
-runtime.configure("cpu")
-
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.training.trainer import Finetuner  # noqa: E402
+from toolkit.training.trainer import Finetuner
 
 ROOT = Path(__file__).resolve().parents[2]
 

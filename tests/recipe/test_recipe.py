@@ -125,14 +125,8 @@ def test_a_mistake_on_the_command_line_says_so(write):
         (["data.sources={Books: a}"], "data.sources: is for dataset: text, not for cldr_languages; remove it"),
         (["model.name=ctrl", "model.residual=wide"], "model.residual: is for model reformer, not for ctrl"),
         (["train.momentum=0.5"], "train.momentum: is for optimizer sgd, not for adamw; remove it"),
-        (
-            ["train.optimizer=sgd", "train.adam_beta1=0.5"],
-            "train.adam_beta1: is for optimizer adamw or lion",
-        ),
-        (
-            ["train.optimizer=lion", "train.sharding=stage1"],
-            "train.sharding: is for optimizer adamw",
-        ),
+        (["train.optimizer=sgd", "train.adam_beta1=0.5"], "train.adam_beta1: is for optimizer adamw or lion"),
+        (["train.optimizer=lion", "train.sharding=stage1"], "train.sharding: is for optimizer adamw"),
         (["model.name=ctrl", "tokenizer.kind=bytes"], "tokenizer.kind: bytes is not for ctrl; bpe or checkpoint is"),
         (["tokenizer.kind=bpe"], "tokenizer.kind: bpe is not for reformer; bytes, sentencepiece or checkpoint is"),
         (

@@ -7,20 +7,15 @@ import random
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
 
-from toolkit.machine import runtime
-
-runtime.configure("cpu")
-
-import paddle  # noqa: E402
-
-from toolkit.files import whole  # noqa: E402
-from toolkit.files.whole import DamagedFolder  # noqa: E402
-from toolkit.machine.disk import InTheWay  # noqa: E402
-from toolkit.run_folder import checkpoint  # noqa: E402
-from toolkit.run_folder.checkpoint import Checkpoints  # noqa: E402
-from toolkit.training.optimizer import create  # noqa: E402
+from toolkit.files import whole
+from toolkit.files.whole import DamagedFolder
+from toolkit.machine.disk import InTheWay
+from toolkit.run_folder import checkpoint
+from toolkit.run_folder.checkpoint import Checkpoints
+from toolkit.training.optimizer import create
 
 #: Settings of each optimizer of a recipe.
 OPTIMIZERS = {

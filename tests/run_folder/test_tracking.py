@@ -84,10 +84,7 @@ def test_a_damaged_line_loses_no_other_row_and_the_file_as_it_was_is_kept(tmp_pa
 
 
 DAMAGED_FILES = {
-    "deleted": (
-        lambda path: path.unlink(),
-        "is missing; lost are the train rows of 4 steps from 1 to 4",
-    ),
+    "deleted": (lambda path: path.unlink(), "is missing; lost are the train rows of 4 steps from 1 to 4"),
     "binary": (
         lambda path: path.write_bytes(b"\x80" * 99),
         "line 1 is no row of metrics; lost are the train rows of 4",

@@ -13,23 +13,17 @@ import pytest
 import yaml
 from rich.console import Console
 
+from toolkit.commands.generate import generate_text
+from toolkit.commands.predict import evaluate, load_run, predict
+from toolkit.commands.recipe_check import check_data
+from toolkit.data.batches import collate
 from toolkit.errors import UserError
-from toolkit.machine import runtime
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from toolkit.commands.generate import generate_text  # noqa: E402
-from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.commands.recipe_check import check_data  # noqa: E402
-from toolkit.data.batches import collate  # noqa: E402
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.run_folder.tracking import read_metrics  # noqa: E402
-from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
+from toolkit.run_folder.tracking import read_metrics
+from toolkit.tasks.language_modeling import task as language_modeling
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 ANIMALS = ("cat", "dog", "cow", "hen", "fox", "owl", "ant", "bee")
@@ -324,10 +318,7 @@ def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null"),
-    ],
+    ("override", "expected"), [("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null")]
 )
 def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tmp_path, override, expected):
     recipe = load_recipe(recipe_file, [override, f"train.output_dir={tmp_path / 'run'}", "runtime.device=cpu"])

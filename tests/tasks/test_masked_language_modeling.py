@@ -16,45 +16,28 @@ import yaml
 from gates import copied_source, toolkit_in
 from rich.console import Console
 from safetensors.numpy import load_file
+from small_reformers import SMALL_CONFIG
 
+from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece
+from toolkit.commands.predict import evaluate, load_run, predict
+from toolkit.commands.recipe_check import check_data
+from toolkit.data.batches import collate
 from toolkit.errors import UserError
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.model_config import check_model
 from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.run_folder.tracking import read_metrics
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece  # noqa: E402
-from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.commands.recipe_check import check_data  # noqa: E402
-from toolkit.data.batches import collate  # noqa: E402
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.finetune.model_config import check_model  # noqa: E402
-from toolkit.tasks.masked_language_modeling import task as masked  # noqa: E402
-from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking  # noqa: E402
+from toolkit.tasks.masked_language_modeling import task as masked
+from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking
 
 WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("dull", "awful", "boring", "weak")}
 RECIPE = {
     "task": "masked_language_modeling",
     "model": {
-        "config": {
-            "attn_layers": ["local", "lsh"],
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 16,
-            "feed_forward_size": 32,
-            "local_attn_chunk_length": 16,
-            "local_num_chunks_after": 1,
-            "lsh_attn_chunk_length": 16,
-            "num_buckets": 4,
-            "axial_pos_embds_dim": [8, 24],
-            "axial_norm_std": 0.02,
-            "initializer_range": 0.15,
-        }
+        "config": {**SMALL_CONFIG, "initializer_range": 0.15}
     },
     "tokenizer": {"kind": "sentencepiece", "vocab_size": 70},
     "data": {

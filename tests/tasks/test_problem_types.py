@@ -206,10 +206,7 @@ def test_keys_that_do_not_fit_are_refused(tmp_path, lines, said):
 
 
 def test_the_gate_is_told_the_problem_and_its_labels(tmp_path):
-    for kind, called, shape in (
-        ("multi_label", "multi_label_classification", (3,)),
-        ("regression", "regression", ()),
-    ):
+    for kind, called, shape in (("multi_label", "multi_label_classification", (3,)), ("regression", "regression", ())):
         loaded = load_recipe(write_recipe(tmp_path, kind))
         request = gate_request(loaded, assemble(loaded), "cpu", tmp_path)
         assert request.config["problem_type"] == called

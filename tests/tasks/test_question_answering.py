@@ -11,42 +11,27 @@ import numpy as np
 import pytest
 import yaml
 from rich.console import Console
+from small_reformers import SMALL_CONFIG
 
 from toolkit import cli
+from toolkit.commands.predict import evaluate, load_run, predict
+from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
-from toolkit.machine import runtime
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.gate import gate_request
+from toolkit.finetune.model import make_trainer
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks.question_answering import answering, scoring
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.commands.recipe_check import check_data  # noqa: E402
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.finetune.gate import gate_request  # noqa: E402
-from toolkit.finetune.model import make_trainer  # noqa: E402
-from toolkit.tasks.question_answering import task as question_answering  # noqa: E402
+from toolkit.tasks.question_answering import task as question_answering
 
 RECIPE = {
     "task": "question_answering",
     "model": {
         "config": {
-            "attn_layers": ["local", "lsh"],
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 16,
-            "feed_forward_size": 32,
-            "local_attn_chunk_length": 16,
-            "local_num_chunks_after": 1,
-            "lsh_attn_chunk_length": 16,
-            "num_buckets": 4,
+            **SMALL_CONFIG,
             "axial_pos_shape": [8, 8],
-            "axial_pos_embds_dim": [8, 24],
-            "axial_norm_std": 0.02,
             "initializer_range": 0.1,
             "hidden_dropout_prob": 0.0,
             "local_attention_probs_dropout_prob": 0.0,

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import paddle
 import pytest
 
-from toolkit.machine import runtime
-
-runtime.configure("cpu")
-
-import paddle  # noqa: E402
-
-from toolkit.training.optimizer import KINDS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place  # noqa: E402
+from toolkit.training.optimizer import KINDS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
 
 
 class Network(paddle.nn.Layer):

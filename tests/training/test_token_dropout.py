@@ -10,15 +10,11 @@ from test_train import recipe_file  # noqa: F401
 
 from toolkit.data.batches import collate
 from toolkit.errors import UserError
-from toolkit.machine import runtime
-
-runtime.configure("cpu")
-
-from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.recipe.load import load_recipe  # noqa: E402
-from toolkit.training.sampler import EpochPermutation  # noqa: E402
-from toolkit.training.token_dropout import TokenDropout  # noqa: E402
-from toolkit.training.trainer import Finetuner  # noqa: E402
+from toolkit.finetune.assembly import assemble
+from toolkit.recipe.load import load_recipe
+from toolkit.training.sampler import EpochPermutation
+from toolkit.training.token_dropout import TokenDropout
+from toolkit.training.trainer import Finetuner
 
 PAD, LENGTH = 0, 200
 MASK = (np.arange(LENGTH) < LENGTH - 20).astype(np.int64)

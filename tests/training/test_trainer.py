@@ -13,33 +13,21 @@ import types
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
 from rich.console import Console
 
-from toolkit.machine import runtime
+from models.ctrl.config import CTRLConfig
+from models.port.base import model_outputs
+from toolkit.data.batches import collate
 from toolkit.recipe.keys import Data, Train
 from toolkit.recipe.recipe import Recipe
+from toolkit.run_folder.tracking import Tracker, read_metrics
 from toolkit.tasks.classification import task as classification
-from toolkit.terminal.quiet import silence_startup
-
-silence_startup()
-runtime.configure("cpu")
-
-import paddle  # noqa: E402
-
-from models.ctrl.config import CTRLConfig  # noqa: E402
-from models.port.base import model_outputs  # noqa: E402
-from toolkit.data.batches import collate  # noqa: E402
-from toolkit.run_folder.tracking import Tracker, read_metrics  # noqa: E402
-from toolkit.training.optimizer import decayed_parameters  # noqa: E402
-from toolkit.training.sampler import EpochPermutation  # noqa: E402
-from toolkit.training.schedule import Best  # noqa: E402
-from toolkit.training.trainer import (  # noqa: E402
-    Diverged,
-    Finetuner,
-    Interrupted,
-    Schedule,
-)
+from toolkit.training.optimizer import decayed_parameters
+from toolkit.training.sampler import EpochPermutation
+from toolkit.training.schedule import Best
+from toolkit.training.trainer import Diverged, Finetuner, Interrupted, Schedule
 
 CLASSES, LENGTH, VOCABULARY = 3, 8, 50
 

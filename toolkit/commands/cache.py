@@ -156,8 +156,7 @@ def _is_ours(kind: str, folder: Path) -> bool:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether a killed process left a folder while it wrote or removed an entry: it is old, and empty or named by an
-    entry's key."""
+    """Whether a killed process left a folder of an entry: it is old, and empty or named by an entry's key."""
     try:
         old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
         return old and (LEFT.fullmatch(folder.name) is not None or not any(folder.iterdir()))

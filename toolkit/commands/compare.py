@@ -55,11 +55,8 @@ class Part:
 
 
 class RunFiles:
-    """What the files of a run folder say of a run, finished or not.
-
-    Raises:
-        UserError: the folder is no run's, or a file of it is damaged.
-    """
+    """What the files of a run folder say of a run, finished or not. Raises UserError if the folder is no run's, or a
+    file of it is damaged."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "recipe.yaml").is_file():
@@ -116,14 +113,9 @@ class RunFiles:
 
 
 def compare(folders: Sequence[Path], console: Console, output: Path | None = None) -> None:
-    """Print what differs between runs and their metrics; write the same as a page, with all learning curves.
-
-    Args:
-        output: a new file for the page.
-
-    Raises:
-        UserError: fewer than two runs, a folder that is no run's, a damaged file, or a page that exists.
-    """
+    """Print what differs between runs and their metrics; write the same as a page, with all learning curves. ``output``
+    is a new file for the page. Raises UserError for fewer than two runs, a folder that is no run's, a damaged file, or
+    a page that exists."""
     if len({folder.resolve() for folder in folders}) < max(2, len(folders)):
         raise UserError("compare: specify two or more run folders, each once")
     if output is not None:

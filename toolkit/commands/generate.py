@@ -36,11 +36,8 @@ def trained_codes(run: Run) -> list[str]:
 
 
 def control_token(run: Run, control: str | None) -> list[int]:
-    """Return the token of a control code, which begins each text; none for a model without control codes.
-
-    Raises:
-        UserError: the model has no such code.
-    """
+    """Return the token of a control code, which begins each text; none for a model without control codes. Raises
+    UserError if the model has no such code."""
     if control is None:
         return []
     try:
@@ -54,11 +51,8 @@ def control_token(run: Run, control: str | None) -> list[int]:
 
 
 def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> list[int]:
-    """Return the tokens to continue: the control code, if the model knows any, and the prompt.
-
-    Raises:
-        UserError: no such control code, nothing to continue, or more tokens than the model has positions.
-    """
+    """Return the tokens to continue: the control code, if the model knows any, and the prompt. Raises UserError if
+    there is no such control code, nothing to continue, or more tokens than the model has positions."""
     code, tokens = control_token(run, control), run.tokenizer.encode(prompt)
     if not code and not tokens:
         raise UserError("--prompt: missing; without control codes the model needs a text to go on from")
@@ -79,12 +73,8 @@ def generate_text(folder: Path, console: Console, control: str | None, prompt: s
     """Print the continuation of a prompt, and return it.
 
     Args:
-        folder: a finished run.
-        console: where the text is printed.
         control: the control code; None for the first one that the run was trained with, if any.
         prompt: the text to continue; may be empty under a control code.
-        length: maximum of new tokens.
-        options: of :func:`decoding_of`.
 
     Raises:
         UserError: the folder holds no finished run of a language model, or the options do not fit it or each other.
@@ -96,11 +86,7 @@ def generate_text(folder: Path, console: Console, control: str | None, prompt: s
 
 
 def check_generates(folder: Path, recipe: Recipe) -> None:
-    """Check that a run's task is to generate.
-
-    Raises:
-        UserError: it is not; names the command to use.
-    """
+    """Check that a run's task is to generate. Raises UserError, which names the command to use, if it is not."""
     task = task_of(recipe)
     if task.HEAD != "causal_lm":
         kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
@@ -121,12 +107,8 @@ def decoding_of(
     """Return how a run's model is to choose tokens.
 
     Args:
-        length: maximum of new tokens.
-        temperature, top_k, top_p: see :class:`.decoding.Decoding`; any of them makes the model sample.
-        beams: more than 1 for beam search.
         stop: a text of one token, after which generation stops.
         repetition_penalty: see :class:`.decoding.Decoding`; None for the model's own.
-        options: other settings of :class:`.decoding.Decoding`.
 
     Raises:
         UserError: the options do not fit the model or each other.
@@ -145,11 +127,8 @@ def decoding_of(
 
 
 def settled_control(run: Run, control: str | None, console: Console) -> str | None:
-    """Return the control code to generate under: the given one, or the first of the run; None if it knows none.
-
-    Raises:
-        UserError: one is given, and the run knows none.
-    """
+    """Return the control code to generate under: the given one, or the first of the run; None if it knows none. Raises
+    UserError if one is given, and the run knows none."""
     if not has_control_codes(run.recipe.model.name):
         if control is not None:
             title = families.family(run.recipe.model.name).title
@@ -166,11 +145,8 @@ def settled_control(run: Run, control: str | None, console: Console) -> str | No
 
 
 def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, console: Console) -> str:
-    """Print the prompt and then each token as soon as it is chosen; return the new text.
-
-    Args:
-        control: the control code; None if the model knows none.
-    """
+    """Print the prompt and then each token as soon as it is chosen; return the new text. ``control`` is None if the
+    model knows no code."""
     tokens = encode_prompt(run, control, prompt, decoding.length)
     given = tokens if control is None else tokens[1:]
     new: list[int] = []

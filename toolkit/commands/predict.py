@@ -33,11 +33,7 @@ MEND = "restore the run's model folder from a copy, or train again"
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Return the recipe of a finished run.
-
-    Raises:
-        UserError: the folder is no run, or the run has not finished.
-    """
+    """Return the recipe of a finished run. Raises UserError if the folder is no run, or the run has not finished."""
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if not (folder / "metrics.json").is_file():
@@ -46,11 +42,8 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def load_run(folder: Path) -> Run:
-    """Load a run folder's best model, ready to evaluate.
-
-    Raises:
-        UserError: as :func:`read_recipe`; also for a model that is missing or damaged.
-    """
+    """Load a run folder's best model, ready to evaluate. Raises as :func:`read_recipe`; also if the model is missing or
+    damaged."""
     recipe = read_recipe(folder)
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
@@ -69,11 +62,8 @@ def load_run(folder: Path) -> Run:
 
 
 def load_model(recipe: Recipe, folder: Path) -> Any:
-    """Load the model in a run's ``model/``, ready to evaluate.
-
-    Raises:
-        UserError: a file of it is missing, damaged, or of another model.
-    """
+    """Load the model in a run's ``model/``, ready to evaluate. Raises UserError if a file of it is missing, damaged, or
+    of another model."""
     from models.port.base import CONSTANTS
     from toolkit.finetune.model_config import model_class, port_settings
 
@@ -95,11 +85,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
 
 
 def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
-    """Load the tokenizer in a run's ``model/``.
-
-    Raises:
-        UserError: a file of it is missing or damaged.
-    """
+    """Load the tokenizer in a run's ``model/``. Raises UserError if a file of it is missing or damaged."""
     for name in ("tokenizer_config.json", "tokenizer.json", "vocab.json"):
         if (folder / name).exists():
             read_json(folder / name, MEND)
@@ -108,12 +94,24 @@ def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
         return families.part(recipe.model.name, "tokenizer").load_tokenizer(folder)
 
 
+def measurable(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
+    """Load a finished run with its splits and what its task prepares of them. Raises UserError if the data's labels are
+    no longer those of the model."""
+    recipe.found.commits.update(recorded_commits(folder))
+    # The data is loaded before PaddleNLP is imported, which replaces the load_dataset of `datasets` by its own, one
+    # that trusts remote code.
+    splits = task_of(recipe).load_splits(recipe)
+    run = load_run(folder)
+    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    if prepared.label_names != run.label_names:
+        raise UserError(f"{folder}: the labels of {recipe.data.dataset} have changed since the model was trained")
+    return run, splits, prepared
+
+
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
     """Measure a run's best model on a split, as training did. Add the numbers to `evaluation.json` if it is writable.
 
     Args:
-        folder: a finished run.
-        console: where the table is printed.
         split: ``test`` or ``validation``.
 
     Returns:
@@ -122,20 +120,13 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     Raises:
         UserError: the run or the split is missing, or the data's labels are no longer those of the model.
     """
-    # The data is loaded before PaddleNLP is imported, which replaces the load_dataset of `datasets` by its own, one
-    # that trusts remote code.
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written again") if path.exists() else {}
-    recipe.found.commits.update(recorded_commits(folder))
-    splits = task_of(recipe).load_splits(recipe)
-    run = load_run(folder)
-    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    run, _, prepared = measurable(folder, recipe)
     dataset = getattr(prepared, split)
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")
-    if prepared.label_names != run.label_names:
-        raise UserError(f"{folder}: the labels of {run.recipe.data.dataset} have changed since the model was trained")
     metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
     unit = run.task.DESCRIPTION.examples
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
@@ -152,16 +143,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
 
 
 def predict(folder: Path, console: Console, **given: Any) -> Any:
-    """Print and return the predictions of a run's best model.
-
-    Args:
-        folder: a finished run.
-        console: where it is printed.
-        given: the inputs that its task needs (``PREDICTS_FROM``), for example ``texts``.
-
-    Raises:
-        UserError: the folder is no finished run, or its task needs other inputs.
-    """
+    """Print and return the predictions of a run's best model for the inputs that its task needs (``PREDICTS_FROM``),
+    for example ``texts``. Raises UserError if the folder is no finished run, or its task needs other inputs."""
     recipe = read_recipe(folder)
     task = task_of(recipe)
     kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)

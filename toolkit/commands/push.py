@@ -40,13 +40,9 @@ def push_run(
     """Upload a finished run's `model/` and its card.
 
     Args:
-        folder: the run.
         repository: ``owner/name``, created if missing.
         private: make a new repository private; an existing public one is refused.
         revision: the branch, created if missing; None for the main branch.
-        message: commit message.
-        with_report: upload the run's page and the gate's, too.
-        despite_skipped_parity: push a run that was trained without the gate, too.
 
     Returns:
         Two lines: the files, and the address with the commit.

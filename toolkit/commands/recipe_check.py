@@ -16,14 +16,8 @@ from toolkit.tasks import task_of
 
 
 def check_data(recipe: Recipe) -> list[str]:
-    """Load and check the data if it is on this machine.
-
-    Returns:
-        Notes on what could not be checked, and on what the data are.
-
-    Raises:
-        UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
-    """
+    """Load and check the data if it is on this machine; return notes on what could not be checked, and on what the data
+    are. Raises as the task's ``load_splits``; also if a tokenizer's file is missing."""
     task = task_of(recipe)
     check_source(recipe, task.CORPORA)
     if recipe.tokenizer.path is not None:
@@ -43,11 +37,8 @@ def check_data(recipe: Recipe) -> list[str]:
 
 
 def _check_pieces(recipe: Recipe, texts: Sequence[str], control_codes: Sequence[str]) -> None:
-    """Train the tokenizer of a recipe with little text, which may not give as many pieces; a run finds it in the cache.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Train the tokenizer of a recipe with little text, where a run finds it in the cache. Raises UserError if the text
+    does not give as many pieces."""
     from toolkit.data.load import LONG_TRAINING, build_tokenizer
 
     if sum(map(len, texts)) <= LONG_TRAINING:

@@ -7,38 +7,25 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from toolkit.commands.predict import load_run, read_recipe
+from toolkit.commands.predict import measurable, read_recipe
 from toolkit.errors import UserError
 from toolkit.finetune.model import make_trainer
 from toolkit.finetune.report.page import REMEDY, write_report
 from toolkit.finetune.results import write_split_predictions
 from toolkit.machine.disk import check_writable
-from toolkit.recipe.revisions import recorded_commits
 from toolkit.recipe.shipped import new_file
 from toolkit.run_folder.folder import amending
 from toolkit.run_folder.predictions import SPLITS, predictions_file
 from toolkit.run_folder.read import read_json
 from toolkit.run_folder.tracking import complaint_of_finished
-from toolkit.tasks import task_of
 
 if TYPE_CHECKING:
     from toolkit.recipe.recipe import Recipe
 
 
 def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:
-    """Write `report.html` from the files of a run folder; compute missing predictions.
-
-    Args:
-        folder: a finished run.
-        console: where messages are printed.
-        output: a new file for the page; the run folder is then only read, unless predictions are missing.
-
-    Returns:
-        The page.
-
-    Raises:
-        UserError: the folder is no finished run, a file of it is damaged, or it must be written and cannot be.
-    """
+    """Write `report.html`, or a new file ``output``, from the files of a run folder; compute missing predictions.
+    Raises UserError if the folder is no finished run, a file of it is damaged, or it must be written and cannot be."""
     recipe = read_recipe(folder)
     if output is not None:
         new_file(output)
@@ -70,12 +57,7 @@ def _check_writable(folder: Path, missing: list[str]) -> None:
 
 def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
     """Compute the best model's predictions for splits that lack them, and rewrite the task's own files."""
-    recipe.found.commits.update(recorded_commits(folder))
-    splits = task_of(recipe).load_splits(recipe)  # before PaddleNLP is imported: see toolkit.commands.predict.evaluate
-    run = load_run(folder)
-    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
-    if prepared.label_names != run.label_names:
-        raise UserError(f"{folder}: the labels of {recipe.data.dataset} have changed since the model was trained")
+    run, splits, prepared = measurable(folder, recipe)
     trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
     outputs = {}
     for split in missing:

@@ -38,7 +38,6 @@ def without_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
 
     Args:
         batch: with both of :data:`PADDED`; arrays or tensors.
-        config: the model's.
     """
     if config.pad_token_id is None:
         return dict(batch)
@@ -62,11 +61,8 @@ def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, pa
 
 
 def loss_weights(num_terms: Sequence[float], total: float | None = None) -> list[float]:
-    """The weight of each micro-batch's mean loss in that of the whole batch: its share of the loss terms.
-
-    Args:
-        total: the terms of the whole batch, where other processes have a part of it.
-    """
+    """The weight of each micro-batch's mean loss in that of the whole batch: its share of the loss terms. ``total``
+    counts the terms of the whole batch, where other processes have a part of it."""
     whole = sum(num_terms) if total is None else total
     return [count / whole if whole else 0.0 for count in num_terms]
 

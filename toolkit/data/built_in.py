@@ -32,14 +32,8 @@ LEAST_SHARE, MOST_SHARE = 0.05, 0.3
 
 
 def built_in(recipe: Recipe, module: str) -> DatasetDict:
-    """Rows of a built-in data set, cached by its options and by what it is made with.
-
-    Args:
-        module: that has its ``Options`` and ``load``.
-
-    Raises:
-        UserError: at its line: an option that is unknown or cannot be used.
-    """
+    """Rows of a built-in data set, cached by its options and by what it is made with. Its ``Options`` and ``load`` are
+    in ``module``. Raises UserError at the line of an option that is unknown or cannot be used."""
     from toolkit.data.rows import stored, write_rows
 
     corpus = importlib.import_module(module)
@@ -56,11 +50,8 @@ def built_in(recipe: Recipe, module: str) -> DatasetDict:
 
 
 def nothing_but_options(recipe: Recipe, module: str) -> bool:
-    """Check the options; return whether nothing else in the data section can be wrong with built-in data.
-
-    Raises:
-        UserError: as :func:`built_in`.
-    """
+    """Check the options; return whether nothing else in the data section can be wrong with built-in data. Raises as
+    :func:`built_in`."""
     corpus, data = importlib.import_module(module), recipe.data
     options = _options(recipe, corpus)
     _usable(recipe, corpus, lambda: corpus.check(options))

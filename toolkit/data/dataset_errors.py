@@ -80,11 +80,8 @@ def _of_the_hub(problem: Exception, wanted: Wanted, lacking: Callable[[], str | 
 
 
 def _config_error(recipe: Recipe, reason: str) -> UserError:
-    """Return the error for a `data.config` that is missing or names no configuration of the data.
-
-    Args:
-        reason: the library's message, which lists those there are.
-    """
+    """Return the error for a `data.config` that is missing or names no configuration of the data. ``reason`` is the
+    library's message, which lists those there are."""
     name, config = recipe.data.dataset, recipe.data.config
     known = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])
     wrong = "missing" if config is None else f"{config}: {name} has no such configuration"

@@ -34,11 +34,8 @@ MOST_COLUMNS = 2048
 
 
 def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
-    """The splits of a folder of data files, as `datasets` finds them by their names or the folder's card.
-
-    Raises:
-        UserError: at the recipe's line: a folder that holds no data, other than plain data, or names data elsewhere.
-    """
+    """The splits of a folder of data files, as `datasets` finds them by their names or the folder's card. Raises
+    UserError at the recipe's line if the folder holds no data, other than plain data, or names data elsewhere."""
     folder = folder.resolve()
     _check_cards(recipe, folder)
     with scratch_folder("toolkit-") as scratch:
@@ -72,15 +69,7 @@ def _named_plainly(folder: Path, scratch: Path) -> Path:
 
 
 def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path, builder: Any) -> str:
-    """The SHA-256 of a folder's data file.
-
-    Args:
-        known: the folder, as the library knows it.
-        builder: that will read it.
-
-    Raises:
-        UserError: it lies elsewhere, or cannot be read.
-    """
+    """The SHA-256 of a folder's data file. Raises UserError if it lies elsewhere, or cannot be read."""
     named = folder / file.relative_to(known) if file.is_relative_to(known) else file
     try:
         if not Path(os.path.normpath(file)).is_relative_to(known) or file.suffix == ".zip":
@@ -93,11 +82,8 @@ def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path, buil
 
 
 def _check_rows(file: Path, builder: Any) -> None:
-    """Refuse a file of csv or JSON as :mod:`toolkit.files.tables` does, unless the card says how to read it.
-
-    Raises:
-        UnreadableFile: also for what would cost `datasets` minutes, gigabytes or a crash.
-    """
+    """Refuse a file of csv or JSON as :mod:`toolkit.files.tables` does, unless the card says how to read it. Raises
+    UnreadableFile also for what would cost `datasets` minutes, gigabytes or a crash."""
     kind = next(kind for kind, module in READERS.items() if module == type(builder).__module__)
     config, plain = vars(builder.config), vars(type(builder.config)())
     if kind not in ("csv", "json") or any(config[key] != plain[key] for key in plain.keys() - LAYOUT):

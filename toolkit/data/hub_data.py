@@ -42,11 +42,8 @@ def from_hub(recipe: Recipe) -> DatasetDict:
 
 
 def settled_commit(recipe: Recipe) -> str:
-    """Commit of the data set that the run uses; resolved now if it has not been yet.
-
-    Raises:
-        UserError: as :func:`toolkit.recipe.revisions.settle_commit`.
-    """
+    """Commit of the data set that the run uses; resolved now if it has not been yet. Raises as
+    :func:`toolkit.recipe.revisions.settle_commit`."""
     if "data" not in recipe.found.commits:
         settle_commit(recipe, "data")
     return recipe.found.commits["data"]
@@ -88,11 +85,8 @@ def _not_fetched(builder: Any, wanted: Wanted, commit: str) -> str | None:
 
 
 def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
-    """Return the builder of the rows stored from this commit: the library takes the last ones, of any commit.
-
-    Raises:
-        HubError: there are none.
-    """
+    """Return the builder of the rows stored from this commit: the library takes the last ones, of any commit. Raises
+    HubError if there are none."""
     found = Path(builder.cache_dir)  # .../CONFIG/VERSION/COMMIT
     if not (found.parent / commit).is_dir():
         raise offline(wanted._replace(revision=commit))

@@ -52,12 +52,8 @@ class StreamedRows(NamedTuple):
 
 def streamed(recipe: Recipe) -> DatasetDict:
     """The first rows of each split that is used: ``data.limit`` of those that ``data.filter`` leaves, in the order of
-    the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed.
-
-    Raises:
-        UserError: at the recipe's line: a split without a limit, or of which the filter leaves nothing; a failure of
-            the hub.
-    """
+    the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed. Raises UserError at the recipe's line for
+    a split without a limit, or with no row left by the filter, and for a failure of the hub."""
     wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
     entry = quietly(kept, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
     counts = json.loads((entry / COUNTS).read_text(encoding="utf-8"))
@@ -119,13 +115,7 @@ def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:
 def _fetch_split(
     recipe: Recipe, builder: Any, split: str, name: str, files: list[str], target: Path, begun: list[str]
 ) -> StreamedRows:
-    """Write the rows of a split into an Arrow file.
-
-    Args:
-        name: of the split in the data set.
-        files: of it.
-        begun: list that gets each file when it is read.
-    """
+    """Write the rows of a split into an Arrow file; the list ``begun`` gets each file when it is read."""
     limit, buffer = getattr(recipe.data.limit, split), recipe.data.shuffle_buffer
     draws = np.random.default_rng([recipe.seed, 3, SPLITS.index(split)])
     if buffer is not None:
@@ -160,7 +150,7 @@ def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterat
         begun.append(place)
         builder.config.data_files = {name: [place]}
         if place == files[0]:
-            as_written(builder, _first_bytes)
+            as_written(builder, lambda place: xopen(StreamingDownloadManager().extract(place), "rb"))
         yield from builder.as_streaming_dataset(split=name)
 
 
@@ -182,8 +172,3 @@ def _shuffled(rows: Iterator[Any], buffer: int | None, draws: np.random.Generato
         held[place] = row
     for place in draws.permutation(len(held)):
         yield held[place]
-
-
-def _first_bytes(place: str) -> Any:
-    """Open a file of the hub at its beginning, unpacked, to be read no further than needed."""
-    return xopen(StreamingDownloadManager().extract(place), "rb")

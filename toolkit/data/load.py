@@ -37,15 +37,8 @@ LONG_TRAINING = 4_000_000
 
 
 def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Tokenizer:
-    """The recipe's tokenizer; one that is to be trained is trained on these texts, once, and cached.
-
-    Args:
-        texts: of the training split.
-        control_codes: words that a trained vocabulary must hold as one token each, of a family that has such.
-
-    Raises:
-        UserError: a file that is missing or is no tokenizer, or texts that give fewer than ``vocab_size`` tokens.
-    """
+    """The recipe's tokenizer; one that is to be trained is trained on these texts, once, and cached. Raises UserError
+    for a file that is missing or is no tokenizer, or texts that give fewer than ``vocab_size`` tokens."""
     choice = recipe.tokenizer
     module = families.part(recipe.model.name, "tokenizer")
     if choice.vocab_size is not None:
@@ -69,9 +62,7 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
 
 
 def load_stored(
-    recipe: Recipe,
-    corpora: Mapping[str, str],
-    read_file: Callable[[Recipe, str, Path], Dataset] = read_file,
+    recipe: Recipe, corpora: Mapping[str, str], read_file: Callable[[Recipe, str, Path], Dataset] = read_file
 ) -> DatasetDict:
     """The splits as they are stored, empty ones refused.
 
@@ -109,14 +100,8 @@ def load_stored(
 
 
 def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[str, str]) -> None:
-    """Check that a split has the columns that the recipe names.
-
-    Args:
-        columns: key of the recipe's data section -> the column that it names.
-
-    Raises:
-        UserError: at the key of a column that the split lacks.
-    """
+    """Check that a split has the columns that the recipe names: key of its data section -> column. Raises UserError at
+    the key of a column that the split lacks."""
     for key, column in columns.items():
         if column not in rows.column_names:
             known = ", ".join(names_within(rows.features))

@@ -76,11 +76,8 @@ def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callabl
 
 
 def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Divide the data's one split by the values of ``data.split_column``; ``data.splits`` says which is which.
-
-    Raises:
-        UserError: the data has splits of its own, or lacks the column, or one of the values that are named.
-    """
+    """Divide the data's one split by the values of ``data.split_column``; ``data.splits`` says which is which. Raises
+    UserError if the data has splits of its own, or lacks the column, or one of the values that are named."""
     column = recipe.data.split_column
     if column is None:
         return splits

@@ -42,11 +42,8 @@ if hasattr(Features(), "_column_requires_decoding") and hasattr(datasets.feature
 
 def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
     """Make a builder of `datasets` leave every csv column as the text that is written: ``007`` is not 7, nor ``001``
-    the label ``1``. Where the data's card declares types, the columns have those.
-
-    Args:
-        download: location of a data file -> what pandas reads: a local path or an open file.
-    """
+    the label ``1``. Where the data's card declares types, the columns have those. ``download`` maps the location of a
+    data file to what pandas reads: a local path or an open file."""
     if type(builder).__module__ == READERS["csv"]:
         config = builder.config
         vars(config).update(CSV_OPTIONS)

@@ -97,14 +97,8 @@ def _first_row(source: Path, kind: str, delimiter: str | None, layout: Layout) -
 
 
 def checked_layout(given: Mapping[str, str], kind: str, source: Path) -> dict[str, Any]:
-    """Return options of the command line as the keys of a recipe have them.
-
-    Args:
-        given: options of :func:`source_layout`.
-
-    Raises:
-        UserError: as :func:`source_layout`.
-    """
+    """Return options of the command line, as of :func:`source_layout`, as the keys of a recipe have them. Raises as
+    that does."""
     checked: dict[str, Any] = dict(given)
     if (encoding := given.get("encoding")) is not None:
         if kind in BINARY:
@@ -129,11 +123,8 @@ def checked_layout(given: Mapping[str, str], kind: str, source: Path) -> dict[st
 
 
 def doubt(recipe: Recipe, source: Path, encoding: str | None) -> str | None:
-    """Note that a file read in the recipe's encoding seems to be UTF-8; None where it does not.
-
-    Args:
-        encoding: that of the command line, if there is one.
-    """
+    """Note that a file read in the recipe's encoding, or in that of the command line, seems to be UTF-8; None where it
+    does not."""
     used = recipe.data.encoding
     if encoding is not None or used is None or kind_of(source) in BINARY or codecs.lookup(used).name.startswith("utf"):
         return None

@@ -25,10 +25,7 @@ EXTRAS = {"cldr_languages": ("babel", "demo"), "cldr_facts": ("babel", "demo")}
 
 def check_source(recipe: Recipe, corpora: Collection[str]) -> None:
     """Check that ``data.dataset`` names data of an allowed kind, by its name alone: nothing is opened or looked up.
-
-    Raises:
-        UserError: at its line, with what would be right; also for built-in data whose package is not installed.
-    """
+    Raises UserError at its line, with what would be right; also for built-in data whose package is not installed."""
     name = recipe.data.dataset
     if name in corpora and name in EXTRAS:
         package, extra = EXTRAS[name]

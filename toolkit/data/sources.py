@@ -55,11 +55,7 @@ def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]
 
 
 def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
-    """The rows of several files, one after the other.
-
-    Raises:
-        UserError: their columns differ.
-    """
+    """The rows of several files, one after the other. Raises UserError if their columns differ."""
     first = parts[0].features
     for path, part in zip(paths, parts, strict=True):
         if part.features != first:
@@ -70,11 +66,8 @@ def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence
 
 
 def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield the texts of ``data.sources``, each with the name that it is under, in the recipe's order.
-
-    Raises:
-        UserError: a file that is missing, empty or in another encoding than the recipe says.
-    """
+    """Yield the texts of ``data.sources``, each with the name that it is under, in the recipe's order. Raises UserError
+    for a file that is missing, empty or in another encoding than the recipe says."""
     for name, files in settled(recipe.data.sources).items():
         for index, written in enumerate([files] if isinstance(files, str) else files):
             key = ("data", "sources", name) if isinstance(files, str) else ("data", "sources", name, str(index))
@@ -102,11 +95,8 @@ def plain_text(recipe: Recipe, path: Path) -> str:
 
 
 def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
-    """Rows of a file of the recipe's kind, cached by its content, whatever its name and time stamp.
-
-    Raises:
-        UnreadableFile: it is not of that kind.
-    """
+    """Rows of a file of the recipe's kind, cached by its content, whatever its name and time stamp. Raises
+    UnreadableFile if it is not of that kind."""
     kind, data = recipe.data.dataset, recipe.data
     if kind in ENCODED_KINDS:
         _check_encoding(recipe, path)
@@ -140,12 +130,8 @@ def named_columns(recipe: Recipe) -> list[str]:
 
 
 def _delimiter(recipe: Recipe, path: Path, layout: Layout) -> str:
-    """Delimiter of a csv file: the recipe's, else the usual one.
-
-    Raises:
-        UserError: it seems to have another, which is named.
-        UnreadableFile: its header has a column twice that the recipe names.
-    """
+    """Delimiter of a csv file: the recipe's, else the usual one. Raises UserError if it seems to have another, which is
+    named, and UnreadableFile if its header has a column twice that the recipe names."""
     layout = replace(layout, delimiter=recipe.data.delimiter or usual_delimiter(path))
     header = next(iter(first_rows(path, layout, 1)), [])
     check_once(path, layout.columns or header, named_columns(recipe))

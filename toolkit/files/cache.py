@@ -40,7 +40,6 @@ def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
     """Return the folder of an entry; make it if it is missing or damaged.
 
     Args:
-        kind: of what is kept.
         key: equal for equal content; a file name.
         fill: writes the entry's files into the folder it is given. Its exceptions propagate, except ``OSError``,
             which is taken to be about the cache: it must report trouble with other files as something else.
@@ -102,15 +101,13 @@ def _remove(folder: Path) -> None:
 
 
 def _note_use(folder: Path) -> None:
-    """Record when the entry was last read, as the time of the file that names it. The system's access time changes
-    whenever anybody looks."""
+    """Record the last use as the time of the naming file; the system's access time changes whenever anybody looks."""
     with contextlib.suppress(OSError):
         os.utime(folder / NAME)
 
 
 def _hold(folder: Path) -> bool:
-    """Lock an entry until this process ends, or uses another cache; return False if it is gone. On a disk without
-    locks, nothing is held."""
+    """Lock an entry for this process's life or until it uses another cache, if the disk can; False if it is gone."""
     if folder.parents[1] != cache_folder():  # among the temporary files
         return True
     for held in [held for held in _held if held.parents[1] != folder.parents[1]]:
@@ -126,8 +123,7 @@ def _hold(folder: Path) -> bool:
 
 
 def lock(file: int, exclusive: bool) -> bool:
-    """Lock an open file, without waiting; return False if another process has it. The system unlocks it when the
-    file is closed."""
+    """Lock an open file until it is closed, without waiting; return False if another process has it."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -139,8 +139,7 @@ class _Words:
 
 
 def has_single_quotes(path: Path, encoding: str) -> bool:
-    """Whether a csv file has a field within ``'`` for at least half of its first rows, and none that begins with
-    ``"``."""
+    """Whether at least half of the first rows have a field within ``'``, and no field begins with ``"``."""
     head = _head(path, encoding)[:QUOTED_CHARACTERS].replace("\r\n", "\n")
     begin = rf"(?:^|(?<=[{re.escape(''.join(DELIMITERS))}]))"
     bare, count = re.subn(rf"{begin}'(?:[^']|'')*'(?=[{re.escape(''.join(DELIMITERS))}]|$)", ".", head, flags=re.M)
@@ -199,8 +198,7 @@ class _CsvLines:
 
 @contextlib.contextmanager
 def long_fields() -> Iterator[None]:
-    """Let the csv module take fields of up to :data:`LONGEST_FIELD` in the ``with`` block; its limit is
-    process-wide."""
+    """Let csv take fields of up to :data:`LONGEST_FIELD` in the ``with`` block; its limit is process-wide."""
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         yield

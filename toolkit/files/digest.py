@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,15 @@ def digest(*parts: str | int) -> str:
         written = str(part).encode("utf-8", "surrogatepass")
         sha256.update(f"{len(written)}/".encode() + written)
     return sha256.hexdigest()[:32]
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
 
 
 def digest_of_array(value: Any) -> str:

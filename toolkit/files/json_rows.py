@@ -28,14 +28,8 @@ def _refused(name: str) -> None:
 
 def json_rows(path: Path, encoding: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the text and the value of each object of a file: JSON lines, one list, or an object of lists. A text in a
-    list is a row of it.
-
-    Args:
-        columns: of rows that are lists; None for ``column1`` and so on.
-
-    Raises:
-        UnreadableFile: anything else.
-    """
+    list is a row of it. ``columns`` name those of rows that are lists; None for ``column1`` and so on. Raises
+    UnreadableFile for anything else."""
     decoder = json.JSONDecoder(parse_constant=_refused)
     with opened_text(path, encoding, newline="") as file:
         text = file.read(BLOCK)

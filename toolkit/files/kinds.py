@@ -33,11 +33,7 @@ LOOKED_AT = 2**16
 
 
 def kind_of(path: Path) -> str:
-    """What a file holds: a value of :data:`KINDS`.
-
-    Raises:
-        UserError: neither its ending nor its content says it.
-    """
+    """What a file holds: a value of :data:`KINDS`. Raises UserError if neither its ending nor its content says it."""
     kind = KINDS.get(ending(path)) or (_by_content(path) if path.is_file() else None)
     if kind is None:
         raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
@@ -62,28 +58,21 @@ def _by_content(path: Path) -> str | None:
 
 
 def is_table(path: Path) -> bool:
-    """Whether the first rows of a text have as many fields each, two or more; or begin with labels.
-
-    Raises:
-        UnreadableFile: it cannot be unpacked.
-    """
+    """Whether the first rows of a text have as many fields each, two or more; or begin with labels. Raises
+    UnreadableFile if it cannot be unpacked."""
     text = head_of(path)
     return _is_table(text) or first_label(text) is not None
 
 
 def head_of(path: Path) -> str:
-    """The beginning of a text, good for its delimiters and line ends.
-
-    Raises:
-        UnreadableFile: it cannot be unpacked.
-    """
+    """The beginning of a text, good for its delimiters and line ends. Raises UnreadableFile if it cannot be
+    unpacked."""
     with opened(path) as file:
         return _decoded(file.read(LOOKED_AT))
 
 
 def first_label(text: str) -> str | None:
-    """Return the first word of a text whose lines begin with labels, ``DESC:manner`` or ``__label__sport``; None of
-    another."""
+    """The first word of a text whose lines begin with ``DESC:manner`` or ``__label__sport``; None of another."""
     lines = [line for line in text.splitlines() if line][:SNIFFED_ROWS]
     if len(lines) < 2 or not all(map(LABELLED.match, lines)):
         return None

@@ -54,11 +54,8 @@ def is_report_of_a_run(folder: Path) -> bool:
 
 
 def claim(folder: Path) -> bool:
-    """Write the ledger into a folder that is to be a run's; return False if it is there already.
-
-    Raises:
-        toolkit.machine.disk.WriteFailed: the system refuses it.
-    """
+    """Write the ledger into a folder that is to be a run's; return False if it is there already. Raises WriteFailed if
+    the system refuses it."""
     prefix = f"{TEMPORARY}{secrets.token_hex(8)}-"
     with writing(folder / LEDGER):
         try:
@@ -111,11 +108,8 @@ def _listed(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def _plain(path: Path) -> Iterator[int]:
-    """Open a file to read it; do not follow a link or wait for a pipe.
-
-    Raises:
-        OSError: it is no plain file, or the system refuses.
-    """
+    """Open a file to read it; do not follow a link or wait for a pipe. Raises OSError if it is no plain file, or the
+    system refuses."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):  # a pipe that nobody writes to reads as empty

@@ -110,12 +110,8 @@ class _Measured(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacked if it is compressed.
-
-    Raises:
-        UnreadableFile: it cannot be unpacked here, or is not compressed as its name says; while it is read, it is a
-            bomb.
-    """
+    """Open a file, unpacked if it is compressed. Raises UnreadableFile if it cannot be unpacked here, or is not
+    compressed as its name says; later, while it is read, if it is a bomb."""
     with open(path, "rb") as file:
         head = file.read(8)
         if not begins_packed(head):

@@ -77,11 +77,8 @@ def hf_folder(checkpoint: Path) -> Path:
 
 
 def paddle_weights(checkpoint: Path) -> Path | None:
-    """Return the ``.pdparams`` of a path; None if it has none, or safetensors or torch's pickles beside it.
-
-    Raises:
-        UnreadableFile: it is in several files.
-    """
+    """Return the ``.pdparams`` of a path; None if it has none, or safetensors or torch's pickles beside it. Raises
+    UnreadableFile if it is in several files."""
     if not checkpoint.is_dir():
         return checkpoint if checkpoint.suffix == ENDING else None
     if os.path.lexists(checkpoint / f"{WEIGHTS}.index.json"):

@@ -14,13 +14,8 @@ from toolkit.files.packed import ALWAYS_ALLOWED, LARGEST_RATIO
 
 def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[list[str]]:
     """Yield the names of the columns and the fields of each row of a file's first sheet; empty rows are left out.
-
-    Args:
-        columns: their names; None for those of the first row.
-
-    Raises:
-        UnreadableFile: it is no such file, or a row is wider than the header.
-    """
+    ``columns`` are their names; None for those of the first row. Raises UnreadableFile if it is no such file, or a row
+    is wider than the header."""
     import openpyxl
 
     _check(path)

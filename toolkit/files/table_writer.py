@@ -53,12 +53,9 @@ class Writer(Protocol):
 
 
 def check_target(target: Path, source: Path, overwrite: bool) -> None:
-    """Check that a file can be written, before the work for it is done.
-
-    Raises:
-        UserError: an ending that holds no columns, a file that exists and may not be overwritten or is the input, or a
-            folder that is missing or not writable.
-    """
+    """Check that a file can be written, before the work for it is done. Raises UserError for an ending that holds no
+    columns, a file that exists and may not be overwritten or is the input, or a folder that is missing or not
+    writable."""
     if kind_of(target) == "text":
         raise UserError(f"{target}: a text file has no columns; end it in {', '.join(WRITTEN)}")
     if target.suffix.lower() not in WRITTEN:
@@ -84,9 +81,7 @@ def table_writer(
 
     Args:
         target: a file that passed :func:`check_target`.
-        table: whose rows are written.
         added: name -> type of each added column.
-        overwrite: a file that is there by then, too.
         quoted: in csv, put an apostrophe before what begins like a formula, so that spreadsheets show it as text.
 
     Raises:

@@ -149,11 +149,7 @@ class Table:
     schema: pa.Schema | None = None
 
     def chunks(self) -> Iterator[Rows]:
-        """The rows, in order.
-
-        Raises:
-            UserError: the file has changed and is no longer sound.
-        """
+        """The rows, in order. Raises UserError if the file has changed and is no longer sound."""
         with reading(self.path):
             yield from _chunks(self.path, self.kind, self.layout, self.names)
 
@@ -191,10 +187,7 @@ def read_table(
 
 def arrow_rows(path: Path, kind: str, layout: Layout) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Return the schema of a file's rows, and these in chunks. Columns of csv are text; each has a name of its own.
-
-    Raises:
-        UnreadableFile: it is not of that kind; also while the chunks are read.
-    """
+    Raises UnreadableFile if it is not of that kind; also while the chunks are read."""
     whole = read_whole(path, kind, layout) if kind == "json" else None
     chunks = _shown(path, _chunks(path, kind, layout, whole.names if whole else None))
     if (first := next(chunks, None)) is None or not first.names:
@@ -237,14 +230,8 @@ def read_whole(
     typed: bool = True,
     several: pa.DataType | None = SEVERAL,
 ) -> Table:
-    """Read a file of a kind to its end, as :func:`read_table`.
-
-    Args:
-        several: type in the schema of a column that holds values of several types; None to refuse one.
-
-    Raises:
-        UnreadableFile: as :func:`arrow_rows`.
-    """
+    """Read a file of a kind to its end, as :func:`read_table`. A column of JSON with values of several types gets the
+    type ``several``, or is refused if that is None. Raises as :func:`arrow_rows`."""
     names: dict[str, None] = {}
     within: set[str] = set()
     types: dict[str, pa.DataType] = {}
@@ -292,11 +279,7 @@ def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str], rows:
 
 
 def check_once(path: Path, names: Sequence[str], needed: Iterable[str]) -> None:
-    """Check that a file has no needed column twice.
-
-    Raises:
-        UnreadableFile: it has.
-    """
+    """Check that a file has no needed column twice. Raises UnreadableFile if it has."""
     for name in needed:
         if list(names).count(name) > 1:
             raise UnreadableFile(path, f"has the column {name} more than once")
@@ -317,11 +300,8 @@ def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> set[str]:
 
 
 def _merge(path: Path, types: dict[str, pa.DataType], rows: Rows, several: pa.DataType | None) -> None:
-    """Extend the types of columns to hold these rows.
-
-    Raises:
-        UnreadableFile: there is none, and no ``several`` that holds any.
-    """
+    """Extend the types of columns to hold these rows. Raises UnreadableFile if there is none, and no ``several`` that
+    holds any."""
     for index, name in enumerate(rows.names):
         try:
             types[name] = _type_of(rows.column(index), types.get(name, pa.null()), several)
@@ -356,11 +336,7 @@ def _type_of(values: list[Any], before: pa.DataType, several: pa.DataType | None
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Report errors of reading a file in one line that names it.
-
-    Raises:
-        UserError: for all of it.
-    """
+    """Report errors of reading a file in one line that names it, as a UserError."""
     try:
         with sound(path):
             yield
@@ -374,11 +350,8 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sound(path: Path) -> Iterator[None]:
-    """Report in one line what the libraries raise for a file's content.
-
-    Raises:
-        UnreadableFile: for all of it. Errors of the system and :class:`WrongEncoding` stay as they are.
-    """
+    """Report in one line what the libraries raise for a file's content, as an UnreadableFile. Errors of the system and
+    :class:`WrongEncoding` stay as they are."""
     try:
         yield
     except (UnreadableFile, WrongEncoding):
@@ -399,11 +372,8 @@ def _shown(path: Path, chunks: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) -> Iterator[Rows]:
-    """The rows of a file; of one with a header alone, a chunk without rows.
-
-    Args:
-        names: of the columns, of JSON; None for those of each chunk.
-    """
+    """The rows of a file; of one with a header alone, a chunk without rows. ``names`` are the columns of JSON; None for
+    those of each chunk."""
     if kind in ARROW_KINDS:
         yield from _batches(path, kind)
     elif kind == "json":

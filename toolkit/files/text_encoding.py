@@ -101,12 +101,8 @@ def is_encoding(name: str) -> bool:
 
 
 def check_encoding(path: Path, encoding: str = "utf-8") -> None:
-    """Check a whole file's encoding.
-
-    Raises:
-        WrongEncoding: it is another; names the likely one.
-        UnreadableFile: it is packed, and is to be or has to be read in another encoding.
-    """
+    """Check a whole file's encoding. Raises WrongEncoding, which names the likely one, if it is another, and
+    UnreadableFile if it is packed, and is to be or has to be read in another encoding."""
     packed = is_packed(path)
     if packed and codecs.lookup(encoding).name != "utf-8":
         raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
@@ -129,11 +125,7 @@ def check_encoding(path: Path, encoding: str = "utf-8") -> None:
 
 
 def _explained(path: Path, encoding: str, place: int, line: int) -> WrongEncoding:
-    """Return an error with the likely encoding.
-
-    Args:
-        place, line: of the first invalid byte, about.
-    """
+    """Return an error with the likely encoding; ``place`` and ``line`` are about those of the first invalid byte."""
     with open(path, "rb") as file:
         head = file.read(4)
         file.seek(max(0, place - LOOKED_AT // 4))
@@ -177,11 +169,8 @@ def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None)
 
 
 def _likely(around: bytes) -> tuple[list[str], bool]:
-    """Guess the encoding of some bytes by their letters.
-
-    Returns:
-        the likeliest, and the second where letters of East Asia are read by both; whether the first is clearly better.
-    """
+    """Guess the encoding of some bytes by their letters. Returns the likeliest, and the second where letters of East
+    Asia are read by both; then whether the first is clearly better."""
     lines = b"\n".join(line for line in around.splitlines() if not line.isascii())
     try:
         western = lines.decode(WESTERN)
@@ -198,8 +187,7 @@ def _likely(around: bytes) -> tuple[list[str], bool]:
 
 
 def _everyday(text: str, language: str) -> float:
-    """Return the share of a text's letters beyond ASCII that its language uses every day, less that of letters which it
-    does not use."""
+    """The share of letters beyond ASCII that a language uses every day, less the share that it never uses."""
     letters = [letter for letter in text if not letter.isascii() and (letter.isalpha() or letter == "\ufffd")]
     everyday, used = EVERYDAY[language]
     found = "".join(letters)

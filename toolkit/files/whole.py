@@ -6,7 +6,6 @@ A folder has a manifest with the SHA-256 of each of its files, by which it is ve
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import TextIO
 
 from models.files.plain import plain_file
 from toolkit.errors import ToolkitError
+from toolkit.files.digest import sha256 as sha256
 from toolkit.files.ownership import prefix_in
 from toolkit.machine.disk import InTheWay, writing
 
@@ -29,36 +29,25 @@ class DamagedFolder(ToolkitError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part.
-
-    Raises:
-        WriteFailed: the system refuses it; the old text stays.
-    """
+    """Write a file so that a reader sees the old text or the new, never a part. Raises WriteFailed if the system
+    refuses it; the old text stays."""
     with replacing(path) as file:
         file.write(text)
 
 
 @contextmanager
 def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
-    """Open a text file to write, which replaces ``path`` if the ``with`` block succeeds.
-
-    Args:
-        errors: handling of characters that UTF-8 cannot hold, as in :func:`open`.
-
-    Raises:
-        WriteFailed: the system refuses it; the old file stays.
-    """
+    """Open a text file to write, which replaces ``path`` if the ``with`` block succeeds. ``errors`` says how to treat
+    characters that UTF-8 cannot hold, as in :func:`open`. Raises WriteFailed if the system refuses it; the old file
+    stays."""
     with appearing(path) as temporary, open(temporary, "w", encoding="utf-8", errors=errors, newline="") as file:
         yield file
 
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Return a name beside ``path`` for a file to write, which replaces ``path`` if the ``with`` block succeeds.
-
-    Raises:
-        WriteFailed: the system refuses it; the old file stays.
-    """
+    """Return a name beside ``path`` for a file to write, which replaces ``path`` if the ``with`` block succeeds. Raises
+    WriteFailed if the system refuses it; the old file stays."""
     with writing(path):
         handle, name = tempfile.mkstemp(prefix=prefix_in(path.parent), dir=path.parent)
         os.close(handle)
@@ -76,8 +65,6 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
     """Make a folder that appears whole or not at all.
 
     Args:
-        target: the folder.
-        fill: writes the files into the folder it is given.
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
         replaces: replace an existing folder, if all that is in it was written by this; else it is refused.
 
@@ -114,11 +101,7 @@ def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool, re
 
 
 def verify_folder(folder: Path) -> None:
-    """Compare a folder with its manifest.
-
-    Raises:
-        DamagedFolder: a file is missing, changed or was never listed.
-    """
+    """Compare a folder with its manifest. Raises DamagedFolder if a file is missing, changed or was never listed."""
     expected = _listed(folder)
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     if found != set(expected):
@@ -129,18 +112,8 @@ def verify_folder(folder: Path) -> None:
             raise DamagedFolder(f"{folder}: {name} is not the file that was written (SHA-256 differs)")
 
 
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _replace_folder(temporary: Path, target: Path) -> None:
-    """Rename a folder into another's place. A rename replaces no folder that holds files: the other is moved aside
-    first."""
+    """Rename a folder into another's place; the other, which holds files, is moved aside first."""
     if (foreign := _foreign(target, temporary)) is not None:
         raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
     aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
@@ -165,11 +138,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def _listed(folder: Path) -> dict[str, str]:
-    """Read a folder's manifest: file -> SHA-256.
-
-    Raises:
-        DamagedFolder: it cannot be read.
-    """
+    """Read a folder's manifest: file -> SHA-256. Raises DamagedFolder if it cannot be read."""
     try:
         return dict(json.loads(plain_file(folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -70,14 +70,14 @@ class Assembled:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about the data and the length."""
+        """Notes for the user on the data and the length."""
         notes = [*self.prepared.notes(), *self.fit.notes]
         if self.lora is not None:
             notes.append(self._adapted())
         return notes
 
     def _adapted(self) -> str:
-        """What is trained in place of all weights, and whether there is something to adapt."""
+        """Describe the adapter that is trained, and say if it adapts random values."""
         assert self.lora is not None
         text = f"train.lora: {self.trained:,} parameters are trained, of rank {self.lora.rank}"
         if self.lora.whole:
@@ -112,11 +112,8 @@ class Assembled:
 
 
 def assemble(recipe: Recipe) -> Assembled:
-    """Load the data, the tokenizer, the configuration and the first weights.
-
-    Raises:
-        UserError: at the recipe's line, if one of them is not as the recipe says.
-    """
+    """Load the data, the tokenizer, the configuration and the first weights. Raises UserError at the recipe's line if
+    one of them is not as the recipe says."""
     with collector.paused():
         from toolkit.data.load import build_tokenizer
 
@@ -197,12 +194,8 @@ def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
 
 def reference_python(recipe: Recipe) -> str | None:
     """Absolute path of the interpreter that runs the reference: the recipe's, if the command line says it too, or that
-    of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one.
-
-    Raises:
-        UserError: what is named is none.
-        Inconclusive: it lacks what the reference needs.
-    """
+    of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one. Raises UserError if what is named is
+    none, and Inconclusive if it lacks what the reference needs."""
     from toolkit.parity import reference_interpreter
 
     if recipe.parity.reference_python is None:

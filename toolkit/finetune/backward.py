@@ -27,8 +27,6 @@ def settle_backward(
 
     Args:
         folder: of the run; one that has begun keeps what it began with.
-        device: of the run.
-        processes: that are to train together.
         told: the choice of the process that started this one.
 
     Returns:

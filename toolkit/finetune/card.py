@@ -119,11 +119,8 @@ def with_model(card: str, model: str) -> str:
 
 
 def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
-    """Say before which steps the gate passed or was skipped, and why.
-
-    Args:
-        starts: of the run (:func:`toolkit.run_folder.folder.read_starts`).
-    """
+    """Say before which steps the gate passed or was skipped, and why. The starts are those of the run
+    (:func:`toolkit.run_folder.folder.read_starts`)."""
     passed = [start for start in starts if start["skipped"] is None]
     sentences = [
         f"**The parity gate was skipped** before {steps_of(starts, start)}: {markdown(start['skipped'])}. "
@@ -169,7 +166,7 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
 
     recipe, task = run.recipe, run.task.DESCRIPTION
     kind = recipe.data.dataset
-    files = ", ".join(_files(recipe))
+    files = ", ".join(Path(path).name for path in recipe.data.paths)
     return [
         EvalResult(
             task_type=task.pipeline_tag,
@@ -201,7 +198,7 @@ def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
 
 
 def _commit(recipe: Recipe, section: str) -> str:
-    """The commit of what a section takes from the hub."""
+    """The commit of a section's hub repository."""
     commit = recipe.found.commits.get(section)
     return f" at commit {markdown_code(commit)}" if commit else ""
 
@@ -235,7 +232,7 @@ def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
 
 
 def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:
-    files = _files(recipe)
+    files = [Path(path).name for path in recipe.data.paths]
     named = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
     text = (
@@ -253,14 +250,6 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
     several = ", of which a text may have several" if recipe.data.problem_type == "multi_label" else ""
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
     return f"{text}\n{len(label_names)} labels{several}: {listed}{more}.\n"
-
-
-def _files(recipe: Recipe) -> list[str]:
-    """The names of the recipe's data files."""
-    paths = [path for path in recipe.data.files.model_dump().values() if path] if recipe.data.files else []
-    for source in (recipe.data.sources or {}).values():
-        paths += [source] if isinstance(source, str) else source
-    return [Path(path).name for path in paths]
 
 
 def _loading(run: Run) -> list[str]:
@@ -298,11 +287,8 @@ def _figure(value: float | None) -> str:
 
 
 def ended(done: Mapping[str, Any]) -> str:
-    """How a run ended before its last step; empty if it did not.
-
-    Args:
-        done: ``training`` of metrics.json, to which earlier versions wrote no ``finished_early``.
-    """
+    """How a run ended before its last step; empty if it did not. ``done`` is ``training`` of metrics.json, to which
+    earlier versions wrote no ``finished_early``."""
     if done.get("finished_early"):
         return f", finished early at step {done['steps']:,} of {done['schedule']['max_steps']:,}"
     return ", stopped early" if done["stopped_early"] else ""

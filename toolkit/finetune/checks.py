@@ -22,14 +22,8 @@ THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
 
 
 def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1) -> None:
-    """Check that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
-
-    Args:
-        processes: that the run was begun with.
-
-    Raises:
-        UserError: it has not; says how much is needed.
-    """
+    """Check that the disk has room for the checkpoints of a run that so many processes began. A third one is written
+    before the oldest is removed. Raises UserError, which says how much is needed, if it has not."""
     weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
     at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
     moments = MOMENTS[recipe.train.optimizer] * job.trained
@@ -39,11 +33,8 @@ def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1)
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """Check that sharding works on this device with this many processes.
-
-    Raises:
-        UserError: it does not; says what to change.
-    """
+    """Check that sharding works on this device with this many processes. Raises UserError, which says what to change,
+    if it does not."""
     if recipe.train.sharding is None:
         return
     if device == "cpu":
@@ -64,10 +55,7 @@ def describe(job: Assembled, recipe: Recipe, notes: Sequence[str], device: str, 
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
-    console.print(
-        f"model  {layers} layers, {job.parameters:,} parameters ({origin}), on {device}",
-        highlight=False,
-    )
+    console.print(f"model  {layers} layers, {job.parameters:,} parameters ({origin}), on {device}", highlight=False)
     for section in recipe.found.commits:
         console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
     if device == "cpu" and recipe.train.precision == "bfloat16":

@@ -38,7 +38,7 @@ from toolkit.finetune.judged import see_judged
 from toolkit.finetune.memory import missing_memory
 from toolkit.finetune.model import load_model, make_trainer
 from toolkit.finetune.passed_gate import handed_over, take_gate, to_hand_over, verdict_of
-from toolkit.finetune.results import finish, measure_best, show_results
+from toolkit.finetune.results import finish, measure_best, show_results, tracked
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import settle_commits
@@ -46,7 +46,7 @@ from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import differing_keys, occupied, record_start
 from toolkit.run_folder.read import read_json
-from toolkit.run_folder.tracking import Tracker, check_trackers
+from toolkit.run_folder.tracking import check_trackers
 from toolkit.tasks import task_of
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.quiet import silence_startup
@@ -72,17 +72,10 @@ class Tried:
 def finetune(
     recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None = None, verbose: bool = False
 ) -> Path:
-    """Run a recipe, or resume its interrupted run.
+    """Run a recipe, or resume its interrupted run; return the run folder.
 
     Args:
-        recipe: a checked recipe.
         skip_parity: why the gate is not run, or None to run it.
-        console: where to say what happens.
-        tried: of a trial.
-        verbose: print the table of a gate that passes, too.
-
-    Returns:
-        The run folder.
 
     Raises:
         UserError: the data, the weights or the run folder do not fit the recipe.
@@ -189,11 +182,7 @@ def _follow(recipe: Recipe) -> Path:
 
 
 def _agree(recipe: Recipe, job: Assembled) -> None:
-    """Check that all processes have the same to train on.
-
-    Raises:
-        UserError: they have not.
-    """
+    """Check that all processes have the same to train on. Raises UserError if they have not."""
     ranks.agree("the keys of the recipe", digest(recipe.model_dump_json()))
     made_of = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}
     ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))
@@ -226,28 +215,19 @@ def _finetune_in(
     job.let_go()
     record_start(folder, last_step, verdict, skip_parity)
 
-    def tell(text: str) -> None:
-        console.print(f"note   {text}", highlight=False, soft_wrap=True)
-
-    trainer.tracker = Tracker(folder, recipe, last_step, tell, trainer.schedule.eval_steps, begun.get("left", False))
-    exit_status = 1
-    try:
-        if tried is not None:
-            trainer.watch = tried.watch
-            tried.watch(trainer)
-        trainer.fit(resume_from)
-        if tried is not None:
-            exit_status = 0
-            return folder
-        results = finish(recipe, folder, job, trainer)
-        trainer.tracker.summarize(results)
-        exit_status = 0
-    except KeyboardInterrupt:
-        if tried is None:
-            _say_what_is_saved(trainer, folder, console)
-        raise
-    finally:
-        trainer.tracker.close(exit_status)
+    with tracked(trainer, recipe, folder, last_step, begun.get("left", False), console):
+        try:
+            if tried is not None:
+                trainer.watch = tried.watch
+                tried.watch(trainer)
+            trainer.fit(resume_from)
+            if tried is not None:
+                return folder
+            results = finish(recipe, folder, job, trainer)
+        except KeyboardInterrupt:
+            if tried is None:
+                _say_what_is_saved(trainer, folder, console)
+            raise
     show_results(results, recipe, folder, console)
     return folder
 

@@ -16,7 +16,7 @@ from toolkit.errors import UserError
 from toolkit.finetune.assembly import Assembled, assemble
 from toolkit.finetune.identity import check_identity
 from toolkit.finetune.model import load_model, make_trainer
-from toolkit.finetune.results import finish, show_results
+from toolkit.finetune.results import finish, show_results, tracked
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.load import load_recipe
@@ -25,24 +25,14 @@ from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import CHECKPOINTS, amending
-from toolkit.run_folder.tracking import Tracker, check_trackers
+from toolkit.run_folder.tracking import check_trackers
 from toolkit.tasks import task_of
 from toolkit.terminal.quiet import silence_startup
 
 
 def finish_early(folder: Path, console: Console) -> dict[str, Any]:
-    """End an interrupted run.
-
-    Args:
-        folder: of the run.
-        console: where to say what happens.
-
-    Returns:
-        The content of metrics.json.
-
-    Raises:
-        UserError: the run has finished, has no checkpoint or is in use, or its data have changed.
-    """
+    """End an interrupted run; return the content of metrics.json. Raises UserError if the run has finished, has no
+    checkpoint or is in use, or its data have changed."""
     recipe = recipe_of_interrupted(folder)
     if refused := check_writable(folder):
         raise UserError(f"{folder}: {refused}")
@@ -54,11 +44,8 @@ def finish_early(folder: Path, console: Console) -> dict[str, Any]:
 
 
 def recipe_of_interrupted(folder: Path) -> Recipe:
-    """The recipe of an interrupted run, whose folder may have moved since.
-
-    Raises:
-        UserError: the folder is no run's, or the run has finished.
-    """
+    """The recipe of an interrupted run, whose folder may have moved since. Raises UserError if the folder is no run's,
+    or the run has finished."""
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if (folder / "metrics.json").exists():
@@ -67,11 +54,7 @@ def recipe_of_interrupted(folder: Path) -> Recipe:
 
 
 def newest_checkpoint(folder: Path, console: Console) -> Path:
-    """The newest checkpoint of a run that is whole.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The newest checkpoint of a run that is whole. Raises UserError if there is none."""
     checkpoints = Checkpoints(folder / CHECKPOINTS)
     saved = checkpoints.newest(lambda damage: console.print(f"skipping {damage}", highlight=False))
     if saved is None:
@@ -81,11 +64,8 @@ def newest_checkpoint(folder: Path, console: Console) -> Path:
 
 
 def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
-    """Assemble what an interrupted run is made of, on the device of its recipe.
-
-    Raises:
-        UserError: it is no longer what the run was begun with.
-    """
+    """Assemble what an interrupted run is made of, on the device of its recipe. Raises UserError if it is no longer
+    what the run was begun with."""
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
@@ -98,9 +78,6 @@ def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
 
 
 def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict[str, Any]:
-    def tell(text: str) -> None:
-        console.print(f"note   {text}", highlight=False, soft_wrap=True)
-
     job = assemble_again(recipe, folder, console)
     state = checkpoint.read_state(saved)
     model = load_model(recipe, job)
@@ -108,17 +85,10 @@ def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict
     job.let_go()
     step, most = state["step"], trainer.schedule.max_steps
     console.print(f"finishing {folder} after step {step} of {most}", highlight=False, soft_wrap=True)
-    left = state.get("left", False)
-    trainer.tracker = Tracker(folder, recipe, step, tell, trainer.schedule.eval_steps, left)
-    exit_status = 1
-    try:
+    with tracked(trainer, recipe, folder, step, state.get("left", False), console):
         trainer.take_up(saved)
         if trainer.best.best_step is None:
             trainer.validate(saved)
         results = finish(recipe, folder, job, trainer)
-        trainer.tracker.summarize(results)
-        exit_status = 0
-    finally:
-        trainer.tracker.close(exit_status)
     show_results(results, recipe, folder, console)
     return results

@@ -24,10 +24,9 @@ FILE = IDENTITY
 
 
 def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, checkpoint: Path | None) -> dict[str, Any]:
-    """The SHA-256s of what a run is made of.
+    """Return the SHA-256s of a run's data, tokenizer and first weights.
 
     Args:
-        splits: of the task's ``load_splits``.
         checkpoint: the folder that the first weights are read from; None for new ones.
 
     Returns:
@@ -64,14 +63,8 @@ def write_identity(recipe: Recipe, folder: Path, identity: Mapping[str, Any]) ->
 
 
 def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str | None:
-    """Compare with what an interrupted run was begun with; a run without a checkpoint begins anew.
-
-    Returns:
-        A note, if the run's version did not write this file.
-
-    Raises:
-        UserError: something has changed: what, and the ways out.
-    """
+    """Compare with what an interrupted run was begun with; a run without a checkpoint begins anew. Returns a note if
+    the run's version did not write this file. Raises UserError if something has changed: what, and the ways out."""
     if not any((folder / "checkpoints").glob("step-*")):
         return None
     try:
@@ -96,16 +89,11 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
 
 def _data_files(recipe: Recipe) -> Iterator[Path]:
     """The local files that the recipe's data section names; absolute, since a resumed recipe may stand elsewhere."""
-    data = recipe.data
-    files = data.files
-    written = [] if files is None else [name for name in (files.train, files.validation, files.test) if name]
-    for sources in (data.sources or {}).values():
-        written += [sources] if isinstance(sources, str) else sources
-    return (path.absolute() for name in written for path in recipe.resolve_all(name))
+    return (path.absolute() for name in recipe.data.paths for path in recipe.resolve_all(name))
 
 
 def _changes(recipe: Recipe, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    """What differs, as sentences. A file whose rows are the same has not changed."""
+    """Yield the differences as sentences. A file whose rows are the same has not changed."""
     splits = _differing(there, here, "splits")
     if splits:
         files = _differing(there, here, "files")

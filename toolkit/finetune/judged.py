@@ -36,14 +36,8 @@ UNCOMPARED = "what trains is not compared with what was judged"
 
 
 def see_judged(recipe: Recipe, job: Assembled, trainer: Finetuner, folder: Path, console: Console) -> None:
-    """Check that what is about to train is what the gate has judged, on the weights that it had there.
-
-    Args:
-        trainer: one that has made no step yet, its model with the first weights.
-
-    Raises:
-        ParityDrift: it is not; names the first difference.
-    """
+    """Check that what is about to train is what the gate has judged, on the weights that it had there. The trainer has
+    made no step yet. Raises ParityDrift, which names the first difference, if it is not."""
     from toolkit.parity import Judged, randomize_constants
 
     report, remedy = folder / REPORT / "parity.json", "run the same command again"
@@ -87,7 +81,7 @@ def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, j
     as_there = (runtime.device(), threads, runtime.processes()) == (judged.device, judged.threads, 1)
     if runtime.device() != "cpu" or not as_there:
         return (
-            "of what trains, the first step is not compared: it is the gate's to the bit on a CPU alone, in one "
+            "the first step of training is not compared: it is the gate's to the bit on a CPU alone, in one "
             "process with as many threads"
         )
     step = first_step(trainer, batch)

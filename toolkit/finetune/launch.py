@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -58,11 +57,7 @@ class Team:
 
     @classmethod
     def of(cls, processes: int | None, gpus: str | None) -> Team:
-        """Team of the options ``--processes`` and ``--gpus``.
-
-        Raises:
-            UserError: they make none.
-        """
+        """Team of the options ``--processes`` and ``--gpus``. Raises UserError if they make none."""
         if processes is not None and gpus is not None:
             raise UserError("--processes: cannot be combined with --gpus, which starts a process for each GPU")
         if runtime.processes() > 1:
@@ -75,11 +70,8 @@ class Team:
         return cls(len(numbers), numbers)
 
     def environment(self) -> dict[str, str]:
-        """Environment in which a process sees the team's GPUs and no others.
-
-        Raises:
-            UserError: a number is of none of the visible GPUs.
-        """
+        """Environment in which a process sees the team's GPUs and no others. Raises UserError if a number is of none of
+        the visible GPUs."""
         if self.gpus is None:
             return {"CUDA_VISIBLE_DEVICES": "", "PADDLE_DISTRI_BACKEND": "gloo"}
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -94,16 +86,11 @@ class Team:
 def finetune_together(
     recipe: Recipe, skip_parity: str | None, team: Team, arguments: Sequence[str], console: Console, verbose: bool
 ) -> int:
-    """Run a recipe in several processes, or resume its interrupted run.
+    """Run a recipe in several processes, or resume its interrupted run; return the exit status.
 
     Args:
         skip_parity: why the gate is not run, or None to run it.
         arguments: of the command ``toolkit finetune`` for this recipe, without those that make the team.
-        console: where to say what happens before the processes begin.
-        verbose: print the table of a gate that passes, too.
-
-    Returns:
-        The exit status.
 
     Raises:
         As :func:`toolkit.finetune.finetune.finetune`, and:
@@ -173,11 +160,7 @@ def _held_port() -> Iterator[str]:
 
 
 def _places(team: Team, meeting: str) -> list[dict[str, str]]:
-    """The environment of each process, as Paddle's launcher gives it.
-
-    Args:
-        meeting: the address at which they meet.
-    """
+    """The environment of each process, as Paddle's launcher gives it; ``meeting`` is the address at which they meet."""
     with contextlib.ExitStack() as opened:  # all at once, or two might be the same
         sockets = [opened.enter_context(socket.socket()) for _ in range(team.size)]
         for one in sockets:
@@ -204,10 +187,7 @@ def _places(team: Team, meeting: str) -> list[dict[str, str]]:
 
 def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[int, int]:
     """Wait until all have ended, or one has failed and the others' grace is over; pass a signal to stop on to all.
-
-    Returns:
-        Number -> exit status, or minus the signal, in the order in which they ended.
-    """
+    Returns number -> exit status, or minus the signal, in the order in which they ended."""
     ended: dict[int, int] = {}
     deadline, handed_on = float("inf"), False
     while len(ended) < len(processes) and time.monotonic() < deadline:
@@ -227,11 +207,7 @@ def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[
 
 
 def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
-    """The exit status of the run.
-
-    Raises:
-        ToolkitError: a process has failed that could not say so on the terminal.
-    """
+    """The exit status of the run. Raises ToolkitError if a process has failed that could not say so on the terminal."""
     if ended.get(0, 0) > 0 and ended[0] != LOST:  # it has said why
         return ended[0]
     if not any(status not in (0, *STATUSES) for status in ended.values()):
@@ -241,18 +217,11 @@ def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
         next(number for number, status in ended.items() if status not in (0, *STATUSES)),
     )
     status = ended[number]
-    how = f"ended with status {status}" if status > 0 else f"was killed by {_name(-status)}"
+    how = f"ended with status {status}" if status > 0 else f"was killed by {interruption.name_of(-status)}"
     log = _log(logs, number)
     where = f"its log is {log}{_last_words(log)}" if number else "what it said is above"
     kind = UserError if status == UserError.exit_status else ToolkitError
     raise kind(f"rank {number} of {size} processes {how}; {where}; the same command goes on from the last checkpoint")
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _log(logs: Path, number: int) -> Path:

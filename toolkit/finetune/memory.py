@@ -25,8 +25,7 @@ FILLED = 0.5
 
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
-    """Memory of training and of the gate, a line each, without data, Paddle or network; empty where the model is not on
-    this machine yet."""
+    """A line each on the memory of training and of the gate, without data; empty if the model is not here yet."""
     if (known := known_model(recipe)) is None:
         return []
     config, length = known
@@ -42,8 +41,8 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
 
 
 def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
-    """What ``model.backward: auto`` chooses on this machine, and a sentence on it. Only Paddle knows a GPU's memory, so
-    for a GPU it says how much autograd needs."""
+    """Return the choice of ``model.backward: auto`` on this machine, and a sentence on it. Only Paddle knows a GPU's
+    memory, so for a GPU it says how much autograd needs."""
     if recipe.runtime.device != "gpu":
         choice = choose_backward(recipe, config, length)
         return choice.backward, str(choice)
@@ -53,7 +52,7 @@ def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, 
 
 @dataclass(frozen=True)
 class Choice:
-    """What ``model.backward: auto`` is.
+    """The choice of ``model.backward: auto``.
 
     Attributes:
         backward: ``autograd``, or ``reversible`` where that would not fit.
@@ -93,11 +92,7 @@ def choose_backward(
 
 
 def training_of(
-    recipe: Recipe,
-    config: Mapping[str, Any],
-    length: int,
-    device: str | None = None,
-    backward: str | None = None,
+    recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, backward: str | None = None
 ) -> TrainingMemory:
     """Memory of a process of a recipe's training.
 
@@ -171,7 +166,6 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
     Args:
         config: of the port that trains.
         length: tokens that texts are padded to.
-        device: of the run.
     """
     resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
     training, there = training_of(recipe, resolved, length, device), memory_there(device)

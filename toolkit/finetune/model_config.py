@@ -73,12 +73,8 @@ def _check_labels(recipe: Recipe, stored: Mapping[str, Any], label_names: Sequen
 
 
 def trained_config(config: Any, fit: Fit) -> Any:
-    """Configuration of the model that trains: it has no more positions than texts reach.
-
-    Args:
-        config: of :func:`build_config`.
-        fit: of its length.
-    """
+    """Configuration of the model that trains, from that of :func:`build_config`: it has no more positions than texts
+    reach."""
     if not fit.cut:
         return config
     trained = copy.copy(config)
@@ -88,36 +84,22 @@ def trained_config(config: Any, fit: Fit) -> Any:
 
 
 def fit_training_length(recipe: Recipe) -> Fit:
-    """Length that the recipe's texts are padded to, and the part of the model that it uses.
-
-    Raises:
-        UserError: as :func:`build_config`.
-    """
+    """Length that the recipe's texts are padded to, and the part of the model that it uses. Raises as
+    :func:`build_config`."""
     stored = _checkpoint_keys(recipe)
     return _fit(recipe, _resolved(recipe, resolve(recipe, stored)))
 
 
 def length_of(recipe: Recipe, config: Any) -> int:
-    """The length that the texts of a finished run are padded to.
-
-    Args:
-        config: of its model.
-
-    Raises:
-        models.port.schema.ConfigError: no model of this configuration was trained by this recipe.
-    """
+    """The length that the texts of a finished run are padded to, by its model's configuration. Raises ConfigError if
+    this recipe trained no model of this configuration."""
     return families.part(recipe.model.name, "lengths").fit(vars(config), recipe.data.max_length).length
 
 
 def check_model(recipe: Recipe) -> list[str]:
-    """Check the model section without data, Paddle or network.
-
-    Returns:
-        Notes on what could not be checked, and on how texts of ``data.max_length`` fit the model.
-
-    Raises:
-        UserError: an unknown key, a wrong value, or a length that the model cannot be trained on, at its line.
-    """
+    """Check the model section without data, Paddle or network; return notes on what could not be checked, and on how
+    texts of ``data.max_length`` fit the model. Raises UserError at the line of an unknown key, a wrong value, or a
+    length that the model cannot be trained on."""
     stored = _local_checkpoint_keys(recipe)
     if stored is None:
         _check_keys(recipe, recipe.model.config)
@@ -131,14 +113,9 @@ def check_model(recipe: Recipe) -> list[str]:
 
 
 def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[str] = ()) -> LoRA | None:
-    """LoRA of the recipe for a resolved configuration; None where it trains the weights themselves.
-
-    Args:
-        new_weights: names of the parameters that the checkpoint does not have: of these the head's are trained.
-
-    Raises:
-        UserError: a target that fits no linear map of the model's layers, or a rank that is not low.
-    """
+    """LoRA of the recipe for a resolved configuration; None where it trains the weights themselves. ``new_weights`` are
+    the parameters that the checkpoint lacks: of these the head's are trained. Raises UserError for a target that fits
+    no linear map of the model's layers, or a rank that is not low."""
     given = recipe.train.lora
     if given is None:
         return None
@@ -182,10 +159,7 @@ def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) ->
 
 
 def resolve(
-    recipe: Recipe,
-    stored: Mapping[str, Any],
-    tokenizer: Any = None,
-    label_names: Sequence[str] | None = None,
+    recipe: Recipe, stored: Mapping[str, Any], tokenizer: Any = None, label_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """The Hugging Face keys of the model that is stored, checked against each other and against ``data.max_length``.
 
@@ -237,8 +211,7 @@ def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
 
 
 def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
-    """A language model must not see ahead; every other head must. Some families are always causal, and have no such
-    key."""
+    """Check that a language model sees no later token, and any other head does; some families have no key."""
     causal = head_of(recipe) == "causal_lm"
     key = families.family(recipe.model.name).causal_key
     if config.get(key, causal) == causal:

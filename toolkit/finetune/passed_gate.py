@@ -43,7 +43,7 @@ def to_hand_over(
 
 
 def handed_over() -> dict[str, Any] | None:
-    """What the launcher told this process; None if nothing."""
+    """Return the launcher's message to this process; None if there is none."""
     number = os.environ.get(SUPERVISED, "")
     if not number.isdecimal():
         return None
@@ -71,11 +71,8 @@ def verdict_of(
 
 
 def take_gate(like: Path, folder: Path) -> str:
-    """Take the gate of another trial of a search for this run's: its constants and its verdict, which is returned.
-
-    Args:
-        like: that trial's run folder.
-    """
+    """Take the gate of another trial of a search, in the folder ``like``, for this run's: its constants and its
+    verdict, which is returned."""
     from toolkit.parity import CONSTANTS
 
     if (constants := like / REPORT / CONSTANTS).is_file():

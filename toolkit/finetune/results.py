@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +13,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from models.files.tensor_file import write_tensors
+from models.port.weights import values_of
 from toolkit.files import strict_json, whole
-from toolkit.files.whole import write_text
-from toolkit.finetune.adapter_file import ADAPTER, write_adapter
+from toolkit.files.whole import appearing, write_text
 from toolkit.finetune.assembly import Assembled
 from toolkit.finetune.baselines import compared, overfitted
 from toolkit.finetune.card import write_card
@@ -21,9 +24,10 @@ from toolkit.finetune.data_facts import data_facts
 from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
+from toolkit.machine.disk import writing
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
-from toolkit.run_folder.tracking import read_metrics
+from toolkit.run_folder.tracking import Tracker, read_metrics
 from toolkit.tasks import task_of
 from toolkit.tasks.classification.calibration import described
 from toolkit.tasks.interface import Run
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
 
+#: In the run folder with ``train.lora``: what was trained; ``model/`` has the weights with it added.
+ADAPTER = "adapter.safetensors"
 #: Most metrics that are columns of a table of results.
 MOST_COLUMNS = 4
 
@@ -41,11 +47,8 @@ MOST_COLUMNS = 4
 def measure_best(
     trainer: Finetuner, prepared: Prepared, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
-    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it.
-
-    Args:
-        folder: where an adapter is written before it is merged; None for all processes but the first.
-    """
+    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it. In
+    ``folder``, an adapter is written before it is merged; None for all processes but the first."""
     from models.port.adapter import merge
 
     trainer.use_best_weights()
@@ -66,6 +69,36 @@ def measure_best(
         measured["test"] = trainer.measure(prepared.test, "test")
         outputs["test"] = trainer.outputs
     return measured, outputs
+
+
+@contextlib.contextmanager
+def tracked(
+    trainer: Finetuner, recipe: Recipe, folder: Path, step: int, left: bool, console: Console
+) -> Iterator[None]:
+    """Give a trainer the recipe's trackers from a step on, and close them after the ``with`` block; ``left`` as of
+    :class:`.tracking.MetricsFile`."""
+
+    def tell(text: str) -> None:
+        console.print(f"note   {text}", highlight=False, soft_wrap=True)
+
+    trainer.tracker = Tracker(folder, recipe, step, tell, trainer.schedule.eval_steps, left)
+    exit_status = 1
+    try:
+        yield
+        exit_status = 0
+    finally:
+        trainer.tracker.close(exit_status)
+
+
+def write_adapter(model: Any, path: Path) -> None:
+    """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all. The
+    file's metadata holds the numbers that scale their update. Raises WriteFailed if the system refuses it."""
+    lora = model.adapter
+    weights = values_of(model)
+    tensors = {name: weights[name] for name in weights if lora.trains(name)}
+    numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
+    with appearing(path) as partial, writing(partial, sum(value.nbytes for value in tensors.values())):
+        write_tensors(partial, tensors, {"lora": json.dumps(numbers)})
 
 
 def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> dict[str, Any]:
@@ -108,6 +141,8 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
         write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
         interruption.settle(0)
     trainer.checkpoints.remove()
+    assert trainer.tracker is not None
+    trainer.tracker.summarize(results)
     return results
 
 

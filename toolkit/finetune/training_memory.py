@@ -101,10 +101,7 @@ def training_memory(
     """Memory of one process of a run.
 
     Args:
-        model: the family.
         config: Hugging Face's keys, resolved, of the model that trains.
-        head: of the model.
-        length: tokens of a text.
         texts: number computed at once: a micro-batch.
         backward: ``autograd`` keeps all activations, ``reversible`` and ``recompute`` compute layers again.
         trained: number of trained parameters; None: all.
@@ -115,7 +112,6 @@ def training_memory(
         compiled: a CPU uses compiled loops (:mod:`models.operations.kernels`); a GPU never does.
         processes: number that train together. They share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
             gradients, too.
-        optimizer: ``train.optimizer``.
     """
     parameters = parameters_of(model, config, head)
     trained = parameters if trained is None else trained
@@ -142,7 +138,7 @@ def training_memory(
 
 
 def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:
-    """Bytes of what the layers compute of one text in float32."""
+    """Bytes of the layers' activations for one text in float32."""
     schema = families.part(model, "schema")
     layers = schema.layer_elements(config, length)
     if backward == "autograd":

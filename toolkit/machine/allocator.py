@@ -47,12 +47,8 @@ KEEP_LARGE_BLOCKS = {"TBB_MALLOC_SET_HUGE_SIZE_THRESHOLD": str(2**40)}
 
 
 def chosen() -> str:
-    """Return the allocator, one of :data:`CHOICES`: ``uncached`` with glibc, else ``system``, unless
-    ``TOOLKIT_MALLOC`` says otherwise.
-
-    Raises:
-        UserError: the variable is no choice, or one not available here.
-    """
+    """Return the allocator, one of :data:`CHOICES`: ``uncached`` with glibc, else ``system``, unless ``TOOLKIT_MALLOC``
+    says otherwise. Raises UserError if the variable is no choice, or one not available here."""
     found = os.environ.get(VARIABLE) or (UNCACHED if is_glibc() else SYSTEM)
     if found not in CHOICES:
         raise UserError(f"{VARIABLE}={found}: is no choice; there are {', '.join(CHOICES)}")
@@ -91,11 +87,7 @@ def libraries() -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables for starting a Paddle process.
-
-    Raises:
-        UserError: as :func:`chosen`.
-    """
+    """Return the variables for starting a Paddle process. Raises as :func:`chosen`."""
     whose = chosen()
     if whose == SYSTEM:
         return {}

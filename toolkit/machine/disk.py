@@ -31,7 +31,6 @@ def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterat
     """Explain failed writes in the ``with`` block.
 
     Args:
-        path: what messages name.
         size: bytes of a new file, which is removed if there is no room for it.
         resumes: whether the same command goes on from what it wrote before.
 
@@ -56,11 +55,7 @@ def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterat
 
 
 def check_writable(folder: Path) -> str | None:
-    """Make a folder and a file in it, and remove what was made.
-
-    Returns:
-        Why that cannot be done; None if it can.
-    """
+    """Make a folder and a file in it, and remove what was made; return why that cannot be done, None if it can."""
     made, place = [], folder.absolute()
     while not os.path.lexists(place):
         made.append(place)

@@ -54,11 +54,8 @@ def large_blocks_given_back() -> Iterator[None]:
 
 
 def zeros_apart(shape: tuple[int, ...], dtype: str, huge_pages: bool = True) -> np.ndarray:
-    """Return zeros in their own memory mapping, which is unmapped with them.
-
-    Args:
-        huge_pages: if all of it is to be written. Otherwise a page takes no memory until it is.
-    """
+    """Return zeros in their own memory mapping, which is unmapped with them. ``huge_pages`` are for zeros that are all
+    to be written; without them a page takes no memory until it is."""
     import numpy as np  # not above: `toolkit doctor` imports this without NumPy
 
     kind = np.dtype(dtype)

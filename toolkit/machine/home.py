@@ -18,13 +18,12 @@ OWN = "TOOLKIT_OWN_HOME"
 WRITTEN = (".cache", ".cache/paddle", ".paddlenlp", ".visualdl")
 #: Variable -> what is read in the user's home: the hub's downloads and token, keys, settings.
 READ = {"HF_HOME": ".cache/huggingface", "NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
-#: What is written in the hub's folder beside its downloads.
+#: Variables of the hub's folders that are written beside its downloads.
 OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
 
 
 def give_libraries_a_home() -> None:
-    """Set ``HOME`` to a folder of the cache if the user's is not writable, or to a temporary one if neither is. To be
-    called before a library is imported."""
+    """Set ``HOME``, before a library is imported, to a folder of the cache or a temporary one if it is not writable."""
     home = Path(os.path.expanduser("~"))
     if home.is_absolute() and _can_be_written(home):  # where nobody has one, "~" stays "~"
         return

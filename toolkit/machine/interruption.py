@@ -230,6 +230,14 @@ def _leave_at_once(number: int) -> None:
     os._exit(128 + number if _here.status is None else _here.status)
 
 
+def name_of(number: int) -> str:
+    """A signal's name, as far as Python knows it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _line(number: int) -> str:
     return f"interrupted by {signal.Signals(number).name}" if number not in (0, signal.SIGINT) else "interrupted"
 

@@ -49,12 +49,8 @@ def too_large(
     A lower bound, which finds slips such as a zero too many; what it lets through may still not fit.
 
     Args:
-        model: the family.
         config: Hugging Face's keys, resolved.
-        head: of the model.
-        length: tokens of a text.
         texts: number computed at once; 0 if a GPU computes them.
-        bytes_each: of each parameter.
     """
     memory = physical_memory()
     if memory is None:

@@ -139,11 +139,8 @@ def environment(threads: int | None = None) -> dict[str, str]:
 
 
 def chosen_kernels() -> str:
-    """:func:`models.operations.kernels.chosen`; imports neither Paddle nor Numba.
-
-    Raises:
-        UserError: ``TOOLKIT_KERNELS`` is no choice.
-    """
+    """:func:`models.operations.kernels.chosen`; imports neither Paddle nor Numba. Raises UserError if
+    ``TOOLKIT_KERNELS`` is no choice."""
     try:
         return kernels.chosen()
     except ValueError as problem:
@@ -157,9 +154,6 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
         device: ``auto`` (a GPU when Paddle sees one), ``cpu`` or ``gpu``.
         threads: CPU threads; by default the physical cores, which the processes of a machine share.
         keep_memory: see :func:`.heap.keep_freed_memory`; False for a process that has little.
-
-    Returns:
-        The device, ``cpu`` or ``gpu``.
 
     Raises:
         UserError: both Paddle wheels are installed, none is, a GPU was asked for and there is none, or

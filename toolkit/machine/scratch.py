@@ -33,12 +33,8 @@ PATIENCE = 5.0
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
-    """Make a folder that is removed after the ``with`` block, or when this process ends.
-
-    Args:
-        prefix: of its name.
-        beside: the folder to make it in; by default the system's for temporary files.
-    """
+    """Make a folder that is removed after the ``with`` block, or when this process ends; ``beside`` others in a folder,
+    else among the system's temporary files."""
     with contextlib.ExitStack() as kept:
         with interruption.held():
             folder = tempfile.mkdtemp(prefix=prefix, dir=beside)

@@ -13,13 +13,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def document(title: str, style: str, body: Element, policy: str = POLICY) -> str:
-    """A whole page, which loads nothing.
-
-    Args:
-        style: what it adds to the style sheet of all pages.
-        body: the ``body`` element.
-        policy: its content security policy.
-    """
+    """A whole page, which loads nothing; ``style`` is added to the style sheet of all pages."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -47,11 +41,7 @@ def table(
     caption: str | None = None,
     class_: str | None = None,
 ) -> Element:
-    """A table whose first column names its rows.
-
-    Args:
-        caption: what it shows, above it.
-    """
+    """A table whose first column names its rows, with a caption above it."""
     head = element("tr", *(element("th", title, scope="col") for title in titles))
     lines = [
         element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))

@@ -80,7 +80,6 @@ def lines(title: str, series: Sequence[Series], x_name: str, best: float | None 
     """A figure of curves over one axis, with a legend; None where no point is finite.
 
     Args:
-        title: what it shows.
         x_name: what is counted from left to right.
         best: an x to be marked.
     """

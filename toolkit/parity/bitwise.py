@@ -129,12 +129,8 @@ def _in_words(tensor: BitDifference) -> str:
 
 def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, console: Console) -> Bitwise:
     """Compare one float32 step of the port on the reference's kernels with the reference's step; print the outcome and
-    write it to ``folder/bitwise.json``.
-
-    Raises:
-        UserError: the model is too large to be compared as a whole.
-        Inconclusive: a worker could not run.
-    """
+    write it to ``folder/bitwise.json``. Raises UserError if the model is too large to be compared as a whole, and
+    Inconclusive if a worker could not run."""
     remove_report(folder)
     if is_streamed(request):
         smaller = ported(request.model).smaller

@@ -18,6 +18,7 @@ KINDS = ("random", "heavy-tailed", "large-gains")
 COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
 MOST_LAYERS = 10_000
+PATH = click.Path(path_type=Path)
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
 CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
 
@@ -45,19 +46,12 @@ DTYPE_OR_BFLOAT16 = click.option(
     "--dtype",
     type=click.Choice(["float64", "float32", "bfloat16", "both", "all"]),
     default="both",
-    show_default=True,
     help="The dtypes to judge. both: float64 and float32; bfloat16: mixed precision, beside float64; all: the three.",
 )
 DEVICES = click.option(
-    "--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True, help="The device to run on."
+    "--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", help="The device to run on."
 )
-OUTPUT = click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("runs/parity"),
-    show_default=True,
-    help="The folder for the reports.",
-)
+OUTPUT = click.option("--output", type=PATH, default=Path("runs/parity"), help="The folder for the reports.")
 
 
 def _defaults(field: str) -> str:
@@ -67,13 +61,9 @@ def _defaults(field: str) -> str:
 
 HEAD = click.option("--head", type=click.Choice(HEADS), help=f"The model's head. Default: {_defaults('head')}.")
 LENGTH = click.option(
-    "--length",
-    type=COUNT,
-    help=f"Tokens per text, rounded up to a length that fits. Default: {_defaults('length')}.",
+    "--length", type=COUNT, help=f"Tokens per text, rounded up to a length that fits. Default: {_defaults('length')}."
 )
-SEED = click.option(
-    "--seed", type=SEEDS, default=0, show_default=True, help="The seed of the weights, the tokens and all draws."
-)
+SEED = click.option("--seed", type=SEEDS, default=0, help="The seed of the weights, the tokens and all draws.")
 REFERENCE_PYTHON = click.option(
     "--reference-python",
     metavar="PATH",
@@ -94,7 +84,7 @@ def complete_second_word(context: click.Context, parameter: click.Parameter, beg
 
 
 OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_second_word)
-#: What describes the model, the weights and the batch that are compared, and how the reference runs.
+#: Options of the model, the weights and the batch that are compared, and of the reference's process.
 DESCRIPTION = (
     MODEL,
     OVERRIDES,
@@ -142,11 +132,7 @@ TRIAL = (
 
 
 MAP = click.option(
-    "--map",
-    "map_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The map of parameters that toolkit parity map prints.",
+    "--map", "map_file", metavar="FILE", type=PATH, help="The map of parameters that toolkit parity map prints."
 )
 TIME_LIMIT = click.option(
     "--time-limit",
@@ -155,9 +141,7 @@ TIME_LIMIT = click.option(
     help="Time limit for each step of --port and --reference-model. Default: 1800.",
 )
 PORT_PYTHON = click.option(
-    "--port-python",
-    metavar="PATH",
-    help="Run --port with this Python. It needs Paddle, not torch. Default: this one.",
+    "--port-python", metavar="PATH", help="Run --port with this Python. It needs Paddle, not torch. Default: this one."
 )
 FORWARD_ONLY = click.option(
     "--forward-only",
@@ -230,13 +214,7 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
 
 @click.command("parity map", epilog="KEY=VALUE pairs are the config that build gets in both files.")
 @takes(*PAIR[1:], OVERRIDES, SEED, REFERENCE_PYTHON)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A new file to write. Default: the standard output.",
-)
+@click.option("-o", "--output", metavar="FILE", type=PATH, help="A new file to write. Default: the standard output.")
 def show_map(output: Path | None, **described: Any) -> None:
     """Print the map from your reference's parameters to your port's, as YAML.
 
@@ -261,14 +239,9 @@ def show_map(output: Path | None, **described: Any) -> None:
 
 
 def _asked(description: dict[str, Any], recorded: bool = False) -> Any:
-    """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair.
-
-    Args:
-        recorded: only the reference runs, to be recorded; a pair then needs no port.
-
-    Raises:
-        UserError: neither is described, or an option is for the other.
-    """
+    """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair. If
+    ``recorded``, only the reference runs, and a pair needs no port. Raises UserError if neither is described, or an
+    option is for the other."""
     from toolkit.errors import UserError
     from toolkit.parity.options import check_bfloat16, make_request
 
@@ -327,18 +300,12 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
 @takes(*PAIR[:-2], FORWARD_ONLY, ANY_FRAMEWORK, *DESCRIPTION[1:])
-@click.option("--dtype", type=RecordedDtype(), default="both", show_default=True, help="The dtypes to record.")
+@click.option("--dtype", type=RecordedDtype(), default="both", help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
 @click.option(
-    "--device",
-    type=click.Choice(["cpu", "gpu"]),
-    default="cpu",
-    show_default=True,
-    help="The device that the reference runs on.",
+    "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", help="The device that the reference runs on."
 )
-@click.option(
-    "-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder to write."
-)
+@click.option("-o", "--output", metavar="BUNDLE", type=PATH, required=True, help="A new folder to write.")
 def record(device: str, output: Path, **description: Any) -> None:
     """Run the reference alone and write a bundle for machines without torch.
 
@@ -355,12 +322,8 @@ def record(device: str, output: Path, **description: Any) -> None:
 
 
 @click.command("parity replay")
-@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.option(
-    "--dtype",
-    type=RecordedDtype(),
-    help="The dtypes to judge. Default: all that BUNDLE has.",
-)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+@click.option("--dtype", type=RecordedDtype(), help="The dtypes to judge. Default: all that BUNDLE has.")
 @takes(PAIR[1], TIME_LIMIT, PORT_PYTHON, MAP, DEVICES, OUTPUT)
 def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: Any) -> int:
     """Judge the port by the reference that `toolkit parity record` wrote to BUNDLE.
@@ -382,8 +345,8 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: A
 
 
 @click.command("parity judge")
-@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.argument("port", metavar="PORT", type=click.Path(path_type=Path))
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+@click.argument("port", metavar="PORT", type=PATH)
 @click.option("--port-python", metavar="PATH", help="Run PORT with this Python. Default: this one.")
 @takes(TIME_LIMIT, OUTPUT)
 def judge(bundle: Path, port: Path, port_python: str | None, time_limit: float | None, output: Path) -> int:
@@ -426,7 +389,6 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     "--dtype",
     type=click.Choice(["float64", "float32", "bfloat16"]),
     default="float64",
-    show_default=True,
     help="The dtype, which decides the catalogue. float32: faults of compiled loops; bfloat16: of mixed precision.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Try only this fault. May be given several times.")
@@ -540,11 +502,7 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
 
 
 def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], **description: Any) -> Any:
-    """Return a sweep over a pair.
-
-    Raises:
-        UserError: an option is for a family.
-    """
+    """Return a sweep over a pair. Raises UserError if an option is for a family."""
     from dataclasses import replace
 
     from toolkit.errors import UserError
@@ -561,21 +519,14 @@ def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], 
 
 @click.command("parity texts")
 @takes(MODEL)
-@click.option(
-    "--texts",
-    type=COUNT,
-    metavar="N",
-    default=2000,
-    show_default=True,
-    help="The number of texts.",
-)
+@click.option("--texts", type=COUNT, metavar="N", default=2000, help="The number of texts.")
 @click.option(
     "--tokenizer",
     "tokenizer_from",
     metavar="FOLDER|bytes",
     help="A Hugging Face folder, or bytes if the model reads bytes. Default: a small one, trained on Python's texts.",
 )
-@click.option("--seed", type=SEEDS, default=0, show_default=True, help="The seed of the texts.")
+@click.option("--seed", type=SEEDS, default=0, help="The seed of the texts.")
 @takes(REFERENCE_PYTHON)
 def texts(texts: int, seed: int, **description: Any) -> int:
     """Search for texts that the two tokenizers treat differently.

@@ -64,7 +64,7 @@ class Measurement:
         randomized: number of constant parameters that were given random values.
         hashes: SHA-256 of the tensors given to both sides, by file.
         training: of a pair whose two sides were also trained by themselves.
-        imported: of a pair, SHA-256 of what else of the user's code was imported.
+        imported: of a pair, SHA-256 of other files of the user's that were imported.
     """
 
     reference: ReferenceResult

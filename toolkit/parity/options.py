@@ -48,12 +48,8 @@ def make_request(
     dtype: str = "both",
     reference_reversible: bool = False,
 ) -> GateRequest:
-    """What the options describe, on the CPU.
-
-    Raises:
-        UserError: an invalid configuration, weights that do not fit.
-        Inconclusive: the reference's interpreter cannot run it.
-    """
+    """Return the request that the options describe, on the CPU. Raises UserError for an invalid configuration or
+    weights that do not fit, and Inconclusive if the reference's interpreter cannot run it."""
     python = interpreter_of(reference_python, "reference")
     head = _head(model, head)
     known = ported(model)
@@ -91,11 +87,8 @@ def make_request(
 
 
 def check_bfloat16(request: GateRequest) -> None:
-    """Check that the model can be judged in bfloat16 if asked.
-
-    Raises:
-        UserError: it goes stage by stage, where operations are not judged singly.
-    """
+    """Check that the model can be judged in bfloat16 if asked. Raises UserError if it goes stage by stage, where
+    operations are not judged singly."""
     if "bfloat16" in request.dtypes and is_streamed(request):
         raise UserError(
             "--dtype: a model this large is compared stage by stage, in float64 and float32; for bfloat16 take fewer "
@@ -117,11 +110,8 @@ def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int,
 
 
 def kernel_kinds(names: str | None) -> list[str]:
-    """Return the comma-separated kinds of kernels of ``--kernels``; None means all.
-
-    Raises:
-        UserError: an unknown kind.
-    """
+    """Return the comma-separated kinds of kernels of ``--kernels``; None means all. Raises UserError for an unknown
+    kind."""
     kinds = list(KERNELS) if names is None else names.split(",")
     for kind in kinds:
         if kind not in KERNELS:
@@ -151,11 +141,8 @@ def sweep_maker(
     reference_python: str | None,
     dtype: str = "both",
 ) -> Callable[[int], GateRequest]:
-    """Return what makes a right port from a seed: of random shapes, or a checkpoint's model on a random batch.
-
-    Raises:
-        UserError: an option that random shapes do not have; a model too large to be compared as a whole.
-    """
+    """Return what makes a right port from a seed: of random shapes, or a checkpoint's model on a random batch. Raises
+    UserError for an option that random shapes do not have, and for a model too large to be compared as a whole."""
     if weights_from in (None, *KINDS):
         if head or length or overrides:
             unused = "--head" if head else "--length" if length else " ".join(overrides)
@@ -186,14 +173,9 @@ def sweep_maker(
 def text_search(
     *, model: str, tokenizer_from: str | None, seed: int, reference_python: str | None, scratch: Path
 ) -> tuple[GateRequest, TokenizerJob]:
-    """Return the model, which is not run, and the tokenizer to be compared on drawn texts.
-
-    Args:
-        tokenizer_from: a Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``.
-
-    Raises:
-        UserError: there is no tokenizer of the family.
-    """
+    """Return the model, which is not run, and the tokenizer to be compared on drawn texts. ``tokenizer_from`` is a
+    Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``. Raises UserError if there is
+    no tokenizer of the family."""
     request = trial_request(model, "random", seed, reference_python=interpreter_of(reference_python, "reference"))
     if tokenizer_from is None:
         return request, trial_tokenizer(model, scratch)
@@ -225,13 +207,7 @@ def _head(model: str, head: str | None) -> str:
 
 
 def configuration(
-    model: str,
-    head: str,
-    attention: str,
-    layers: int | None,
-    length: int,
-    overrides: Sequence[str],
-    weights_from: str,
+    model: str, head: str, attention: str, layers: int | None, length: int, overrides: Sequence[str], weights_from: str
 ) -> tuple[dict[str, Any], Fit]:
     """Return the configuration keys, a checkpoint's own or the family's layout for ``length`` tokens, with overrides;
     and the compared length, at least ``length``, with the part of the model that it needs."""
@@ -307,11 +283,8 @@ def chosen_weights(
 
 
 def devices(wanted: str) -> list[str]:
-    """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one.
-
-    Raises:
-        UserError: a GPU was named and there is none.
-    """
+    """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one. Raises UserError if a GPU was named
+    and there is none."""
     if wanted == "cpu":
         return ["cpu"]
     found = runtime.configure("auto" if wanted == "all" else wanted)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 from models import families
 from toolkit.files.text_encoding import is_encoding
 from toolkit.recipe import yaml_source
-from toolkit.recipe.keys import (
-    DELIMITER,
-    ENCODED_KINDS,
-    FILE_KINDS,
-    HEADERLESS_KINDS,
-    PROBLEM_METRICS,
-    TRAINED_KINDS,
-)
+from toolkit.recipe.keys import DELIMITER, ENCODED_KINDS, FILE_KINDS, HEADERLESS_KINDS, PROBLEM_METRICS, TRAINED_KINDS
 
 if TYPE_CHECKING:
     from toolkit.recipe.recipe import Recipe

@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 
 
 def settled_keys(recipe: Recipe) -> Recipe:
-    """The recipe with the defaults of its task, model and optimizer.
-
-    Raises:
-        UserError: a key is set that only other tasks, models or optimizers know.
-    """
+    """The recipe with the defaults of its task, model and optimizer. Raises UserError if a key is set that only other
+    tasks, models or optimizers know."""
     train = recipe.train
     values: dict[str, Any] = {}
     if recipe.data.problem_type is not None and train.save_best is None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from models.families import FAMILIES, default, family
 
-#: What Paddle and `datasets` keep in 32 bits.
+#: Largest number that Paddle and `datasets` keep in 32 bits.
 MOST = 2**31 - 1
 #: NumPy's largest seed.
 MOST_SEED = 2**32 - 1
@@ -163,11 +163,8 @@ class Limit(Section):
 
 
 def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
-    """Return ``data.label_names`` as texts; a name may be a number.
-
-    Raises:
-        ValueError: anything but a mapping or a list of two or more distinct names.
-    """
+    """Return ``data.label_names`` as texts; a name may be a number. Raises ValueError for anything but a mapping or a
+    list of two or more distinct names."""
     if given is None:
         return None
     right = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
@@ -186,11 +183,7 @@ def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
 
 
 def _as_text_columns(given: Any) -> str | list[str]:
-    """``data.text``: a column, or two.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """``data.text``: a column, or two. Raises ValueError for anything else."""
     if isinstance(given, str):
         return given
     if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) != 2:
@@ -201,11 +194,7 @@ def _as_text_columns(given: Any) -> str | list[str]:
 
 
 def _as_label_columns(given: Any) -> str | list[str] | None:
-    """``data.label``: a column, or several that hold 0 and 1.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """``data.label``: a column, or several that hold 0 and 1. Raises ValueError for anything else."""
     if given is None or isinstance(given, str):
         return given
     if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) < 2:
@@ -217,11 +206,8 @@ def _as_label_columns(given: Any) -> str | list[str] | None:
 
 
 def _as_missing_labels(given: Any) -> str | list[str] | None:
-    """``data.missing_labels``: ``refuse``, ``drop``, or the words that stand for no label.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """``data.missing_labels``: ``refuse``, ``drop``, or the words that stand for no label. Raises ValueError for
+    anything else."""
     if given in (None, "refuse", "drop"):
         return given
     if not isinstance(given, list) or not given or not all(isinstance(word, str | int | float) for word in given):
@@ -230,11 +216,8 @@ def _as_missing_labels(given: Any) -> str | list[str] | None:
 
 
 def _as_filter(given: Any) -> dict[str, Any] | None:
-    """``data.filter``: a column -> the value, or the list of values, that its rows are to have.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """``data.filter``: a column -> the value, or the list of values, that its rows are to have. Raises ValueError for
+    anything else."""
     if given is None:
         return None
     right = "write {column: value} or {column: [value, value]}"
@@ -248,11 +231,7 @@ def _as_filter(given: Any) -> dict[str, Any] | None:
 
 
 def _as_class_weights(given: Any) -> dict[str, Any] | str | None:
-    """``train.class_weights``: null, ``balanced``, or a label -> its weight.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """``train.class_weights``: null, ``balanced``, or a label -> its weight. Raises ValueError for anything else."""
     if given is None or given == "balanced":
         return given
     if not isinstance(given, dict) or not given:
@@ -310,6 +289,14 @@ class Data(Section):
     options: dict[str, Any] = {}
 
     @property
+    def paths(self) -> list[str]:
+        """The files of ``files`` and ``sources``, as they are written; a name may be a pattern."""
+        written = [path for path in (self.files.model_dump().values() if self.files else ()) if path]
+        for source in (self.sources or {}).values():
+            written += [source] if isinstance(source, str) else source
+        return written
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns of the texts: one, or two whose texts are classified together."""
         return [self.text] if isinstance(self.text, str) else self.text
@@ -362,7 +349,7 @@ class Train(Section):
 
 
 class Parity(Section):
-    """What the gate compares before the run."""
+    """The gate's comparison before the run."""
 
     dtype: Literal["both", "float64", "float32"] = "both"
     examples: Positive = 2

@@ -19,15 +19,8 @@ from toolkit.recipe.recipe import Recipe, places_of_paths, section_of
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe.
-
-    Args:
-        path: the YAML file.
-        overrides: ``key.path=value`` from the command line; values are YAML.
-
-    Raises:
-        UserError: a line for each thing that is wrong.
-    """
+    """Read and check a recipe with ``key.path=value`` from the command line; values are YAML. Raises UserError with a
+    line for each thing that is wrong."""
     values, source = yaml_source.read(Path(path), overrides)
     notes = _rename_former(values, source)
     try:
@@ -46,11 +39,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
-    """Rename keys from their former to their present names; return a note for each.
-
-    Raises:
-        UserError: a key under both names.
-    """
+    """Rename keys from their former to their present names; return a note for each. Raises UserError for a key under
+    both names."""
     notes = []
     for former, now in FORMER_KEYS.items():
         old, new = tuple(former.split(".")), tuple(now.split("."))

@@ -105,7 +105,7 @@ class Recipe(Section):
 
     @property
     def found(self) -> Findings:
-        """What was found out about the recipe since it was read."""
+        """Findings about the recipe since it was read."""
         return self._found
 
     @property

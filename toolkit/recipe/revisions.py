@@ -47,14 +47,8 @@ def repositories(recipe: Recipe) -> Iterator[Repository]:
 
 def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
     """Find each repository's commit once, so that all of a run uses the same: the one that the run in ``folder`` began
-    with, or else its branch's current one.
-
-    Returns:
-        Notes: branches that have moved since the run began.
-
-    Raises:
-        UserError: at the recipe's line, if the hub does not give it and the cache has nothing.
-    """
+    with, or else its branch's current one. Returns notes on branches that have moved since the run began. Raises
+    UserError at the recipe's line if the hub does not give it and the cache has nothing."""
     notes = []
     begun = recorded_commits(folder)
     for repository in repositories(recipe):
@@ -74,11 +68,7 @@ def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def settle_commit(recipe: Recipe, section: str) -> None:
-    """Find the current commit of a section's repository.
-
-    Raises:
-        UserError: as :func:`settle_commits`.
-    """
+    """Find the current commit of a section's repository. Raises as :func:`settle_commits`."""
     repository = next(one for one in repositories(recipe) if one.section == section)
     id, revision, _, kind = repository.wanted
     try:
@@ -102,10 +92,7 @@ def recorded_commits(folder: Path) -> dict[str, str]:
 
 def weights_folder(recipe: Recipe) -> Path | None:
     """The folder of ``model.weights``, in Hugging Face's form; downloaded if it is a hub id; None for new weights.
-
-    Raises:
-        UserError: at the recipe's line, if there is none.
-    """
+    Raises UserError at the recipe's line if there is none."""
     if recipe.model.weights is None:
         return None
     if recipe.hub_weights is None:
@@ -126,6 +113,6 @@ def weights_folder(recipe: Recipe) -> Path | None:
 
 
 def hub_origin(recipe: Recipe, section: str) -> str | None:
-    """``ID at COMMIT`` of what a section takes from the hub; None where that is nothing."""
+    """``ID at COMMIT`` of a section's hub repository; None if it has none."""
     commit = recipe.found.commits.get(section)
     return commit and f"{recipe.model.weights if section == 'model' else recipe.data.dataset} at {commit}"

@@ -30,11 +30,7 @@ class RecipeFile:
 
 
 def shipped() -> list[RecipeFile]:
-    """Return the recipes that ship, those that need nothing first.
-
-    Raises:
-        UserError: the installation has none.
-    """
+    """Return the recipes that ship, those that need nothing first. Raises UserError if the installation has none."""
     found = [_described(path) for path in sorted(FOLDER.glob("*.yaml"))]
     if not found:
         raise UserError(f"{FOLDER}: holds no recipes; reinstall the toolkit")
@@ -47,9 +43,6 @@ def copy_recipe(name: str, target: Path | None) -> Path:
     Args:
         name: with or without ``.yaml``.
         target: a file that is not there yet, or a folder; None for the current folder.
-
-    Returns:
-        The file that was written.
 
     Raises:
         UserError: no recipe is called so, something is at the target's place, or its folder is missing.
@@ -66,11 +59,7 @@ def copy_recipe(name: str, target: Path | None) -> Path:
 
 
 def new_file(path: Path) -> Path:
-    """The path, if a file can be made there.
-
-    Raises:
-        UserError: something is there already, or its folder is not.
-    """
+    """The path, if a file can be made there. Raises UserError if something is there already, or its folder is not."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -90,11 +90,8 @@ class Source:
 
 
 def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Source]:
-    """Read a YAML mapping, overlaid with the command line's ``key.path=value``.
-
-    Raises:
-        UserError: the file cannot be read, is not YAML, or is not a mapping; an override is malformed.
-    """
+    """Read a YAML mapping, overlaid with the command line's ``key.path=value``. Raises UserError if the file cannot be
+    read, is not YAML or no mapping, or if an override is malformed."""
     source = Source(str(path))
     try:
         with open(path, "rb") as file:
@@ -113,11 +110,7 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
 
 
 def _decoded(stored: bytes, source: Source) -> str:
-    """The text of a file, its lines ended by line feeds.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
+    """The text of a file, its lines ended by line feeds. Raises UserError if it is not UTF-8."""
     stored = stored.removeprefix(codecs.BOM_UTF8)
     try:
         text = stored.decode("utf-8")
@@ -128,23 +121,14 @@ def _decoded(stored: bytes, source: Source) -> str:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """Parse a word of the command line like a value of a recipe.
-
-    Args:
-        where: what the value is of, for errors.
-
-    Raises:
-        UserError: it is not YAML.
-    """
+    """Parse a word of the command line like a value of a recipe; errors say with ``where`` what it is of. Raises
+    UserError if it is not YAML."""
     return _parse(text, Source(where)) if text else None
 
 
 def parse_pairs(pairs: Iterable[str], example: str) -> dict[str, Any]:
-    """Parse ``KEY=VALUE`` words of the command line.
-
-    Raises:
-        UserError: a word of another form, with ``example`` as a right one; a value that is not YAML.
-    """
+    """Parse ``KEY=VALUE`` words of the command line. Raises UserError for a word of another form, with ``example`` as a
+    right one, and for a value that is not YAML."""
     values = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

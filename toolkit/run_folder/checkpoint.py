@@ -104,11 +104,7 @@ def save_weights(model: Any, folder: Path) -> None:
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Read back what :func:`save_weights` wrote.
-
-    Raises:
-        DamagedFolder: the names or shapes are not the model's.
-    """
+    """Read back what :func:`save_weights` wrote. Raises DamagedFolder if the names or shapes are not the model's."""
     from safetensors import safe_open
 
     with safe_open(folder / WEIGHTS, framework="np") as saved:
@@ -211,9 +207,6 @@ class Checkpoints:
         """Write the checkpoint of a step, then remove what is no longer needed.
 
         Args:
-            step: optimizer steps done.
-            model: a Paddle layer.
-            optimizer: its Paddle optimizer, with a learning-rate schedule.
             state: JSON values of the caller's; `best_step` (or null) names the best weights that it refers to.
             files: name -> text of further files.
         """
@@ -241,11 +234,8 @@ class Checkpoints:
 
     def newest(self, on_damage: Callable[[DamagedFolder], None]) -> Path | None:
         """The newest checkpoint that is whole, with the best weights it refers to; None when there is none.
-
-        Args:
-            on_damage: told of each newer one that is not.
-        """
-        for folder in reversed(self._steps()):
+        ``on_damage`` is told of each newer one that is damaged."""
+        for folder in reversed(self._of("step")):
             try:
                 verify_folder(folder)
                 best_step = read_state(folder).get("best_step")
@@ -258,27 +248,21 @@ class Checkpoints:
 
     def last_step(self) -> int | None:
         """The step of the newest checkpoint, which is not verified; None when there is none."""
-        return max((int(folder.name.removeprefix("step-")) for folder in self._steps()), default=None)
+        return max((int(folder.name.removeprefix("step-")) for folder in self._of("step")), default=None)
 
     def begun_with(self) -> int | None:
         """Number of processes that the run began with; None without a checkpoint."""
-        for folder in reversed(self._steps()):
+        for folder in reversed(self._of("step")):
             with suppress(DamagedFolder):
                 return int(read_state(folder).get("processes", 1))
         return None
 
     def remove(self) -> None:
         """Delete all checkpoints: the run is finished. What else is in their folder stays."""
-        for folder in (*self._steps(), *self._bests()):
+        for folder in (*self._of("step"), *self._of("best")):
             _discard(folder)
         with suppress(OSError):  # it is not empty, or never was
             self.folder.rmdir()
-
-    def _steps(self) -> list[Path]:
-        return self._of("step")
-
-    def _bests(self) -> list[Path]:
-        return self._of("best")
 
     def _of(self, kind: str) -> list[Path]:
         """Return the folders named like one of a kind; anything else there is not the run's."""
@@ -287,14 +271,13 @@ class Checkpoints:
         return sorted(path for path in named if path.is_dir() and not path.is_symlink())
 
     def _prune(self, step: int) -> None:
-        """Remove old steps, later ones (damaged, so the run went back), and best weights that no kept step refers
-        to."""
-        whole = [folder for folder in self._steps() if (folder / MANIFEST).is_file()]
+        """Remove old steps, later ones (damaged: the run went back), and best weights that no kept step names."""
+        whole = [folder for folder in self._of("step") if (folder / MANIFEST).is_file()]
         kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
-        for folder in set(self._steps()).difference(kept):
+        for folder in set(self._of("step")).difference(kept):
             _discard(folder)
         needed = {_best_step(folder) for folder in kept}
-        for folder in self._bests():
+        for folder in self._of("best"):
             if int(folder.name.removeprefix("best-")) not in needed:
                 _discard(folder)
 
@@ -309,18 +292,14 @@ def _discard(folder: Path) -> None:
 
 
 def _best_step(checkpoint: Path) -> int | None:
-    try:
+    with suppress(DamagedFolder):
         return read_state(checkpoint).get("best_step")
-    except DamagedFolder:
-        return None
+    return None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`.
-
-    Raises:
-        DamagedFolder: they cannot be read.
-    """
+    """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`. Raises DamagedFolder if
+    they cannot be read."""
     try:
         return dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):

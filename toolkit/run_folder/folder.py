@@ -78,14 +78,8 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def amending(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Keep other processes from working in a run folder meanwhile.
-
-    Args:
-        patience: seconds to wait for one that does.
-
-    Raises:
-        UserError: it still does.
-    """
+    """Keep other processes from working in a run folder meanwhile; wait ``patience`` seconds for one that does. Raises
+    UserError if it still does."""
     try:
         with _locked(folder, patience):
             _tidy(folder)
@@ -218,7 +212,6 @@ def record_start(folder: Path, after_step: int, verdict: str | None, skipped: st
     Args:
         after_step: the step of the checkpoint that it goes on from, 0 for a new run.
         verdict: what the gate said when it passed; None where it was skipped.
-        skipped: why it was.
     """
     earlier = [start for start in read_starts(folder) if start["after_step"] < after_step]
     starts = [*earlier, {"after_step": after_step, "passed": verdict, "skipped": skipped}]

@@ -43,11 +43,7 @@ def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_predictions(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of a file of predictions, one after another, as text.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """The rows of a file of predictions, one after another, as text. Raises UserError if it is missing or damaged."""
     with reading(path, REMEDY), long_fields(), path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
             if None in row or None in row.values():

@@ -36,11 +36,7 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object of a run's file.
-
-    Raises:
-        UserError: it is missing, or holds none.
-    """
+    """Read a JSON object of a run's file. Raises UserError if it is missing, or holds none."""
     with reading(path, remedy):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):

@@ -31,11 +31,8 @@ BEGINNING = b'{"step": '
 
 
 def check_trackers(recipe: Recipe) -> None:
-    """Stop before any computation if a tracker that the recipe asks for cannot work.
-
-    Raises:
-        UserError: at the recipe's line, with what to do.
-    """
+    """Stop before any computation if a tracker that the recipe asks for cannot work: a UserError at the recipe's line,
+    with what to do."""
     if recipe.tracking.wandb and is_first_process():
         check_wandb(recipe)
     if recipe.tracking.visualdl and importlib.util.find_spec("visualdl") is None:
@@ -46,7 +43,6 @@ class MetricsFile:
     """Rows of metrics, as JSON lines and as a CSV table, on disk as soon as they are written.
 
     Args:
-        folder: the run folder.
         last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
             that resumes writes them again.
         tell: told of lines that are no rows, and of lost rows; an old file that holds more is kept beside the
@@ -125,11 +121,8 @@ def damaged_lines(path: Path) -> list[int]:
 
 
 def complaint(path: Path, last_step: int, eval_steps: int | None, left: bool = False) -> str | None:
-    """Say in a line what is wrong with a metrics.jsonl, and which rows up to a step are lost; None if all is well.
-
-    Args:
-        eval_steps, left: as of :class:`MetricsFile`.
-    """
+    """Say in a line what is wrong with a metrics.jsonl, and which rows up to a step are lost; None if all is well. The
+    last two arguments are as those of :class:`MetricsFile`."""
     damaged = damaged_lines(path)
     lost = _lost(read_metrics(path), last_step, eval_steps, left) if eval_steps else ""
     if not damaged and not lost:
@@ -199,12 +192,9 @@ class Tracker:
     """All the places that a run's metrics go to.
 
     Args:
-        folder: the run folder.
         recipe: names trackers beside the files. Of several processes only the first has any.
         last_step: the step that a resumed run starts from, 0 for a new one.
         tell: see :class:`MetricsFile`; told as well if wandb fails.
-        eval_steps: see :class:`MetricsFile`.
-        left: see :class:`MetricsFile`.
     """
 
     def __init__(

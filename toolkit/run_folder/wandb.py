@@ -46,11 +46,8 @@ PAGES = ("parity/parity.html", "report.html")
 
 
 def check_wandb(recipe: Recipe) -> None:
-    """Stop before any computation if wandb could not take the run.
-
-    Raises:
-        UserError: it is not installed, its settings are wrong, or nobody is logged in; with what to do.
-    """
+    """Stop before any computation if wandb could not take the run: a UserError, with what to do, if it is not
+    installed, its settings are wrong, or nobody is logged in."""
     if importlib.util.find_spec("wandb") is None:
         raise recipe.error(
             "tracking.wandb", "wandb is not installed; pip install 'toolkit[tracking]', or set it to false"
@@ -69,8 +66,7 @@ def check_wandb(recipe: Recipe) -> None:
 
 
 def own_settings() -> tuple[str, bool]:
-    """Return the mode, of :data:`MODES`, that wandb's environment and files set, and whether it has a key.
-    Contacts nobody."""
+    """The mode (:data:`MODES`) that wandb's environment and files set, and whether it has a key; asks nobody."""
     wandb = _wandb()
     from requests.utils import get_netrc_auth
 

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.text import Text
 
-#: What stays together: up to a dot, or to the blanks after a word.
+#: A piece that is never broken: it ends in a dot, or in the blanks after a word.
 PIECE = re.compile(r"[^\s.]*\.|[^\s.]+\s*|\s+")
 
 

@@ -40,11 +40,8 @@ LONGEST = 400
 
 
 def describe(problem: BaseException, less_memory: str = LESS_MEMORY) -> str:
-    """One line: the toolkit's own words, the system's words with the file, or type and message.
-
-    Args:
-        less_memory: advice to give if memory ran out.
-    """
+    """One line: the toolkit's own words, the system's words with the file, or type and message; advice
+    (``less_memory``) if memory ran out."""
     if isinstance(problem, ToolkitError):
         return one_line(str(problem))
     if is_out_of_memory(problem):

@@ -20,9 +20,7 @@ class ProgressBar:
     On a terminal it redraws itself; into a file or a pipe it prints only the lines of :meth:`line`.
 
     Args:
-        console: where to draw.
         title: what is going on, one word.
-        total: steps.
         done: steps that an earlier run has done.
     """
 
@@ -60,8 +58,7 @@ class ProgressBar:
         self.stop()
 
     def update(self, done: int, **numbers: float | None) -> None:
-        """Show how many steps are done, and the numbers that are known (None is left out) and have room, the first
-        ones first."""
+        """Show the steps done, and the numbers that are known and have room, the first ones first."""
         self._numbers = [
             visible(f"{name} {format_number(value)}") for name, value in numbers.items() if value is not None
         ]

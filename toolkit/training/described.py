@@ -78,7 +78,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Write a value out; floats as float32 holds them, in which the gate gets a run's settings."""
+    """Write a value out; floats as float32 holds them, as the gate gets a run's settings."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -195,13 +195,7 @@ def decayed_parameters(model: Any) -> set[str]:
 
 
 def create(
-    kind: str,
-    model: Any,
-    learning_rate: Any,
-    *,
-    weight_decay: float,
-    max_grad_norm: float | None,
-    **settings: float,
+    kind: str, model: Any, learning_rate: Any, *, weight_decay: float, max_grad_norm: float | None, **settings: float
 ) -> AdamW | Composed:
     """An optimizer over all parameters of a model.
 

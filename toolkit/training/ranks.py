@@ -50,12 +50,8 @@ _joined = False
 
 def join() -> None:
     """Connect to the other processes. Call it early, when all have just begun: Paddle gives up one that is awaited for
-    longer than ``FLAGS_stop_check_timeout`` (900 s).
-
-    Raises:
-        Lost: they do not come.
-        UserError: another program has the port where they meet.
-    """
+    longer than ``FLAGS_stop_check_timeout`` (900 s). Raises Lost if they do not come, and UserError if another program
+    has the port where they meet."""
     global _joined
     if processes() > 1:
         import paddle
@@ -107,11 +103,8 @@ def announce(message: dict[str, Any]) -> None:
 
 
 def await_first() -> dict[str, Any]:
-    """Wait for what the first process announces, without a limit: its gate may take hours.
-
-    Raises:
-        Lost: it has ended.
-    """
+    """Wait for what the first process announces, without a limit: its gate may take hours. Raises Lost if it has
+    ended."""
     with _others_alive():
         store = _store()
         while not store.add("toolkit/announced", 0):
@@ -170,11 +163,8 @@ def seed_of(seed: int, step: int = 0) -> int:
 
 
 def total(numbers: Sequence[float]) -> list[float]:
-    """The sum over all processes of each number, in float64, the same to the bit everywhere.
-
-    Raises:
-        Lost: another process has ended.
-    """
+    """The sum over all processes of each number, in float64, the same to the bit everywhere. Raises Lost if another
+    process has ended."""
     if processes() == 1:
         return list(numbers)
     import paddle
@@ -208,11 +198,7 @@ def sum_gradients(parameters: Sequence[Any], numbers: Sequence[float]) -> list[f
 
 
 def gather(text: bytes) -> list[bytes]:
-    """What each process gave, by rank.
-
-    Raises:
-        Lost: another process has ended.
-    """
+    """Return the text of each process, by rank. Raises Lost if another process has ended."""
     if processes() == 1:
         return [text]
     import paddle

@@ -20,12 +20,9 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
     sees an example that another has seen in this epoch.
 
     Args:
-        examples: how many training examples there are.
         batch_size: examples of one optimizer step of all processes together, accumulation included. The last batch of
             an epoch holds what is left.
-        seed: of the run.
         replicas: data-parallel processes. Each takes every `replicas`-th example of a batch.
-        rank: of this process.
         on_epoch: called with the number of each epoch before its first batch.
     """
 
@@ -53,8 +50,7 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
         return generator.permutation(len(self.dataset))
 
     def has_examples(self, batch: int) -> bool:
-        """Whether this process has a part of a batch of an epoch: the last one may hold fewer than there are
-        processes."""
+        """Whether this process has a part of a batch: the last may hold fewer examples than processes."""
         return self.local_rank < min(self.batch_size, len(self.dataset) - batch * self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -19,12 +19,7 @@ Found = tuple[np.ndarray, list[np.ndarray]]
 
 
 class EveryNth(paddle.io.BatchSampler):
-    """Every ``step``-th batch of a data set, from the batch ``first`` on.
-
-    Args:
-        order: of the data set's examples.
-        batch_size: of each batch but the last.
-    """
+    """Every ``step``-th batch of a data set in the ``order`` of its examples, from the batch ``first`` on."""
 
     def __init__(self, order: Sequence[int] | np.ndarray, batch_size: int, first: int = 0, step: int = 1) -> None:
         super().__init__(dataset=range(len(order)), batch_size=batch_size)

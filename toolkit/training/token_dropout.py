@@ -18,8 +18,6 @@ class TokenDropout(paddle.io.Dataset):
 
     Args:
         examples: with ``input_ids`` and ``attention_mask``, [T] each.
-        share: of the tokens.
-        token: in their place.
         sampler: with the run's seed and the epoch.
     """
 

@@ -75,7 +75,7 @@ class Diverged(ToolkitError):
 
 
 class Requests(NamedTuple):
-    """What to do after a step, besides what its number requires."""
+    """Actions after a step that its number does not require."""
 
     stop: bool
     save: bool
@@ -86,14 +86,10 @@ class Finetuner(Trainer):
 
     Args:
         model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
-        recipe: the recipe.
-        folder: the run folder.
         task: the recipe's; its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and `LOWER_IS_BETTER` are
             used.
-        console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only. Its ``set_epoch``, if it has one, is called with the
             number of each epoch.
-        eval_dataset: the validation examples.
         tracker: where metrics go; None to record none.
         begun_with: number of processes at the run's beginning, which sets its batches; None for that of now.
     """
@@ -192,11 +188,8 @@ class Finetuner(Trainer):
         self.is_in_train = False
 
     def use_best_weights(self) -> None:
-        """Put the weights of the best evaluation into the model.
-
-        Raises:
-            Diverged: none had a finite loss and a finite value of ``train.save_best``: no model is worth keeping.
-        """
+        """Put the weights of the best evaluation into the model. Raises Diverged if none had a finite loss and a finite
+        value of ``train.save_best``: no model is worth keeping."""
         if self.best.best_step is None:
             raise Diverged(
                 f"no validation had a finite loss and {self.save_best}, so there is no best model; {STEADIER}, "
@@ -250,11 +243,8 @@ class Finetuner(Trainer):
         )
 
     def show_evaluation(self, losses: list[float], metrics: dict[str, float], best: bool) -> None:
-        """Print a line with the first metrics of a validation; all of them are recorded.
-
-        Args:
-            losses: of the steps since the last one.
-        """
+        """Print a line with the first metrics of a validation, of which all are recorded; ``losses`` are those of the
+        steps since the last one."""
         shown = list(metrics.items())[:SHOWN_METRICS]
         trained = f"train loss {format_number(float(np.mean(losses)))}  " if losses else ""
         numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown)
@@ -386,11 +376,8 @@ class Finetuner(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """As the Trainer's, with its own random draws (see :meth:`measure`).
-
-        Raises:
-            Diverged: training has made a parameter infinite or NaN.
-        """
+        """As the Trainer's, with its own random draws (:meth:`measure`). Raises Diverged if training has made a
+        parameter infinite or NaN."""
         if self.is_in_train and (name := checkpoint.first_not_finite(self.model)) is not None:
             raise Diverged(f"{name} is not finite after step {self.state.global_step}; {STEADIER}")
         if self.is_in_train and self.requests().stop:  # one that all processes know of

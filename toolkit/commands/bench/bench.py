@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from models.families import FAMILIES, default
+from toolkit.commands.bench.workload import GENERATION
 from toolkit.parity import ported
 
+PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1, 2**31 - 1)
 #: Works that can be measured, in the order of ``--all``.
 WORKS = ("step", "generate", "generate-without-cache", "start", "tokenize", "gate")
-GENERATION = ("generate", "generate-without-cache")
 #: What is measured of each family.
 BENCHED: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if ported(name).bench}
 
@@ -46,7 +47,6 @@ class Counts(click.ParamType):
     "--against",
     type=click.Choice(["transformers", "paddlenlp"]),
     default="transformers",
-    show_default=True,
     help="The implementation that the port is measured against.",
 )
 @click.option(
@@ -55,7 +55,6 @@ class Counts(click.ParamType):
     type=click.Choice(WORKS),
     multiple=True,
     default=["step"],
-    show_default=True,
     help="What to measure. step: a training step with AdamW; generate: tokens one by one; start: a process up to the "
     "end of its first step; tokenize: texts to tokens; gate: a gate, new and cached. May be given several times.",
 )
@@ -63,26 +62,19 @@ class Counts(click.ParamType):
 @click.option("--layers", type=click.IntRange(1, 10_000), help=f"The number of layers. Default: {_defaults('layers')}.")
 @click.option("--length", type=COUNT, help=f"Tokens per text. Default: {_defaults('length')}.")
 @click.option("--batch-size", type=COUNT, help="Texts per batch. Default: 4; generation always takes 1.")
-@click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Tokens that generation makes.")
+@click.option("--new-tokens", type=COUNT, default=128, help="Tokens that generation makes.")
 @click.option(
     "--backward",
     type=click.Choice(["reversible", "autograd"]),
     default="reversible",
-    show_default=True,
     help="The port's backward, if it has several.",
 )
-@click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements of each side.")
+@click.option("--pairs", type=click.IntRange(1, 1000), default=7, help="Measurements of each side.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads per side. Default: the physical cores.")
 @click.option("--lengths", type=Counts(), help="Also measure and plot these lengths.")
 @click.option("--depths", type=Counts(), help="Also measure and plot these numbers of layers.")
 @click.option("--reference-python", metavar="PATH", help="Run transformers with this Python.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("runs/bench"),
-    show_default=True,
-    help="The folder for the page.",
-)
+@click.option("--output", type=PATH, default=Path("runs/bench"), help="The folder for the page.")
 def bench(
     overrides: tuple[str, ...],
     against: str,

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from models.files import another_python
-from toolkit.commands.bench.ratios import Ratio, median, ratio
+from toolkit.commands.bench.ratios import Ratio, ratio
 from toolkit.commands.bench.workload import Workload
 from toolkit.errors import Inconclusive
 from toolkit.machine import allocator, runtime
@@ -84,20 +85,12 @@ class Duel:
         return self.workload.amount / median(self.sides[side].seconds)
 
 
-def duel(
-    workload: Workload,
-    against: str,
-    pairs: int,
-    python: str | None,
-    say: Callable[[str], None],
-) -> Duel:
+def duel(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
     """Measure the port and another implementation in turn.
 
     Args:
-        against: ``transformers`` or ``paddlenlp``.
         pairs: how many; the side that is first alternates.
         python: the interpreter of transformers; None: this one.
-        say: called with the current step, in words.
 
     Raises:
         Inconclusive: a side cannot run.
@@ -147,13 +140,13 @@ def _starts(workload: Workload, against: str, pairs: int, python: str | None, sa
     return Duel(workload, measured, None, None)
 
 
+@dataclass
 class Side:
     """A process that is asked for one thing at a time."""
 
-    def __init__(self, name: str, process: subprocess.Popen, log: Path) -> None:
-        self.name = name
-        self.process = process
-        self.log = log
+    name: str
+    process: subprocess.Popen
+    log: Path
 
     @classmethod
     @contextlib.contextmanager
@@ -175,11 +168,7 @@ class Side:
                     process.stdin.close()
 
     def ask(self, order: str, **given: Any) -> Any:
-        """Send an order and wait for the answer.
-
-        Raises:
-            Inconclusive: the process ended.
-        """
+        """Send an order and wait for the answer. Raises Inconclusive if the process ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps({"do": order, **given}) + "\n")

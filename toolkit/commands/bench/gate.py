@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from toolkit.commands.bench.ratios import Ratio, median, ratio
+from toolkit.commands.bench.ratios import Ratio, ratio
 from toolkit.commands.bench.workloads import benched
 from toolkit.errors import Inconclusive
 from toolkit.machine.disk import megabytes
@@ -71,12 +72,8 @@ def gate_runs(
     reference_python: str | None,
     say: Callable[[str], None],
 ) -> GateRuns:
-    """Run the gate of `toolkit parity` on a model as deep as that of the other measurements.
-
-    Raises:
-        UserError: the configuration is impossible.
-        Inconclusive: the gate could not decide, or the port has not passed.
-    """
+    """Run the gate of `toolkit parity` on a model as deep as that of the other measurements. Raises UserError if the
+    configuration is impossible, and Inconclusive if the gate could not decide, or the port has not passed."""
     layers = layers or benched(model).defaults.layers
     small = [f"{key}={value}" for key, value in benched(model).overrides.items()]
     request = make_request(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element
 
 from models import families
 from toolkit.commands.bench.duel import OURS, Duel
-from toolkit.commands.bench.ratios import median
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import megabytes
@@ -66,36 +66,25 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
         (first, f"{ours.first_value:.6g}", f"{theirs.first_value:.6g}", ""),
     ]
     if duel.floor is not None and duel.peak is not None:
-        share = duel.floor / median(ours.seconds)
-        other_share = duel.floor / median(theirs.seconds)
-        rows.append(
-            (
-                f"matrix products alone, {duel.floor:.3g} s at {duel.peak / 1e9:,.0f} GFLOP/s",
-                f"{share:.0%} of it",
-                f"{other_share:.0%} of it",
-                "",
-            )
-        )
+        name = f"matrix products alone, {duel.floor:.3g} s at {duel.peak / 1e9:,.0f} GFLOP/s"
+        share, other_share = (f"{duel.floor / median(side.seconds):.0%} of it" for side in (ours, theirs))
+        rows.append((name, share, other_share, ""))
     return rows
 
 
 def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
     """Return all measurements."""
-    found = []
-    for duel in duels:
-        workload = duel.workload.to_json()
-        del workload["folder"]
-        found.append(
-            {
-                "workload": workload,
-                "sides": {name: asdict(side) for name, side in duel.sides.items()},
-                "ratio": asdict(duel.times),
-                "memory_ratio": duel.memory,
-                "operations": duel.operations,
-                "peak": duel.peak,
-            }
-        )
-    return found
+    return [
+        {
+            "workload": {key: value for key, value in duel.workload.to_json().items() if key != "folder"},
+            "sides": {name: asdict(side) for name, side in duel.sides.items()},
+            "ratio": asdict(duel.times),
+            "memory_ratio": duel.memory,
+            "operations": duel.operations,
+            "peak": duel.peak,
+        }
+        for duel in duels
+    ]
 
 
 def write(results: Results, folder: Path) -> Path:
@@ -175,26 +164,21 @@ def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
     ]
 
 
-def _place(name: str, duel: Duel) -> int:
-    """Return a comparison's length or depth."""
-    if name == "length":
-        return duel.workload.length
-    return duel.workload.layers
-
-
 def _curve(title: str, name: str, duels: Sequence[Duel], what: str) -> Element | None:
     def height(duel: Duel, side: str) -> float:
         found = duel.sides[side]
         return median(found.seconds) if what == "seconds" else found.memory / 1e6
 
-    series = [Series(side, [(_place(name, duel), height(duel, side)) for duel in duels]) for side in duels[0].sides]
+    series = [
+        Series(side, [(getattr(duel.workload, name), height(duel, side)) for duel in duels]) for side in duels[0].sides
+    ]
     return lines(title, series, name)
 
 
 def _curve_row(name: str, duel: Duel) -> tuple[str, ...]:
     ours, theirs = duel.sides.values()
     return (
-        f"{_place(name, duel):,}",
+        f"{getattr(duel.workload, name):,}",
         f"{median(ours.seconds):.4g}",
         f"{median(theirs.seconds):.4g}",
         str(duel.times),

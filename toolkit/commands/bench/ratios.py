@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 #: Least confidence of an interval.
 CONFIDENCE = 0.95
@@ -57,16 +58,8 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(median(found), low, high, count)
 
 
-def median(values: Sequence[float]) -> float:
-    """Return the middle value; of an even number, the mean of the middle two."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
 def _place(count: int) -> int | None:
-    """Return the largest k for which the (k+1)-th smallest and largest of ``count`` bound the median with
-    :data:`CONFIDENCE`; None if even the extremes do not."""
+    """The largest k whose (k+1)-th smallest and largest bound the median with :data:`CONFIDENCE`; None if none does."""
     outside, place = 0.0, None
     for k in range(count // 2):
         outside += 2 * math.comb(count, k) / 2**count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,7 +24,6 @@ def serve(
     """Answer orders until the input ends.
 
     Args:
-        prepare: returns what is timed.
         extra: called with the workload and the name of any other order.
         versions: of what decides this side's speed.
     """
@@ -69,7 +69,5 @@ def resident(kind: str) -> int:
 
 def forget_peak() -> None:
     """Reset the peak of :func:`resident`, if the system allows it."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return

@@ -14,6 +14,10 @@ from models import families
 Work = Literal["step", "start", "generate", "generate-without-cache", "tokenize"]
 
 
+#: Those that make tokens.
+GENERATION = ("generate", "generate-without-cache")
+
+
 @dataclass(frozen=True)
 class Workload:
     """What both sides do.
@@ -51,7 +55,7 @@ class Workload:
     @property
     def generates(self) -> bool:
         """Whether tokens are generated."""
-        return self.work in ("generate", "generate-without-cache")
+        return self.work in GENERATION
 
     @property
     def amount(self) -> int:

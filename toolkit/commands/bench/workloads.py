@@ -13,7 +13,7 @@ from models.families import part
 from models.files.tensor_file import write_tensors
 from models.port.lengths import LengthError
 from models.port.schema import ConfigError
-from toolkit.commands.bench.workload import TEXTS, TOKENIZER, Work, Workload
+from toolkit.commands.bench.workload import GENERATION, TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
 from toolkit.parity import SyntheticWeights, ported
 from toolkit.recipe.yaml_source import parse_pairs
@@ -41,13 +41,10 @@ def make_workload(
     backward: str,
     overrides: Sequence[str],
 ) -> Workload:
-    """Make the workload of the options; write its weights and batch to ``folder``.
-
-    Raises:
-        UserError: the configuration is impossible.
-    """
+    """Make the workload of the options; write its weights and batch to ``folder``. Raises UserError if the
+    configuration is impossible."""
     head, depth, tokens, rows = benched(model).defaults
-    generates = work in ("generate", "generate-without-cache")
+    generates = work in GENERATION
     layers, length = layers or depth, length or tokens
     rows = 1 if generates else batch_size or rows
     config, length = _configuration(model, layers, length, new_tokens if generates else 0, overrides)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from toolkit.commands.doctor.finding import LONGEST_WORDS
 from toolkit.machine.install import CHECKOUT
+from toolkit.machine.interruption import name_of
 from toolkit.terminal.escape import one_line
 
 #: Seconds for a child process, which imports frameworks from a disk that may be slow.
@@ -70,10 +70,6 @@ def _last_words(status: int, log: str) -> str:
     if status == 0:
         return ""
     if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"the process was ended by {name}"
+        return f"the process was ended by {name_of(-status)}"
     lines = [line for line in log.splitlines() if line.strip()] or [f"exit status {status}"]
     return one_line(lines[-1])[:LONGEST_WORDS]

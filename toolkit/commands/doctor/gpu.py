@@ -18,7 +18,6 @@ def gpu_finding(gpus: list[str], fault: str, cuda: bool, seen: int) -> Finding:
     """Compare the driver's GPUs with Paddle's.
 
     Args:
-        gpus: the driver's, in words.
         fault: the driver's; empty if it answers, or is not there.
         cuda: whether Paddle is compiled for GPUs.
         seen: number that Paddle sees.

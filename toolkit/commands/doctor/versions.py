@@ -55,8 +55,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def unfit_distributions(root: str) -> tuple[int, list[Finding]]:
-    """Return how many installed distributions one needs, directly or not, and what is wrong with them. Of its extras,
-    only what is installed counts."""
+    """How many distributions one needs, its installed extras included, and what is wrong with them."""
     from packaging.requirements import Requirement
 
     faults: dict[str, Finding] = {}

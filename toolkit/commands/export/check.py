@@ -10,8 +10,9 @@ may choose either, and both are right. Such texts are left out while at least ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,6 @@ class Difference:
         """Whether it is rounding only; NaN is not."""
         return self.rms <= self.rms_bound and self.max <= self.max_bound
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def port_logits(
     narrow: Any, wide: Any, rotations: Sequence[paddle.Tensor], batches: Sequence[dict[str, np.ndarray]]
@@ -97,32 +95,30 @@ def _forward(
     return [getattr(output, name).numpy() for name in OUTPUTS[model.head]], near
 
 
-class _hashing:
+@contextlib.contextmanager
+def _hashing(model: Any, near: list[np.ndarray]) -> Iterator[None]:
     """Record the model's projections inside the ``with`` block."""
 
-    def __init__(self, model: Any, near: list[np.ndarray]) -> None:
-        self.layers = [layer for layer in model.sublayers() if hasattr(layer, "hash_vectors")]
-        self.near = near
-
-    def __enter__(self) -> None:
-        for layer in self.layers:
-            layer.__dict__["hash_vectors"] = self._noting(layer, layer.hash_vectors)
-
-    def __exit__(self, *_: object) -> None:
-        for layer in self.layers:
-            del layer.__dict__["hash_vectors"]
-
-    def _noting(self, layer: Any, original: Any) -> Any:
+    def noting(layer: Any, original: Any) -> Any:
         def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, mask: Any) -> paddle.Tensor:
             heads, size, rounds, half = rotations.shape
             rotated = paddle.matmul(vectors.reshape([batch, heads, -1, size]), rotations.reshape([heads, size, -1]))
             factors = layer.bucket_factors(vectors.shape[0] // (batch * heads))
             rows = rotated.reshape([batch, heads, -1, rounds, half]).numpy()
             stops = np.cumsum([factor // 2 for factor in factors])[:-1]
-            self.near.extend(np.split(rows, stops, axis=-1))
+            near.extend(np.split(rows, stops, axis=-1))
             return original(vectors, rotations, batch, mask)
 
         return hash_vectors
+
+    layers = [layer for layer in model.sublayers() if hasattr(layer, "hash_vectors")]
+    for layer in layers:
+        layer.__dict__["hash_vectors"] = noting(layer, layer.hash_vectors)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.__dict__["hash_vectors"]
 
 
 def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -> np.ndarray:
@@ -137,11 +133,8 @@ def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -
 
 
 def compare(port: PortLogits, exported: Sequence[Sequence[np.ndarray]]) -> Difference:
-    """Measure how far the exported model is from the port.
-
-    Args:
-        exported: its outputs, batch by batch, in the order of :data:`toolkit.commands.export.graph.OUTPUTS`.
-    """
+    """Measure how far the exported model is from the port. ``exported`` holds its outputs, batch by batch, in the order
+    of :data:`toolkit.commands.export.graph.OUTPUTS`."""
     theirs = [np.concatenate(parts) for parts in zip(*exported, strict=True)]
     kept = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)
     found = [

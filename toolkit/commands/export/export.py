@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +39,10 @@ WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "constants.safe
 
 
 def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, console: Console) -> Path:
-    """Export the best model of a run.
+    """Export the best model of a run; return the folder.
 
     Args:
-        folder: a finished run.
-        form: one of :data:`FORMATS`.
         output: a folder to make; by default ``export/FORMAT`` in the run folder.
-        overwrite: replace an earlier export.
-
-    Returns:
-        The folder.
 
     Raises:
         UserError: the folder is no finished run, or the output is taken.
@@ -74,7 +69,7 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         _say(console, target, difference, of)
         if not difference.within:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
-        found = {"compared_with_the_port": {"on": of, **difference.to_json()}}
+        found = {"compared_with_the_port": {"on": of, **asdict(difference)}}
         files = {"files": sorted(files_in(made))}
         write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
         _check_target(target, overwrite)  # the export took time

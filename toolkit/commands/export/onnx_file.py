@@ -35,11 +35,8 @@ def check_installed() -> None:
 
 
 def convert(graph: Path, target: Path) -> None:
-    """Write the ONNX file of the static graph in the folder ``graph`` into the folder ``target``.
-
-    Raises:
-        NotConverted: Paddle2ONNX lacks an operator, which is named, or failed otherwise.
-    """
+    """Write the ONNX file of the static graph in the folder ``graph`` into the folder ``target``. Raises NotConverted
+    if Paddle2ONNX lacks an operator, which is named, or fails otherwise."""
     # A child process: its faults end the process, and it prints what it does from C++.
     options = ["--model_dir", str(graph), "--model_filename", f"{STEM}.json", "--params_filename", f"{STEM}.pdiparams"]
     options += ["--save_file", str(target / FILE), "--opset_version", str(OPSET), "--optimize_tool", "None"]

@@ -68,11 +68,8 @@ class Record:
         self.lower_is_better = task_of(self.recipe).LOWER_IS_BETTER[self.metric]
 
     def open(self) -> None:
-        """Take up the trials of an earlier call.
-
-        Raises:
-            UserError: the folder holds something else, or another search.
-        """
+        """Take up the trials of an earlier call. Raises UserError if the folder holds something else, or another
+        search."""
         path, others = self.folder / FILE, f"set train.output_dir to another folder, or remove {self.folder}"
         if not path.exists():
             if {found.name for found in self.folder.iterdir()} - {LOCK}:

@@ -98,11 +98,7 @@ class Search:
                 bar.line(self._line(done[-1]))
 
     def end(self) -> None:
-        """Say what is best, and end its run.
-
-        Raises:
-            ToolkitError: no trial got to its end.
-        """
+        """Say what is best, and end its run. Raises ToolkitError if no trial got to its end."""
         self._discard()
         self.console.print(self.record.table())
         if (best := self.record.best) is None:
@@ -139,11 +135,7 @@ class Search:
         return trial
 
     def _train(self, trial: Trial, asked: Any, bar: ProgressBar) -> None:
-        """Train a trial.
-
-        Raises:
-            Pruned, Diverged: it has not got to its end.
-        """
+        """Train a trial. Raises Pruned or Diverged if it has not got to its end."""
         shape, folder = shape_of(trial.settings), self.record.folder
         alike = (folder / other.name for other in self.record.trials if shape_of(other.settings) == shape)
         like = next(

@@ -43,11 +43,8 @@ class Over:
 
     @classmethod
     def parse(cls, text: str) -> Over:
-        """Parse ``KEY=LOW..HIGH`` or ``KEY=A,B,C``.
-
-        Raises:
-            UserError: it has another form, or the key is not for trials.
-        """
+        """Parse ``KEY=LOW..HIGH`` or ``KEY=A,B,C``. Raises UserError if it has another form, or the key is not for
+        trials."""
         key, _, written = text.partition("=")
         where = f"--over {text}"
         if not key or not written:
@@ -92,11 +89,8 @@ class Over:
 
 
 def parse_space(texts: Sequence[str], path: Path, overrides: Sequence[str]) -> list[Over]:
-    """Parse all ``--over``, and check their values in the recipe: each by itself, then together.
-
-    Raises:
-        UserError: a key is named twice, or the recipe cannot have a value.
-    """
+    """Parse all ``--over``, and check their values in the recipe: each by itself, then together. Raises UserError if a
+    key is named twice, or the recipe cannot have a value."""
     space = [Over.parse(text) for text in texts]
     keys = [over.key for over in space]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
@@ -109,11 +103,7 @@ def parse_space(texts: Sequence[str], path: Path, overrides: Sequence[str]) -> l
 
 
 def load_trial(path: Path, overrides: Sequence[str], settings: Mapping[str, Any]) -> Recipe:
-    """The recipe with these settings.
-
-    Raises:
-        UserError: it cannot have them.
-    """
+    """The recipe with these settings. Raises UserError if it cannot have them."""
     recipe = load_recipe(path, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())])
     check_model(recipe)
     return recipe

@@ -39,10 +39,7 @@ def make_app(
     """Return the server's application.
 
     Args:
-        service: what the run does.
-        worker: computes it.
         about: what ``/model`` answers.
-        page: the document at ``/``.
         names: of this server, in a request's Host, beside any address.
         timeout: seconds for a request, in which it waits, too.
     """

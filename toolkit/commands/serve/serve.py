@@ -28,17 +28,8 @@ CONNECTIONS = 200
 
 
 def serve(folder: Path, console: Console, host: str, port: int, timeout: float) -> None:
-    """Answer requests to a run's best model until a signal comes.
-
-    Args:
-        folder: a finished run.
-        console: where the address is printed.
-        host, port: where to listen; port 0 is a free one.
-        timeout: seconds for a request.
-
-    Raises:
-        UserError: the folder is no finished run, or the address cannot be listened on.
-    """
+    """Answer requests to a run's best model until a signal comes; port 0 is a free one. Raises UserError if the folder
+    is no finished run, or the address cannot be listened on."""
     read_recipe(folder)
     with listen(host, port) as listening:
         import uvicorn
@@ -71,11 +62,7 @@ def serve(folder: Path, console: Console, host: str, port: int, timeout: float) 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address.
-
-    Raises:
-        UserError: there is none of that name, or it is in use or not allowed.
-    """
+    """Listen on an address. Raises UserError if there is none of that name, or it is in use or not allowed."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)

@@ -39,16 +39,11 @@ REMEDY = "restore it from a copy, or train again"
 
 
 def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any], output: Path | None = None) -> Path:
-    """Write the page of a run.
+    """Write the page of a run; return its path.
 
     Args:
-        recipe: as it was run.
         folder: the run folder, with the predictions of at least one split.
         results: the content of metrics.json.
-        output: where to write it; by default into the run folder.
-
-    Returns:
-        Where it is.
 
     Raises:
         UserError: a file of the run is damaged.

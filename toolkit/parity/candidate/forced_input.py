@@ -156,8 +156,7 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
         return None if tensor is None else (points.pass_through(step.name_of(called), tensor), *output[1:])
 
     def entered(x: Any) -> Any:
-        """Pass on the gradient of a module's own backward before those of its input's other readers are added: the
-        reference has it alone."""
+        """Pass on the gradient of a module's own backward before others are added: the reference has it alone."""
         if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
             return x
         return points.pass_through(step.name_of(draws.stack.draw("input")), x)

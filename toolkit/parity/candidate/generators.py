@@ -67,10 +67,6 @@ class HandingOver:
 class WatchedSource:
     """A source for :mod:`models.operations.randomness` that delegates to another and reports the draws.
 
-    Args:
-        own: the source that draws.
-        taker: gets the draws.
-
     Attributes:
         stack: names the draws by the module that is running.
         counting: off while a backward draws again what a forward has drawn.
@@ -106,8 +102,7 @@ class WatchedSource:
 
 
 def hand(job: Job, folder: Path, over: Sender) -> None:
-    """Hand over the port's own draws in a few float32 training steps, with layers recomputed as the job's family
-    can."""
+    """Hand over the draws of a few float32 training steps, with layers recomputed if the family can."""
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.again)
     watched_steps(step.model, step.batch, job.seed, HandingOver(over))

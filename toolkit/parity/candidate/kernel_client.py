@@ -22,7 +22,6 @@ class KernelClient:
     runs without those variables, and some of them choose another path through the same mathematics library.
 
     Args:
-        job: the job folder.
         python: the interpreter that has torch.
 
     Attributes:
@@ -48,11 +47,8 @@ class KernelClient:
         self._process.wait()
 
     def forward(self, kernel: str, options: Mapping[str, Any], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs of a kernel (see ``KERNELS`` of the server).
-
-        Raises:
-            RuntimeError: it failed, or the server did.
-        """
+        """The outputs of a kernel (see ``KERNELS`` of the server). Raises RuntimeError if it failed, or the server
+        did."""
         self.calls[kernel] += 1
         return self._ask({"kernel": kernel, "options": dict(options)}, inputs)
 
@@ -64,11 +60,8 @@ class KernelClient:
         gradients: Sequence[np.ndarray],
         wanted: Sequence[int],
     ) -> list[np.ndarray]:
-        """Return the gradients of the inputs numbered ``wanted``, given those of all outputs.
-
-        Raises:
-            RuntimeError: as :meth:`forward`.
-        """
+        """Return the gradients of the inputs numbered ``wanted``, given those of all outputs. Raises as
+        :meth:`forward`."""
         words = {"kernel": kernel, "options": dict(options), "wanted": list(wanted)}
         return self._ask(words, [*inputs, *gradients])
 

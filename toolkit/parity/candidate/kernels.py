@@ -129,10 +129,6 @@ def _reduction(kernel: str) -> Maker:
     return make
 
 
-def _rsqrt(serve: Serve) -> Operation:
-    return lambda x, name=None: serve("rsqrt", x)
-
-
 def _cross_entropy(serve: Serve) -> Operation:
     def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
         return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
@@ -161,7 +157,7 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
         (F, "sigmoid", _activation("sigmoid")),
     ],
     "sum": [(paddle.Tensor, "sum", _reduction("sum")), (paddle.Tensor, "mean", _reduction("mean"))],
-    "rsqrt": [(paddle, "rsqrt", _rsqrt)],
+    "rsqrt": [(paddle, "rsqrt", lambda serve: lambda x, name=None: serve("rsqrt", x))],
     "loss": [
         (losses, "cross_entropy", _cross_entropy),
         (F, "mse_loss", _loss("mse_loss")),

@@ -17,8 +17,7 @@ from toolkit.parity.job.results import Place
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
-    """Class and defining line of every module of the port. A module without a line, as in a list, has that of the
-    module around it."""
+    """Class and defining line of each module of the port; one without a line, as in a list, has its parent's."""
     found: dict[str, Place] = {}
     for name, layer in model.named_sublayers():
         parent = model

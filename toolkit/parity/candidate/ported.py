@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.evaluation import (
-    READ_WITHOUT_PADDING,
-    RUNS,
-    UNPADDED,
-    batches,
-    is_scored,
-)
+from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING, RUNS, UNPADDED, batches, is_scored
 from toolkit.parity.measure.naming import ModuleStack
 
 
@@ -77,7 +71,7 @@ class PortedStep(Step):
         self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
-        self.model.class_weights = as_weights(job.class_weights)
+        self.model.class_weights = None if job.class_weights is None else np.array(job.class_weights, np.float32)
         self.model.label_smoothing = job.label_smoothing
         if self.is_narrowed:  # all that a layer computes is compared
             self.model.leaves_out_unread = False
@@ -177,8 +171,7 @@ class PortedStep(Step):
         scored_again.evaluate(self, batch, whole, measure)
 
     def merge(self, measure: Measure) -> None:
-        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and those that a
-        plain model lacks."""
+        """Hand on an adapted model's weights as saved: those that the adapter changes, and those a plain one lacks."""
         if self.model.adapter is None:
             return
         plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
@@ -196,8 +189,3 @@ class PortedStep(Step):
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
         return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
-
-
-def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:
-    """Class weights as a port holds them."""
-    return None if class_weights is None else np.array(class_weights, np.float32)

@@ -17,11 +17,7 @@ class RecordedDraws:
     chooses is handed over. A draw that the reference lacks is filled in, and its effect shows.
 
     Args:
-        tensors: name -> mask or rotation.
-        rates: name -> dropout rate.
         stack: names the draws by the module that is running.
-        over: is told what is asked for.
-        run: of the draws.
         order: by kind, the names of an earlier run of the same model in order, which name the draws if no module is
             watched; None if ``stack`` names them.
 

@@ -11,13 +11,15 @@ import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from models.families import part
+from models.files import hub
+from models.port import lora
 from toolkit.machine import runtime
 from toolkit.parity.candidate import generators, judged, loop_outputs
-from toolkit.parity.candidate.checkpoint import loaded
-from toolkit.parity.candidate.initialisation import new_values, place_of_new_values
 from toolkit.parity.candidate.ported import PortedStep, ported_class
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
@@ -26,6 +28,7 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.initial_values import TIMES, sampled
 from toolkit.parity.mutants import by_name
 
 
@@ -97,22 +100,31 @@ def _run_streamed(job: Job, folder: Path, over: Sender) -> None:
 def hand_loaded(job: Job, over: Sender) -> None:
     """What the port's loader reads from the checkpoint, if the job has one."""
     over.say("loader", None)
-    over.hand_all("loaded", loaded(job))
+    if job.checkpoint is not None:
+        config = part(job.model, "schema").resolve(job.checkpoint_config or job.config)
+        tensors = hub.read_tensors(Path(job.checkpoint))
+        over.hand_all("loaded", part(job.model, "weights").select(tensors, config, job.head).items())
 
 
 def hand_new_values(job: Job, over: Sender) -> None:
-    """Some values of new weights, as training makes them."""
-    over.say("new place", place_of_new_values(job))
-    over.hand_all("new values", new_values(job).items())
+    """Some values of each parameter of a few new models (:meth:`.Samples.tensors`), as training makes them."""
+    over.say("new place", f"models/{job.model}/weights.py")
+    config = part(job.model, "schema").resolve(job.config)
+    models = (_new_model(job, config, job.seed + number) for number in range(TIMES))
+    over.hand_all("new values", sampled(models).tensors().items())
+
+
+def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+    """The parameters of a new model, and of an adapter for it."""
+    weights = part(job.model, "weights")
+    new = weights.initial_weights(config, job.head, seed)
+    if job.lora is None:
+        return new
+    return {**new, **dict(lora.new_values(weights.parameters(config, job.head), lora.LoRA.of_json(job.lora), seed))}
 
 
 def hand_dtype(
-    job: Job,
-    folder: Path,
-    over: Sender,
-    truth: Mapping[str, np.ndarray],
-    dtype: str,
-    has_replayed: bool = False,
+    job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str, has_replayed: bool = False
 ) -> None:
     """Run the step in ``dtype`` as training will, then without hooks, in evaluation mode, on for a few updates, and
     with its other backward.

@@ -20,11 +20,7 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.outputs import parts_of
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.measure.evaluation import (
-    TRAINING,
-    WHOLE,
-    named,
-)
+from toolkit.parity.measure.evaluation import TRAINING, WHOLE, named
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Called with the name and value of each computed tensor, to hand it over; it is measured elsewhere.
@@ -104,11 +100,7 @@ class Step:
 
     @contextlib.contextmanager
     def given(
-        self,
-        left: Left,
-        run: str = TRAINING,
-        entered: Entered | None = None,
-        **options: Any,
+        self, left: Left, run: str = TRAINING, entered: Entered | None = None, **options: Any
     ) -> Iterator[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
         (:func:`watch`); or, with an ``order`` of draws, no layer has a hook.
@@ -271,8 +263,7 @@ class Step:
         """Hand on the weights of an adapted model as they are saved."""
 
     def decode(self, measure: Measure) -> None:
-        """Hand on the scores of tokens decoded one by one, with the keys and values of those before, if the model keeps
-        them."""
+        """Hand on the scores of tokens decoded one by one, with the keys and values of those before if kept."""
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
@@ -323,8 +314,6 @@ def watch(
     """Inside the ``with`` block ``stack`` knows which module is running.
 
     Args:
-        model: a port, or a part of it.
-        left: called after each module.
         prefix: the path of ``model`` in the whole model; "" for the whole.
         entered: called before each module, for its input.
     """

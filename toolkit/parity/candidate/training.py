@@ -60,11 +60,7 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
 
 
 def training_places(kind: str) -> dict[str, Place]:
-    """Places of the updates and of the learning-rate schedule, by the kind of their tensors.
-
-    Args:
-        kind: of the optimizer.
-    """
+    """Places of the updates and of the learning-rate schedule, by the kind of the optimizer's tensors."""
     loop = place_of_code("", trainer.Finetuner.training_step).where
     made = ", ".join(place_of_code(kind, code).where for code in (optimizer.create, optimizer.KINDS[kind]))
     updated = Place(kind, f"{made}; the loop around it: {loop}")
@@ -81,11 +77,7 @@ def training_places(kind: str) -> dict[str, Place]:
 def make_finetuner(
     model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, mixed: bool = False
 ) -> trainer.Finetuner:
-    """Make the trainer of a run's settings, silent.
-
-    Args:
-        mixed: in mixed precision.
-    """
+    """Make the trainer of a run's settings, silent; ``mixed`` for mixed precision."""
     save_best = recipe_keys.TASK_KEYS[job.task]["train.save_best"]
     train = recipe_keys.Train(
         **asdict(job.training),
@@ -160,11 +152,7 @@ class _GivenToForwards(trainer.TrainerCallback):
     """Hands on what each update's forwards were given of its examples (see :func:`.updates.as_given`)."""
 
     def __init__(
-        self,
-        examples: Mapping[str, np.ndarray],
-        terms: np.ndarray,
-        truth: Mapping[str, np.ndarray],
-        measure: Measure,
+        self, examples: Mapping[str, np.ndarray], terms: np.ndarray, truth: Mapping[str, np.ndarray], measure: Measure
     ) -> None:
         # An older bundle has none of it.
         self.examples = {key: value for key, value in examples.items() if f"trained:{key}" in truth}

@@ -36,8 +36,7 @@ class Ledger(Protocol):
 
 
 def main(task: str, folder: Path) -> None:
-    """Measure one job. If the port's process ends before it has handed over everything, leave no file: that process
-    says why."""
+    """Measure one job; leave no file if the port's process ends early: it says why itself."""
     if not SOURCE.peek(1):
         os._exit(0)
     job = files.read_job(folder)

@@ -31,5 +31,5 @@ class Ledger:
             found[handed.name] = self._errors
 
     def result(self) -> AttributionResult:
-        """What was measured."""
+        """The measurements."""
         return self._found

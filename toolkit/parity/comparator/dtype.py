@@ -44,7 +44,7 @@ class Given:
 
     @functools.cached_property
     def constants(self) -> Mapping[str, np.ndarray]:
-        """What the reference holds besides its parameters; for a pair, its buffers."""
+        """Tensors that the reference holds besides its parameters; for a pair, its buffers."""
         if self.job.pair is None:
             return files.read_tensors(self.folder / "reference" / "constants.safetensors")
         held = files.read_tensors(self.folder / "reference" / "buffers.safetensors")
@@ -101,11 +101,7 @@ class DtypeLedger:
         }
 
     def take(self, handed: Handed) -> None:
-        """Take in a message.
-
-        Raises:
-            KeyError: of an unknown kind.
-        """
+        """Take in a message. Raises KeyError if its kind is unknown."""
         self._taken[handed.kind](handed)
 
     def _take_tensor(self, handed: Handed) -> None:
@@ -181,8 +177,7 @@ class DtypeLedger:
             )
 
     def _compare_backwards(self) -> None:
-        """Compare plain autograd with the backward that computes layers again, and with R64 where it is not the step's
-        own."""
+        """Compare plain autograd with the recomputing backward, and with R64 if it is not the step's own."""
         first, second = self.values, self._second
         plain, again = (first, second) if self._is_plain_first else (second, first)
         gradients = [name for name in plain or again if is_gradient(name)]

@@ -64,7 +64,7 @@ class Points:
             self.measured.tensors[name] = TensorStats([], missing=True)
 
     def result(self) -> ForcedInputDtype:
-        """What was measured."""
+        """The measurements."""
         self.measured.bucket_flips = self._facts.bucket_flips
         return self.measured
 
@@ -82,7 +82,7 @@ class Ledger:
         self._stopped: set[str] = set()
 
     def take(self, handed: Handed) -> None:
-        """Take in a message of the port's process: of what was begun last."""
+        """Take in a message of the port's process, on the part that it began last."""
         if handed.kind == "begin":
             mutant, dtype = handed.content
             self._now = mutant, dtype

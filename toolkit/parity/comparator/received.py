@@ -18,8 +18,7 @@ def difference(handed: Handed, truth: np.ndarray | None) -> TensorStats:
 
 
 def largest_difference(handed: Handed, given: TensorFile) -> float:
-    """Largest absolute difference from the tensor of the same name; infinite if the shapes differ or something is not
-    finite."""
+    """Largest difference from the tensor of this name; infinite if shapes differ or something is not finite."""
     if given.shape(handed.name) != handed.shape:
         return float("inf")
     stats = RunningStats()

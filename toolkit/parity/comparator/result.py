@@ -131,7 +131,7 @@ class Ledger:
         self._mutant, self._dtype = "", ""
 
     def take(self, handed: Handed) -> None:
-        """Take in a message of the port's process: of what was begun last."""
+        """Take in a message of the port's process, on the part that it began last."""
         if handed.kind == "begin":
             self._begin(*handed.content)
             return

@@ -62,11 +62,7 @@ class GivenInStage:
 
 
 class StageLedger:
-    """Measures a stage in one dtype.
-
-    Args:
-        rows: of the embedding: the batch's tokens.
-    """
+    """Measures a stage in one dtype. The embedding's rows are the batch's tokens."""
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
         self.side, self.stage, self.dtype, self.rows = side, stage, dtype, rows
@@ -129,7 +125,7 @@ class StageLedger:
         self.measured.tensors[f"gradient:{handed.name}"] = total.stats(tuple(shape))
 
     def result(self) -> Measured:
-        """What was measured."""
+        """The measurements."""
         self.measured.draw_problems, self.measured.unused_draws = self._draws.problems, self._draws.unused()
         self.measured.relu_flips = self._facts.relu_flips
         return self.measured
@@ -150,7 +146,7 @@ class Ledger:
         self._stage_places: dict[str, Place] = {}
 
     def take(self, handed: Handed) -> None:
-        """Take in a message of the port's process: of what was begun last."""
+        """Take in a message of the port's process, on the part that it began last."""
         if handed.kind == "begin":
             self._stage, self._dtype = handed.content or ("", "")
         elif handed.kind == "done":
@@ -190,7 +186,7 @@ class Ledger:
 
 
 def _joined(parts: Sequence[Measured], places: dict[str, Place], constant_errors: dict[str, float]) -> CandidateDtype:
-    """What all stages measured in one dtype."""
+    """Join all stages' measurements in one dtype."""
     return CandidateDtype(
         tensors=_merged([part.tensors for part in parts]),
         apart=_merged([part.apart for part in parts]),

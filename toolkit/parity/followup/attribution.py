@@ -68,7 +68,6 @@ def attribute(
 
     Args:
         job: the folder of a gate that has run.
-        verdict: on the two results.
     """
     if files.read_job(job).device != "cpu" or not wanted(verdict, list(candidate.dtypes)):
         return []
@@ -85,11 +84,7 @@ def attribute(
 def substitutions(
     reference: ReferenceResult, errors: Mapping[str, TensorStats], measured: AttributionResult
 ) -> list[Substitution]:
-    """As :func:`attribute`, from measurements.
-
-    Args:
-        errors: P32's, as training runs it.
-    """
+    """As :func:`attribute`, from measurements. ``errors`` are P32's, as training runs it."""
     before, _ = worst(reference, errors)
     loops = [Substitution(loop, before, *worst(reference, found), True) for loop, found in measured.loops.items()]
     kernels = [Substitution(kind, before, *worst(reference, found)) for kind, found in measured.kernels.items()]
@@ -108,7 +103,7 @@ def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tupl
 
 
 def lines(found: Sequence[Substitution]) -> list[str]:
-    """What the report says: what restores the bounds first, the rest in one line."""
+    """Lines of the report: first the parts that restore the bounds, then the rest in one line."""
     if not found:
         return []
     restoring = at_fault(found)

@@ -18,7 +18,7 @@ from toolkit.parity.followup.remeasure import with_more_runs
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import CandidateResult, Note, ReferenceResult, RoundedConstants
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord
 
 TASK = "constants"
@@ -31,16 +31,11 @@ NAMED = 8
 def with_rounded_constants(
     job: Path, reference: ReferenceResult, candidate: CandidateResult, console: Console, python: str
 ) -> ReferenceResult:
-    """Return a reference's result in which the rounding of its constants is noise, if that explains any drift of a
-    pair's port; else the result as it is.
-
-    Args:
-        job: a folder of a job that both workers have run.
-        python: the reference's interpreter.
-    """
+    """Return the reference's result of a job that both workers have run. If it explains any drift of a pair's port, the
+    rounding of the constants is noise in it."""
     content = files.read_job(job)
     before = judge(reference, candidate)
-    if content.pair is None or not _drifts(before):
+    if content.pair is None or all(one.verdict != "semantics" for one in before.findings):
         return reference
     measured = {one.name: (one.error, one.bound) for one in before.comparisons if one.dtype == "float64"}
     files.write_json(job / "reference" / MEASURED, measured)
@@ -62,7 +57,3 @@ def with_rounded_constants(
     worst = max(one.relative for one in explained)
     data = {"count": len(explained), "worst": worst, "constants": named + more}
     return replace(rounded, notes=[*rounded.notes, Note("constants-rounded", data)])
-
-
-def _drifts(verdict: Verdict) -> bool:
-    return any(one.verdict == "semantics" for one in verdict.findings)

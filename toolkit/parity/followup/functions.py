@@ -140,8 +140,7 @@ def _found(
 
 
 def _moved(calls: Sequence[FunctionCall], found: dict[int, Found], numbers: Sequence[int]) -> FunctionCall | None:
-    """Return the first call that puts right numbers in an order that the reference has nowhere; None if there is
-    none."""
+    """The first call that orders right numbers as the reference nowhere has them; None if there is none."""
     left, moved, seen = list(numbers), [], set()
     while left:
         number = left.pop()

@@ -97,11 +97,8 @@ def _joined(runs: Mapping[str, list[float | None]], more: Mapping[str, list[floa
 def remeasure(
     jobs: Sequence[Path], judged: Sequence[tuple[ReferenceResult, Verdict]], console: Console, python: str
 ) -> list[ReferenceResult]:
-    """Return the jobs' reference results, with more runs where a verdict is near its bound.
-
-    Args:
-        judged: for each job, the reference's result and the verdict by it.
-    """
+    """Return the jobs' reference results, with more runs where a verdict is near its bound. ``judged`` has, for each
+    job, the reference's result and the verdict by it."""
     near = [job for job, (_, verdict) in zip(jobs, judged, strict=True) if is_near_bound(verdict)]
     if not near:
         return [reference for reference, _ in judged]

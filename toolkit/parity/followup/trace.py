@@ -97,8 +97,7 @@ def describe(name: str) -> str:
 def trace(
     job: Path, verdict: Verdict, asked: bool, console: Console, interpreters: Mapping[str, str]
 ) -> OperationTrace | None:
-    """Trace the port of a job that both workers have run, if a tensor of its step differs or if ``asked``; None
-    otherwise."""
+    """Trace the port of a job that both workers ran, if a tensor of its step differs or if asked; else None."""
     if not (asked or is_wanted(verdict)):
         return None
     if (content := files.read_job(job)).spare_memory and content.pair is None:
@@ -129,8 +128,7 @@ def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTr
 
 
 def is_wanted(verdict: Verdict) -> bool:
-    """Whether a tensor of the step itself differs: a wrong parameter, draw or text needs no trace. A wrong reference
-    can measure nothing."""
+    """Whether a tensor of the step differs: a wrong parameter, draw, text or reference needs no trace."""
     names = ((f, TensorName.parse(f.name)) for f in verdict.findings)
     of_step = (f for f, name in names if not (name.is_of_training or name.evaluation))
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
@@ -159,11 +157,7 @@ def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
 def measure(
     jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Run both sides of each job.
-
-    Raises:
-        Inconclusive: one of them failed.
-    """
+    """Run both sides of each job. Raises Inconclusive if one of them failed."""
     run_workers(jobs, console, interpreters, task=TASK)
     return [
         (
@@ -320,7 +314,7 @@ def _where(name: str, ours: ForcedInputDtype) -> str:
 
 
 def lines(found: OperationTrace | None) -> list[str]:
-    """What the report says."""
+    """Lines of the report."""
     if found is None:
         return []
     if found.problem is not None:

@@ -36,7 +36,7 @@ FEW_RUNS_OF_FLOAT64 = {"float32": 2, "float64": 1}
 #: From this many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
 #: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
-#: What a batch tells the loss.
+#: Keys of a batch that only the loss reads.
 LABELS = ("labels", "start_positions", "end_positions")
 #: Made-up examples beside a run's own, or one more.
 ADDED = 3
@@ -66,7 +66,7 @@ def spares_memory(request: GateRequest) -> bool:
 
 
 def job_of(request: GateRequest) -> Job:
-    """What both workers are told, for a model that is compared as a whole."""
+    """Return the workers' job for a model that is compared as a whole."""
     known, whole = family(request.model), request.checkpoint_config
     told = {
         **request.common(),
@@ -99,7 +99,7 @@ def _noise_runs(request: GateRequest) -> dict[str, int]:
 
 
 def streamed_job_of(request: GateRequest) -> Job:
-    """What both workers are told, for a model that is compared stage by stage."""
+    """Return the workers' job for a model that is compared stage by stage."""
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
     runs = FEW_NOISE_RUNS if "float32" in dtypes else FEW_RUNS_OF_FLOAT64
     return replace(job_of(request), dtypes=dtypes, noise_runs=runs, updates=0, streamed=True)
@@ -149,11 +149,8 @@ def write_job(
     labels: Mapping[str, np.ndarray],
     folder: Path,
 ) -> None:
-    """Fill the job folder with what both workers need.
-
-    Args:
-        labels: of the examples of an update; with them what else a forward is given of each, if that is compared.
-    """
+    """Fill the job folder with what both workers need. ``labels`` are those of the examples of an update; with them
+    what else a forward is given of each, if that is compared."""
     make_sides(folder)
     files.write_tensors(folder / "weights.safetensors", weights)
     files.write_tensors(folder / "batch.safetensors", batch)

@@ -52,7 +52,7 @@ NOT_RECORDED = (
     "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
     "where torch is, take toolkit parity --dtype bfloat16"
 )
-#: What the port's side reads. A bundle may hold more, if its manifest lists it.
+#: Files that the port's side reads. A bundle may hold more, if its manifest lists them.
 NEEDED = (
     "job.json",
     "weights.safetensors",
@@ -106,15 +106,9 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
 
 @contextlib.contextmanager
 def new_bundle(folder: Path, console: Console, command: str = "replay {}") -> Iterator[Path]:
-    """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then
-    the console says so.
-
-    Args:
-        command: what comes next, with ``{}`` for the folder.
-
-    Raises:
-        UserError: ``folder`` holds something that is not a bundle.
-    """
+    """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then the
+    console says so. ``command`` is what comes next, with ``{}`` for the folder. Raises UserError if ``folder`` holds
+    something that is not a bundle."""
     check_free(folder)
     with _appearing(folder) as partial:
         yield partial
@@ -185,11 +179,8 @@ def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
 
 
 def check_free(folder: Path) -> None:
-    """Check that a bundle may be put there: at most an earlier bundle is lost.
-
-    Raises:
-        UserError: there is something else.
-    """
+    """Check that a bundle may be put there: at most an earlier bundle is lost. Raises UserError if there is something
+    else."""
     if not os.path.lexists(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())):
         return
     try:
@@ -238,8 +229,7 @@ class Recording:
     asked: GateRequest
 
     def lay_out(self, job: Path) -> None:
-        """Fill a job folder with all but ``job.json``: the port's side then has what it has after a finished
-        reference."""
+        """Fill a job folder, but for ``job.json``, with what a finished reference leaves to the port's side."""
         for name in self.manifest["files"]:
             if name != "job.json":
                 (job / name).parent.mkdir(parents=True, exist_ok=True)
@@ -247,11 +237,8 @@ class Recording:
 
 
 def open_recording(folder: Path) -> Recording:
-    """Read a bundle and check every file.
-
-    Raises:
-        UserError: it is none, of another schema, incomplete, changed, or describes no model that is known here.
-    """
+    """Read a bundle and check every file. Raises UserError if it is none, of another schema, incomplete, changed, or
+    describes no model that is known here."""
     manifest = read_manifest(folder)
     _check_files(folder, manifest["files"])
     try:
@@ -264,11 +251,8 @@ def open_recording(folder: Path) -> Recording:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """``bundle.json``, with names that stay inside the folder.
-
-    Raises:
-        UserError: there is none, or it is not of this format and schema.
-    """
+    """``bundle.json``, with names that stay inside the folder. Raises UserError if there is none, or it is not of this
+    format and schema."""
     try:
         manifest = read_object(folder / MANIFEST)
     except OSError:
@@ -315,11 +299,8 @@ def _check_files(folder: Path, listed: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """Every file below a folder, by its path there with slashes.
-
-    Raises:
-        UserError: one is a link or no plain file; what it leads to is not of the bundle.
-    """
+    """Every file below a folder, by its path there with slashes. Raises UserError if one is a link or no plain file;
+    what it leads to is not of the bundle."""
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place) / name

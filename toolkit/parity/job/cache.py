@@ -41,10 +41,7 @@ def key_of(folder: Path, reference_python: str | None = None) -> str:
 
 
 def key_of_request(
-    job: Job,
-    batch: Mapping[str, np.ndarray],
-    weights: Mapping[str, np.ndarray],
-    reference_python: str | None = None,
+    job: Job, batch: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], reference_python: str | None = None
 ) -> str:
     """The key of a job whose weights are not written yet. For made-up weights, it uses what they are made from."""
     if isinstance(weights, SyntheticWeights):
@@ -86,7 +83,7 @@ def source_of(root: Path) -> str:
 
 
 def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray]] | None:
-    """What :func:`store` kept under ``key``; None if nothing is there, or nothing whole."""
+    """Return what :func:`store` kept under ``key``; None if nothing whole is there."""
     try:
         if (entry := cache.find(KIND, key)) is None:
             return None

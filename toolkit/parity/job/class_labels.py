@@ -14,7 +14,6 @@ def contrasting(labels: np.ndarray, weights: Sequence[float], beside: np.ndarray
 
     Args:
         labels: of the made-up texts: int64 (N,), or float32 (N, labels) of 0 and 1.
-        weights: by label.
         beside: labels of the given texts.
     """
     if labels.ndim > 1:

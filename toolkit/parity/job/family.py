@@ -139,11 +139,7 @@ class PortedFamily(Family):
     short_names: Mapping[str, str] = {}
 
     def resolved(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with its defaults.
-
-        Raises:
-            ConfigError: it cannot be.
-        """
+        """The configuration with its defaults. Raises ConfigError if it cannot be."""
         return part(self.name, "schema").resolve(config)
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,11 +159,8 @@ class PortedFamily(Family):
         return 1
 
     def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
-        """A configuration of its usual layout, without the keys that follow from the length.
-
-        Args:
-            attention: of :attr:`attentions`.
-        """
+        """A configuration of its usual layout, without the keys that follow from the length. ``attention`` is one of
+        :attr:`attentions`."""
         raise NotImplementedError
 
     def benched(self, layers: int, length: int) -> dict[str, Any]:

@@ -40,7 +40,6 @@ is complete. A worker that fails leaves ``TASK.failed`` in its own folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -52,6 +51,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from toolkit.files import strict_json
+from toolkit.files.digest import sha256 as sha256
 from toolkit.machine.disk import writing
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json, text_of
@@ -104,11 +104,7 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path, kind: type[Record]) -> Record:
-    """A JSON file as a record.
-
-    Raises:
-        ValueError: it is none (see :func:`.records.from_json`).
-    """
+    """A JSON file as a record. Raises ValueError if it is none (see :func:`.records.from_json`)."""
     return from_json(kind, read_json(path), path.name)
 
 
@@ -129,12 +125,8 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
-    """Return once ``path`` exists.
-
-    Raises:
-        RuntimeError: ``failure`` appeared in its place: the other worker has stopped.
-        TimeoutError: neither came.
-    """
+    """Return once ``path`` exists. Raises RuntimeError if ``failure`` appeared in its place, since the other worker has
+    stopped, and TimeoutError if neither came."""
     end = time.monotonic() + seconds
     while not path.exists():
         if failure.exists():
@@ -147,12 +139,3 @@ def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
 def wait_for_reference(job: Path, name: str, task: str = RESULT) -> None:
     """Return once the reference has left a file."""
     wait_for(job / "reference" / name, failure_path(job, "reference", task))
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -31,11 +31,7 @@ BLOCK = 8 * PIECE
 
 
 class Sender:
-    """The end of the port's process.
-
-    Args:
-        pipe: a file descriptor; None to discard what is handed over.
-    """
+    """The end of the port's process, over a pipe's file descriptor; None discards what is handed over."""
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe
@@ -145,12 +141,8 @@ class Handed:
 
 
 def received(source: BinaryIO) -> Iterator[Handed]:
-    """The messages of one job, until its :data:`END`. What is left unread of an array is skipped.
-
-    Raises:
-        EOFError: the pipe was closed before.
-        ValueError: something that is no message.
-    """
+    """The messages of one job, until its :data:`END`. What is left unread of an array is skipped. Raises EOFError if
+    the pipe was closed before, and ValueError for something that is no message."""
     room = bytearray(BLOCK)
     while line := source.readline():
         handed = _message(line, source, room)

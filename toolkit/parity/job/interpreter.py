@@ -19,12 +19,12 @@ from toolkit.errors import Inconclusive, ToolkitError, UserError
 from toolkit.machine.home import in_own_home
 from toolkit.parity.job import launch
 
-#: What each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
+#: Packages that each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
 NEEDED = {
     "reference": ("torch", "transformers", "numpy", "safetensors"),
     "port": ("paddlepaddle", "numpy", "safetensors"),
 }
-#: What also counts as one of them.
+#: Distributions that also count as one of them.
 INSTEAD = {"paddlepaddle": "paddlepaddle-gpu"}
 #: The oldest Python that reads this source.
 OLDEST = (3, 10)
@@ -58,25 +58,14 @@ def locate(path: str, having: Sequence[str] = NEEDED["reference"][:2]) -> str:
 
 
 def reference_interpreter(path: str) -> str:
-    """The interpreter as an absolute path, once it has said that it can run the reference.
-
-    Raises:
-        UserError: it is not an interpreter.
-        Inconclusive: it is one that lacks torch or transformers.
-    """
+    """The interpreter as an absolute path, once it has said that it can run the reference. Raises UserError if it is
+    not an interpreter, and Inconclusive if it is one that lacks torch or transformers."""
     return _able(path, "reference")
 
 
 def interpreter_of(path: str | None, side: str) -> str | None:
-    """What ``--reference-python`` or ``--port-python`` names, once it has said that it can run that side.
-
-    Args:
-        path: None for the interpreter that runs the gate.
-        side: ``reference`` or ``port``.
-
-    Raises:
-        UserError, Inconclusive: as :func:`reference_interpreter`, with the option.
-    """
+    """What ``--reference-python`` or ``--port-python`` names, once it has said that it can run that side. None is the
+    interpreter that runs the gate. Raises as :func:`reference_interpreter`, with the option."""
     try:
         return None if path is None else _able(path, side)
     except ToolkitError as problem:
@@ -91,12 +80,8 @@ def _able(path: str, side: str) -> str:
 
 @functools.cache
 def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
-    """Name -> version of Python and of all that is installed for it, as the interpreter itself says.
-
-    Raises:
-        UserError: it is not a Python.
-        Inconclusive: it is one that cannot run the side, ``reference`` or ``port``.
-    """
+    """Name -> version of Python and of all that is installed for it, as the interpreter itself says. Raises UserError
+    if it is not a Python, and Inconclusive if it is one that cannot run the side, ``reference`` or ``port``."""
     answer = _ask(interpreter)
     if tuple(answer["version_info"]) < OLDEST:
         needed = ".".join(map(str, OLDEST))

@@ -1,4 +1,4 @@
-"""What both workers are told to do: the content of ``job.json``."""
+"""The workers' job: the content of ``job.json``."""
 
 from __future__ import annotations
 

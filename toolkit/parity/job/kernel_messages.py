@@ -41,12 +41,8 @@ def send(connection: Connection, words: Mapping[str, Any], arrays: Sequence[np.n
 
 
 def receive(connection: Connection, allocate: Allocate = np.empty) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The other side's next message.
-
-    Raises:
-        EOFError: it has closed the connection.
-        ValueError: an array of a dtype that is none of :data:`DTYPES`.
-    """
+    """The other side's next message. Raises EOFError if it has closed the connection, and ValueError for an array of a
+    dtype that is none of :data:`DTYPES`."""
     words = json.loads(connection.recv_bytes())
     arrays = []
     for dtype, shape in words.pop("arrays"):

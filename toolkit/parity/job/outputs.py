@@ -85,7 +85,7 @@ def _of_one_batch(
 
 
 def parts_of(output: Any) -> Iterable[Any]:
-    """Return the parts of an output in their order; nothing of what has none."""
+    """Return the parts of an output in their order; () if it has none."""
     if isinstance(output, Mapping):
         return list(output.values())
     if dataclasses.is_dataclass(output) and not isinstance(output, type):

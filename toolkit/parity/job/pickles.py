@@ -24,7 +24,7 @@ from toolkit.parity.job import files, launch
 #: Part of the key: raised when the conversion changes.
 VERSION = 1
 
-#: What to do about a pickle where there is no torch.
+#: Advice on a pickle where there is no torch.
 WITHOUT_TORCH = (
     "is a pickle, which only torch reads safely, and this Python has none: name one that has it (--reference-python "
     "PATH; of a recipe, parity.reference_python=PATH), or a revision that holds safetensors"
@@ -33,13 +33,8 @@ WITHOUT_TORCH = (
 
 def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
     """The folder with a checkpoint's safetensors: the checkpoint's own where it has them, else one of the cache.
-
-    Args:
-        python: the interpreter that has torch; None for this one.
-
-    Raises:
-        UnreadableFile, OSError: the pickle is none, asks for code, or cannot be converted.
-    """
+    ``python`` is the interpreter that has torch; None for this one. Raises UnreadableFile or OSError if the pickle is
+    none, asks for code, or cannot be converted."""
     pickles = pickle_files(checkpoint)
     if not pickles:
         return checkpoint

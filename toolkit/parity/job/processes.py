@@ -22,7 +22,7 @@ from toolkit.machine.scratch import child
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
-#: What is said of a worker that has ended without a word.
+#: Message about a worker that has ended without one.
 KILLED = "it was killed"
 #: The process that measures what the port's hands over, in these tasks.
 COMPARATOR = "comparator"
@@ -103,8 +103,7 @@ def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], tas
 
 
 def _time_limit(jobs: Sequence[Path]) -> float:
-    """Seconds that the workers have: for a user's pair its limit times the steps that are run; for a family no
-    limit."""
+    """Seconds for the workers: a pair's limit times its steps; none for a family."""
     limit = 0.0
     for job in jobs:
         if not (job / "job.json").exists() or (content := files.read_job(job)).pair is None:
@@ -166,7 +165,7 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
 
 
 def _way_out(side: str, words: str) -> str:
-    """What to do about a reference that cannot run in this environment."""
+    """Advice on a reference that cannot run in this environment."""
     if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
         return "; name a Python that has it with --reference-python, or replay a recorded one (toolkit parity replay)"
     return ""

@@ -20,7 +20,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import RUNS, TRAINING
 from toolkit.parity.measure.naming import TensorName
 
-#: What two computers may make of one sum, relative to it.
+#: Relative difference of one sum between two computers that is allowed.
 ROUNDING = 1e-9
 #: How large the noise of a run may be, in units of the largest RMS of a tensor of its kind. Seen were 0.026 and 4.9e-11
 #: with large gains, under which attention saturates; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14 of CTRL.
@@ -33,11 +33,8 @@ DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "
 
 
 def check_recorded(folder: Path, job: Job) -> None:
-    """Check a recorded reference against its values.
-
-    Raises:
-        ValueError: it says otherwise, or what cannot be of a reference.
-    """
+    """Check a recorded reference against its values. Raises ValueError if it says otherwise, or what no reference
+    can."""
     reference = read_reference(folder)
     values = TensorFile(folder / "reference" / "float64.safetensors")
     if missing := sorted(reference.tensors.keys() ^ values.keys()):

@@ -21,7 +21,7 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def as_json(record: Any) -> Any:
-    """What :func:`from_json` takes: dataclasses become objects, tuples lists."""
+    """Return a value in the form that :func:`from_json` takes: dataclasses become objects, tuples lists."""
     if type(record) in PLAIN:
         return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
@@ -49,10 +49,7 @@ def _object(record: Any) -> dict[str, Any]:
 
 def from_json(kind: type[Record], content: Any, where: str = "") -> Record:
     """A value of a type that is made of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``.
-
-    Raises:
-        ValueError: the content is not of that type, or lacks or has too many keys, with the place.
-    """
+    Raises ValueError if the content is not of that type, or lacks or has too many keys, with the place."""
     return _decoder(typing.cast(Any, kind))(content, (None, where or getattr(kind, "__name__", str(kind))))
 
 

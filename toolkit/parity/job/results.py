@@ -482,11 +482,7 @@ class BitwiseResult:
 
 
 def read_results(job: Path, task: str = files.RESULT) -> tuple[ReferenceResult, CandidateResult]:
-    """What both workers of a job measured.
-
-    Raises:
-        ValueError: a file that is none of theirs.
-    """
+    """What both workers of a job measured. Raises ValueError if a file is none of theirs."""
     return read_reference(job, task), files.read(files.result_path(job, "candidate", task), CandidateResult)
 
 

@@ -74,12 +74,7 @@ def open_weights(job: Path, stage: str) -> TensorFile:
 
 
 class Side:
-    """A worker's files.
-
-    Args:
-        job: the job folder.
-        name: ``reference`` or ``candidate``.
-    """
+    """The files of a worker, ``reference`` or ``candidate``."""
 
     def __init__(self, job: Path, name: str) -> None:
         self.job = job
@@ -131,8 +126,7 @@ class Side:
 
     @contextlib.contextmanager
     def writing_truth(self, stage: str, size: int) -> Iterator[TensorWriter]:
-        """Write ``size`` bytes of R64's tensors of a stage inside the ``with`` block, once the port is not too far
-        behind."""
+        """Write ``size`` bytes of R64's tensors of a stage, once the port is not too far behind."""
         while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
             if self.other_failed.exists():
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")

@@ -32,11 +32,8 @@ SIDES = ("reference", "candidate")
 
 
 def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
-    """Return the job folder: an interrupted one of the same key to resume, or a new one.
-
-    Args:
-        key: names everything that the measurement depends on.
-    """
+    """Return the job folder: an interrupted one of the same key to resume, or a new one. ``key`` names everything that
+    the measurement depends on."""
     path = folder / STREAMED
     if (path / "key").exists() and (path / "key").read_text() == key:
         done = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
@@ -63,11 +60,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
 
 def check_space(folder: Path, job: Job) -> None:
     """Check that the disk has room for the float32 weights, and for the embedding's and some layers' gradients in
-    float64.
-
-    Raises:
-        UserError: it has not.
-    """
+    float64. Raises UserError if it has not."""
     known = ported(job.model)
     table, layer = known.stage_elements(job.config)
     needed = 4 * (table + known.depth(job.config) * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
@@ -82,7 +75,6 @@ class WeightsWriter(threading.Thread):
     """Writes the weights, a file per stage, ahead of the workers.
 
     Args:
-        known: the model's family.
         weights: name -> float32; asked for one at a time, once.
         seed: of :func:`.synthetic.randomize_constants`.
     """

@@ -46,11 +46,8 @@ TRIED = 2048
 
 def fitted(request: GateRequest) -> tuple[GateRequest, str]:
     """The request over as much of the texts as is asked for, or as fits the memory; and in words what that takes.
-
-    Raises:
-        UserError: the length that is asked for does not fit.
-        Inconclusive: not even the shortest stretch fits.
-    """
+    Raises UserError if the length that is asked for does not fit, and Inconclusive if not even the shortest stretch
+    does."""
     length = request.batch["input_ids"].shape[1]
     if request.length is not None:
         request = stretch(request, _asked(request, length))
@@ -75,11 +72,7 @@ def fitted(request: GateRequest) -> tuple[GateRequest, str]:
 
 
 def gate_memory(request: GateRequest) -> str:
-    """What a gate takes, in words; over how much of the texts, where not all of them fit.
-
-    Raises:
-        UserError, Inconclusive: as :func:`fitted`.
-    """
+    """A gate's memory in words, and how much of the texts it covers if not all fit. Raises as :func:`fitted`."""
     if not is_streamed(request):
         needed, room = memory_of(request), most_memory(request)
         if room is not None and needed > room and request.batch["input_ids"].shape[1] // _unit(request) > TRIED:

@@ -134,10 +134,8 @@ def random_batch(
     """Made-up texts (:mod:`.texts`) with their mask and labels, some of which are to be ignored.
 
     Args:
-        config: of the family ``model``.
         batch_size: B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number makes B * T no multiple of a power of
             two that T is none of.
-        length: T.
         layouts: of each row, its place in :data:`.texts.LAYOUTS`; by default :func:`.texts.layouts_of` B.
 
     Returns:
@@ -172,8 +170,7 @@ def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generato
 
 
 def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    """Where answers start and end: (B,) each. Some of the text; beyond the row, to be ignored; the last token; all of
-    it."""
+    """Starts and ends (B,): some of the text; beyond the row, to be ignored; the last token; all of it."""
     first, last = np.sort(draw.integers(0, texts.ends[:, None], (len(texts.ends), 2))).T
     at_end = texts.ends - 1
     last = np.where(texts.layouts == ENDS_IN_PAD, last + texts.tokens.shape[1], last)

@@ -71,8 +71,7 @@ class TensorWriter:
         value.tofile(self._file)
 
     def repeat(self, name: str, first: str) -> None:
-        """Record in the file's metadata that a tensor repeats ``first``, which is there; :class:`TensorFile` resolves
-        it."""
+        """Record in the metadata that a tensor repeats ``first``, which :class:`TensorFile` resolves."""
         _check_new(name, self._names)
         self._repeats[name] = first
 
@@ -128,11 +127,8 @@ class _OnDisk(Mapping[str, np.ndarray]):
 
 
 class SpilledTensors(_OnDisk):
-    """A dictionary of tensors whose values are on disk, in a file without a name until :meth:`write`.
-
-    Raises:
-        ValueError: as :class:`TensorWriter`; also for a tensor that comes after :meth:`write`.
-    """
+    """A dictionary of tensors whose values are on disk, in a file without a name until :meth:`write`. Raises ValueError
+    as :class:`TensorWriter` does; also for a tensor that comes after :meth:`write`."""
 
     def __init__(self) -> None:
         self.header = {}
@@ -210,7 +206,7 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
 
 
 def _entry(name: str, value: np.ndarray, start: int, others: Mapping[str, Any]) -> dict[str, Any]:
-    """What the header says of a tensor whose values begin at ``start``."""
+    """The header's entry of a tensor whose values begin at ``start``."""
     _check_new(name, others)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")

@@ -68,18 +68,13 @@ def layouts_of(count: int) -> np.ndarray:
 
 
 def make_texts(
-    config: Mapping[str, Any],
-    model: str,
-    layouts: np.ndarray,
-    length: int,
-    draw: np.random.Generator,
+    config: Mapping[str, Any], model: str, layouts: np.ndarray, length: int, draw: np.random.Generator
 ) -> Texts:
     """A text of each of ``layouts``.
 
     Args:
         config: a resolved configuration of the family ``model``.
         layouts: (B,) places in :data:`LAYOUTS`.
-        length: T.
     """
     pad = config["pad_token_id"]
     known = ported(model)

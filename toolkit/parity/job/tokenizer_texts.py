@@ -93,8 +93,8 @@ def placed() -> list[str]:
 
 
 def drawn(seed: int, count: int) -> list[str]:
-    """``count`` short texts of letters, characters of the lists above and special pieces, joined at random; a seed's
-    first texts do not depend on ``count``."""
+    """``count`` short random texts of letters, listed characters and special pieces; a seed's first texts
+    do not depend on ``count``."""
     draw = random.Random(seed)
     kinds = ("abcB", CONTROLS, WHITE, OF_CATEGORIES, SEQUENCES, SPECIAL)
     joined = (

@@ -14,11 +14,8 @@ from toolkit.parity.job.job import TokenizerJob
 def tokenizer_in(
     model: str, folder: Path, texts: Sequence[str], max_length: int, offsets: bool = False
 ) -> TokenizerJob | None:
-    """The job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family.
-
-    Raises:
-        ValueError: its settings are not JSON.
-    """
+    """The job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family. Raises
+    ValueError if its settings are not JSON."""
     for known in (one for one in ported(model).tokenizers if one.is_in(folder)):
         path = folder / known.files[0] if len(known.files) == 1 else folder
         return TokenizerJob(known.kind, list(texts), max_length, str(path) if known.files else None, offsets)

@@ -37,14 +37,8 @@ class UserCodeError(UserError):
 
 
 def located(source: str) -> Path:
-    """The file of a side.
-
-    Args:
-        source: a path that ends in ``.py``, or a module's dotted name, which is looked for from the current folder on.
-
-    Raises:
-        UserCodeError: there is none.
-    """
+    """The file of a side, by a path that ends in ``.py`` or a module's dotted name, which is looked for from the
+    current folder on. Raises UserCodeError if there is none."""
     if source.endswith(".py"):
         path = Path(source)
         if not path.is_file():
@@ -61,11 +55,8 @@ def located(source: str) -> Path:
 
 
 def functions_of(source: str, wanted: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
-    """Which functions of those ``wanted`` a side's file defines, without running it.
-
-    Raises:
-        UserCodeError: there is no such file, it is not Python, has no ``build``, or one that is called otherwise.
-    """
+    """Which functions of those ``wanted`` a side's file defines, without running it. Raises UserCodeError if there is
+    no such file, it is not Python, has no ``build``, or one that is called otherwise."""
     path = located(source)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -204,16 +195,14 @@ def running(source: Any, alone: bool = True) -> Iterator[None]:
 
 
 def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return the innermost line of a library that is none of the frameworks, such as PaddleNLP's of a model; "" if
-    there is none."""
+    """The innermost line of a library other than the frameworks, such as PaddleNLP; "" if there is none."""
     called = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
     inside = [(file, line) for (_, found, file), line in called if found and not file.startswith(FRAMEWORKS)]
     return f"{inside[-1][0]}:{inside[-1][1]}: " if inside else ""
 
 
 def imported() -> list[str]:
-    """Return the files of the user's that this process has imported: all but the installed, Python's and this
-    project's."""
+    """The user's files that this process has imported: none installed, of Python's or of this project's."""
     root = Path(__file__).resolve().parents[3]
     others = tuple(f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models"))
     named = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))

@@ -13,7 +13,7 @@ from toolkit.parity.measure.naming import TensorName
 SIGHT = ("float64", "float32", "bfloat16")
 #: Kinds of tensors, draws and choices that a wrong recomputing backward spoils although the forward is right.
 SPOILT = ("gradient", "dropout", "normal", "relu")
-#: Kinds of what the two sides have or draw.
+#: Kinds of tensors that a side holds or draws.
 PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets")
 
 
@@ -80,8 +80,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
 
 def is_of_a_part(finding: Finding) -> bool:
-    """Whether a finding says that a part of the model differs, a parameter or a draw: whatever is computed with it
-    differs, too."""
+    """Whether a parameter or a draw differs, and with it whatever is computed from it."""
     name = TensorName.parse(finding.name)
     if name.kind == "gradient":
         return not name.into and finding.message == ALONE
@@ -89,17 +88,13 @@ def is_of_a_part(finding: Finding) -> bool:
 
 
 def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
-    """Whether a finding is the fault of the backward that computes layers again.
-
-    Args:
-        dtypes: where it is at fault (:func:`recomputing_at_fault`).
-    """
+    """Whether a finding is the fault of the backward that computes layers again, which is at fault in ``dtypes``
+    (:func:`recomputing_at_fault`)."""
     return finding.dtype in dtypes and TensorName.parse(finding.name).kind in SPOILT
 
 
 def recomputing_at_fault(verdict: Verdict) -> set[str]:
-    """Return the dtypes in which the backward that computes layers again is wrong by itself: the forward and plain
-    autograd's gradients of the same port are right."""
+    """The dtypes where only the recomputing backward is wrong: forward and plain autograd are right."""
     return {dtype for dtype in {found.dtype for found in verdict.findings} if _is_at_fault(verdict, dtype)}
 
 

@@ -1,4 +1,4 @@
-"""What a report adds to its verdict: a sentence for each kind of :class:`toolkit.parity.job.results.Note`."""
+"""Notes of a report beside its verdict: a sentence for each kind of :class:`toolkit.parity.job.results.Note`."""
 
 from __future__ import annotations
 

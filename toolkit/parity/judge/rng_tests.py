@@ -77,8 +77,7 @@ def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
 
 
 def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> float:
-    """z of ``hits`` in ``trials`` of probability ``rate``, which may be off by ``slack``; infinite for what cannot be,
-    0 without trials."""
+    """z of ``hits`` in ``trials`` at a rate known to ``slack``; infinite for the impossible, 0 without trials."""
     if not trials:
         return 0.0
     seen = hits / trials
@@ -170,7 +169,7 @@ def all_rotations(several: Sequence[RotationStats]) -> RotationStats:
 
 
 def _added(several: Sequence[DrawStats]) -> dict:
-    """What all draws have. Axes are counted from the last, which is what they have in common."""
+    """Join the counts of all draws. Axes are counted from the last, which all of them have."""
     axes = dict.fromkeys(axis for draws in several for axis in draws.neighbours)
     return {
         "shape": [],

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.parity.job.results import Tokens
 
-#: What is compared, in this order -> its name in a message.
+#: Compared results of a tokenizer, in this order -> the name in a message.
 COMPARED = {
     "ids": "ids",
     "decoded": "decoded texts",

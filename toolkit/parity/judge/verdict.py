@@ -407,8 +407,7 @@ def _judge_again(
 
 
 def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:
-    """Verdict 7: the port's own masks and rotations are random, at the requested rates. A streamed port is not
-    measured."""
+    """Verdict 7: the port's own masks and rotations are random, at the requested rates; not of a streamed port."""
     for name, message in rng_tests.faults(generators):
         verdict.find("randomness", name, message)
 

@@ -87,8 +87,7 @@ def of_step(name: str) -> str:
 
 
 def chosen(kind: str, place: str) -> str:
-    """Name of a choice of ``kind`` at a module that :func:`named` has named: ``evaluation/buckets:MODULE``; for the
-    whole model, ``evaluation/choice``."""
+    """Name of a choice of ``kind`` at a named module, ``evaluation/buckets:MODULE``; else ``evaluation/choice``."""
     run, slash, module = place.rpartition("/")
     return f"{run}{slash}{kind}:{module}" if module else f"{run}{slash}{kind}"
 

@@ -69,7 +69,7 @@ class Samples:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Samples:
-        """What :meth:`tensors` gave."""
+        """Read the result of :meth:`tensors`."""
         parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "zero_rows": {}}
         for key, value in tensors.items():
             kind, _, name = key.partition(":")
@@ -78,11 +78,8 @@ class Samples:
 
 
 def sampled(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
-    """Keep some values of each parameter, at places that are equal on both sides and in every run.
-
-    Args:
-        models: the parameters of :data:`TIMES` models, each model made anew.
-    """
+    """Keep some values of each parameter, at places that are equal on both sides and in every run. ``models`` are the
+    parameters of :data:`TIMES` models, each made anew."""
     values: dict[str, list[np.ndarray]] = {}
     zero_rows: dict[str, np.ndarray] = {}
     for number, parameters in enumerate(models):

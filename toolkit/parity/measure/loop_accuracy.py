@@ -18,7 +18,7 @@ import numpy as np
 
 #: Float32's unit of rounding.
 ROUNDING = 2.0**-24
-#: What a number is off by at least, in roundings of itself: below 2^-126 float32 has fewer digits.
+#: Least error of a number, in roundings of itself: below 2^-126 float32 has fewer digits.
 LEAST = 2.0**-125
 #: Columns whose sum, taken in one go, adds one unit of error.
 ONE_SUM = 4096
@@ -135,8 +135,7 @@ def error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth]
 
 
 def _in_units(output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
-    """The RMS and the largest of the errors where there may be some; infinite where there is no number, or must be
-    none."""
+    """RMS and largest error where there may be one; infinite without a number, or where none may be."""
     if output.shape != truth.shape:
         return np.inf, np.inf
     off = np.abs(output.astype(np.float64) - truth)

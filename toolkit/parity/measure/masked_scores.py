@@ -39,8 +39,7 @@ def compared(
 
 
 def left_as_they_are(name: str, true: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Mask of the elements of R64's masked scores that are the scores themselves; None for any other tensor. Arguments
-    as of :func:`compared`."""
+    """Mask of R64's masked scores that are the scores themselves; None for any other tensor. See :func:`compared`."""
     parsed = TensorName.parse(name)
     if parsed.kind != "masked_scores":
         return None

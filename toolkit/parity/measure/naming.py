@@ -46,8 +46,7 @@ class TensorName(NamedTuple):
 
     @property
     def is_of_training(self) -> bool:
-        """Whether it belongs to the updates after the step: their inputs, an updated parameter, or a loss
-        thereafter."""
+        """Whether it belongs to the updates: their inputs, an updated parameter, or a later loss."""
         return self.kind in ("trained", "updated", "moment", "accumulated", "learning_rate") or (
             self.kind == "loss" and bool(self.call)
         )

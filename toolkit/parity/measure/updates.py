@@ -36,7 +36,6 @@ def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Seque
     by class, the weight of each example's class: float64 (N,).
 
     Args:
-        task: of a recipe.
         labels: ``labels`` (N, ...), or ``start_positions`` (N,).
         class_weights: by class. With several labels per text, they scale terms but are not part of the divisor.
     """
@@ -81,7 +80,6 @@ def given_gradient(
 
     Args:
         gradient: of R64, in the layout of the reference.
-        update: from 1 on.
         weights: of every example in the mean; they add up to 1.
         optimizer: of :class:`toolkit.parity.job.job.TrainingSettings`.
     """

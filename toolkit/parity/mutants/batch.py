@@ -38,10 +38,6 @@ def _no_gradient_where(port: Modules, chosen: Callable, owner: type, table: str)
     return built(owner, change)
 
 
-def _pad_token(tokens):
-    return tokens == PAD
-
-
 def _met_before(tokens):
     """Return where the text has had the same token before."""
     same = tokens.unsqueeze(2) == tokens.unsqueeze(1)
@@ -57,26 +53,15 @@ def mask_by(body: type, rule: Callable):
     return around(body, "forward", forward)
 
 
-def _by_tokens(tokens, mask):
-    return (tokens != PAD).astype(mask.dtype)
-
-
-def _by_both(tokens, mask):
-    return mask * (tokens != PAD).astype(mask.dtype)
-
-
 def faults(
     prefix: str, family: str, body: Callable, embedding: Callable, *, rows: str, tokens: str, attention: str
 ) -> tuple[Mutant, ...]:
     """Return those that every family has.
 
     Args:
-        prefix: of their names.
         body: takes the modules, gives the class of the model without its head.
         embedding: takes the modules, gives the class that looks tokens up, and the attribute that it has for that.
         rows: the first gradient that shows rows left out.
-        tokens: the parameter of the embedding.
-        attention: the first one.
     """
 
     def fault(name: str, what: str, expected: str, apply: Callable, operation: str = "") -> Mutant:
@@ -95,7 +80,7 @@ def faults(
             "pad-token-frozen",
             "the pad token's embedding gets no gradient, as with padding_idx",
             tokens,
-            lambda p: _no_gradient_where(p, _pad_token, *embedding(p)),
+            lambda p: _no_gradient_where(p, lambda tokens: tokens == PAD, *embedding(p)),
         ),
         fault(
             "repeats-lost",
@@ -106,11 +91,11 @@ def faults(
         masked(
             "mask-from-tokens",
             "all pad tokens and nothing else taken for padding",
-            apply=lambda p: mask_by(body(p), _by_tokens),
+            apply=lambda p: mask_by(body(p), lambda tokens, mask: (tokens != PAD).astype(mask.dtype)),
         ),
         masked(
             "pad-token-masked",
             "a pad token inside a text masked like padding",
-            apply=lambda p: mask_by(body(p), _by_both),
+            apply=lambda p: mask_by(body(p), lambda tokens, mask: mask * (tokens != PAD).astype(mask.dtype)),
         ),
     )

@@ -58,10 +58,6 @@ def unscaled(x, kept, p):
     return x * kept
 
 
-def _leaking(x, kept, p):
-    return x / (1.0 - p)
-
-
 def _reseeded(port):
     """Seed the generator before each mask."""
 
@@ -102,12 +98,8 @@ def _same_every_layer(port: Modules, body: type):
 
 
 def faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[Mutant, ...]:
-    """Return the faults of masks, for one family.
-
-    Args:
-        prefix: of their names.
-        body: takes the modules, gives the class of the model without its head.
-    """
+    """Return the faults of masks, for one family; ``body`` takes the modules and gives the class of the model without
+    its head."""
 
     def fault(name: str, what: str, apply: Callable) -> Mutant:
         return Mutant(prefix + name, what, "dropout:", apply, family)
@@ -140,8 +132,7 @@ def faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[M
 
 
 def backwards(prefix: str, family: str, first: str, dropped: str) -> tuple[Mutant, ...]:
-    """Return the faults of dropout's backward, for one family: ``first`` is the gradient that shows them first,
-    ``dropped`` the first dropout that a backward meets."""
+    """Faults of dropout's backward: ``first`` is the gradient that shows them, ``dropped`` the first dropout met."""
     fault = partial(Mutant, expected=first, family=family, operation=f"gradient:input:{dropped}")
     return (
         fault(
@@ -152,6 +143,6 @@ def backwards(prefix: str, family: str, first: str, dropped: str) -> tuple[Mutan
         fault(
             prefix + "dropout-backward-leaks",
             "dropout lets gradients through what it dropped",
-            apply=lambda p: keep(p, _right, _leaking),
+            apply=lambda p: keep(p, _right, lambda x, kept, rate: x / (1.0 - rate)),
         ),
     )

@@ -9,11 +9,7 @@ from toolkit.parity.mutants.fault import Modules
 
 
 def drops(port: Modules, *modules: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Drop in evaluation, too.
-
-    Args:
-        modules: of the port, which have imported ``dropout``.
-    """
+    """Drop in evaluation, too, in those of the port's modules that have imported ``dropout``."""
     plain = port.randomness.dropout
 
     def dropout(x, p, training, mask_shape=None):

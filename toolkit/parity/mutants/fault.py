@@ -1,4 +1,4 @@
-"""What a fault is, and ways to make one."""
+"""Faults, and ways to make them."""
 
 from __future__ import annotations
 

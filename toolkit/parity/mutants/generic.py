@@ -258,11 +258,8 @@ NOT_USED = "nothing that is computed depends on it"
 
 
 def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mutant:
-    """Return a fault of the module at ``paths``.
-
-    Args:
-        expected, operation: as :class:`.fault.Mutant`; by the reference's names.
-    """
+    """Return a fault of the module at ``paths``. ``expected`` and ``operation`` are as those of :class:`.fault.Mutant`,
+    by the reference's names."""
     words, change = FAULTS[kind]
 
     def apply(port: Modules) -> list[tuple[Any, str, Any]]:

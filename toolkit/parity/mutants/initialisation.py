@@ -75,11 +75,7 @@ def named(family: str, name: str, what: str, expected: str, apply: Callable[[Mod
 
 
 def faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
-    """Return the faults of a family.
-
-    Args:
-        embedding, linear, bias, norm: the first parameter of each role, or its module.
-    """
+    """Return the faults of a family, given the first parameter of each role, or its module."""
 
     fault = partial(named, family)
 

@@ -1,4 +1,4 @@
-"""Faults of what all ports are made of: operations, linear maps, the loss."""
+"""Faults of the parts that all ports share: operations, linear maps, the loss."""
 
 from __future__ import annotations
 

@@ -37,11 +37,7 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
     """Return faults of functions of :mod:`models.operations.compiled`, given what each computes."""
     return tuple(
         Mutant(
-            f"float32-{name.replace('_', '-')}",
-            f"{what} keeps 12 bits",
-            "",
-            partial(_of_loop, name),
-            dtype="float32",
+            f"float32-{name.replace('_', '-')}", f"{what} keeps 12 bits", "", partial(_of_loop, name), dtype="float32"
         )
         for name, what in functions.items()
     )
@@ -73,11 +69,7 @@ class Edit:
     after: str
 
     def made_in(self, source: str) -> str:
-        """Return the source with this change.
-
-        Raises:
-            ValueError: the function has no such text.
-        """
+        """Return the source with this change. Raises ValueError if the function has no such text."""
         head, start, rest = source.partition(f"def {self.where}(")
         if not (start and self.before in rest.partition("\n\n\n")[0]):
             raise ValueError(f"not in {self.where}: {self.before}")

@@ -122,12 +122,7 @@ TRAINER: tuple[Mutant, ...] = (
         "micro-batches count alike, however many labels they have",
         apply=lambda p: _weights(p, lambda terms: [1.0 / len(terms)] * len(terms)),
     ),
-    Mutant(
-        "trainer-last-micro-batch",
-        "a short last micro-batch is left out",
-        "trained:",
-        _whole_micro_batches,
-    ),
+    Mutant("trainer-last-micro-batch", "a short last micro-batch is left out", "trained:", _whole_micro_batches),
     Mutant(
         "trainer-first-mask",
         "each micro-batch is given the first one's attention mask",

@@ -24,8 +24,6 @@ class GradientByRows(TorchDispatchMode):
     product. A gradient that torch computes in another way is handed on when complete.
 
     Args:
-        matrix: (rows, columns).
-        take: gets the gradient.
         sums: reorders all sums, if given.
 
     Attributes:

@@ -43,11 +43,8 @@ OTHERS = {
 
 
 class Choices(TorchFunctionMode):
-    """Take all choices from the recorder's draws.
-
-    Args:
-        note: called with the name of each choice that cannot be given to the port, such as ``round:encoder.norm``.
-    """
+    """Take all choices from the recorder's draws; ``note`` is called with the name of each that cannot be given to the
+    port, such as ``round:encoder.norm``."""
 
     def __init__(self, recorder: Recorder, note: Callable[[str], None] | None = None) -> None:
         super().__init__()

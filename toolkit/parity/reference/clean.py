@@ -109,12 +109,8 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
 
 
 def calling_line(frame: FrameType | None) -> str | None:
-    """Return the innermost line outside torch and this package that leads to a call; None if the call is this package's
-    own, or no such code is running, as in a backward.
-
-    Args:
-        frame: of what makes the call.
-    """
+    """Return the innermost line outside torch and this package that leads to the call in ``frame``; None if the call is
+    this package's own, or no such code is running, as in a backward."""
     while frame is not None:
         file = frame.f_code.co_filename
         own = file.startswith(TOOLKIT)

@@ -20,7 +20,7 @@ def set_up(threads: int) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what determines the reference's results."""
+    """Versions of the packages that determine the reference's results."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def flags() -> dict[str, Any]:
-    """What :func:`set_up` has set, as torch reports it."""
+    """The settings of :func:`set_up`, as torch reports them."""
     return {
         "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,

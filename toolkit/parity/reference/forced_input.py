@@ -23,11 +23,8 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Write ``forced_input.safetensors``, and of a user's pair the fingerprints of all results.
-
-    Returns:
-        By name, in execution order, each tensor's size and the reference's errors.
-    """
+    """Write ``forced_input.safetensors``, and of a user's pair the fingerprints of all results. Returns by name, in
+    execution order, each tensor's size and the reference's errors."""
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"
     with (

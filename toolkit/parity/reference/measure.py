@@ -17,9 +17,8 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.latest import Latest
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference import own_loss
-from toolkit.parity.reference.checkpoint import write_loaded
-from toolkit.parity.reference.initialisation import write_initial
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
+from toolkit.parity.reference.own_weights import write_initial, write_loaded
 from toolkit.parity.reference.step import Step, make_step
 from toolkit.parity.reference.tokens import tokens
 

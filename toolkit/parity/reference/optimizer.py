@@ -18,10 +18,7 @@ from toolkit.parity.measure.updates import sampled
 
 class Optimizer:
     """A run's optimizer over a model's parameters and a schedule of its rate, set up as transformers' Trainer does.
-
-    Args:
-        decayed: names of the parameters that weight decay applies to; by default :func:`decayed_parameters`.
-    """
+    Weight decay applies to the parameters named in ``decayed``; by default :func:`decayed_parameters`."""
 
     def __init__(
         self, model: torch.nn.Module, settings: TrainingSettings, decayed: Collection[str] | None = None
@@ -76,11 +73,7 @@ class Optimizer:
 
 
 def made(groups: list[Any], settings: TrainingSettings) -> torch.optim.Optimizer:
-    """An optimizer of parameters in groups.
-
-    Raises:
-        RuntimeError: this torch has none of its kind.
-    """
+    """An optimizer of parameters in groups. Raises RuntimeError if this torch has none of its kind."""
     given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     betas = (settings.adam_beta1, settings.adam_beta2)
     if settings.optimizer == "lion":

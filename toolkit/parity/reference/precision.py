@@ -27,7 +27,6 @@ class LoweredProducts(TorchFunctionMode):
 
     Args:
         products: names of :data:`FUNCTIONS`.
-        device: the device's type.
     """
 
     def __init__(self, products: Sequence[str], device: str) -> None:

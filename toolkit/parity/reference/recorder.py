@@ -117,8 +117,6 @@ class Recorder:
 
     Args:
         model: the reference model, or a part of it.
-        draws: where draws come from.
-        keep: called with every output.
         prefix: the path of ``model`` in the whole model; "" for the whole.
         embedded: the module whose output is the embedded input: its gradient is kept, too.
         points: those that every module's output passes through, if any (see :mod:`.points`).

@@ -37,12 +37,7 @@ def _log_softmax_backward(gradient: torch.Tensor, output: torch.Tensor, dim: int
 #: Decompositions of kernels that contain a sum.
 FUSED = {
     **get_decompositions(
-        [
-            aten._softmax,
-            aten._softmax_backward_data,
-            aten.native_layer_norm,
-            aten.native_layer_norm_backward,
-        ]
+        [aten._softmax, aten._softmax_backward_data, aten.native_layer_norm, aten.native_layer_norm_backward]
     ),
     aten._log_softmax.default: _log_softmax,
     aten._log_softmax_backward_data.default: _log_softmax_backward,

@@ -43,7 +43,7 @@ from toolkit.parity.reference.recorder import Draws, Recorder
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: Storage dtype of a run; only the lowered products use another.
 HELD_IN = {**DTYPES, "bfloat16": torch.float32}
-#: What heads give, besides the loss.
+#: Outputs of heads, besides the loss.
 LOGITS = ("logits", "start_logits", "end_logits")
 
 #: Names of the job folder's files given to both workers.
@@ -394,8 +394,7 @@ class Step:
                 keep(f"merged:{name}", to_numpy(value))
 
     def decode(self, keep: Keep) -> None:
-        """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
-        model keeps them."""
+        """Hand on the scores of tokens one by one, each with the keys and values before it if the model keeps them."""
 
     def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
         """Inside the ``with`` block, round otherwise what is rounded by the same luck however the weights are moved, by
@@ -412,14 +411,14 @@ class Step:
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        """Return the batch; float labels get the model's dtype, in which the reference computes their loss."""
+        """Return the batch; float labels get the dtype of the model, as the reference's loss needs."""
         floating = next(self.model.parameters()).dtype
         dtypes = {name: floating if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
         return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        """What a family needs for a clean run is in force inside the ``with`` block."""
+        """Apply the family's changes for a clean run inside the ``with`` block."""
         yield
 
 
@@ -432,8 +431,7 @@ def scores_of(output: Any) -> dict[str, np.ndarray]:
 
 
 def nudged(value: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:
-    """The values in a dtype, every element moved by ``units`` in the last place, by draws that differ with ``nudge``;
-    0: none."""
+    """The values in a dtype, moved by ``units`` in the last place by draws that differ with ``nudge``; 0: none."""
     return nudge_(value.to(dtype, copy=True), nudge, units) if nudge else value.to(dtype)
 
 

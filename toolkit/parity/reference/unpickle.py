@@ -66,11 +66,7 @@ def shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def unpickle(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, by name.
-
-    Raises:
-        NotWeights: it asks for or holds anything but tensors, or is damaged.
-    """
+    """The tensors of a file, by name. Raises NotWeights if it asks for or holds anything but tensors, or is damaged."""
     is_zip = file.open("rb").read(4) == b"PK\x03\x04"
     try:
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip or None)

@@ -27,11 +27,7 @@ class Headline(NamedTuple):
 
 
 def headline(
-    culprit: Finding,
-    verdict: Verdict,
-    trace: OperationTrace | None,
-    places: Mapping[str, Place],
-    decayed: list[str],
+    culprit: Finding, verdict: Verdict, trace: OperationTrace | None, places: Mapping[str, Place], decayed: list[str]
 ) -> Headline:
     """Return the headline of the finding nearest to the cause, or of the operation wrong by itself, if found.
 

@@ -85,8 +85,7 @@ def _verdict_of(tensor: Mapping[str, Any]) -> str:
 def _tensor_outcome(
     tensor: Mapping[str, Any], findings: list[dict[str, Any]], accepted: Sequence[Mapping[str, Any]]
 ) -> Element | None:
-    """Return None if a tensor passed; else remove its finding from ``findings``. One whose difference is accepted is
-    skipped."""
+    """None if a tensor passed, skipped if its difference is accepted; else its finding, taken from ``findings``."""
     verdict = _verdict_of(tensor)
     if not tensor["informative"]:
         is_lowered = tensor["dtype"] == "bfloat16"

@@ -200,7 +200,7 @@ def _recomputed(content: Mapping[str, Any]) -> Iterable[str]:
 
 def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
     """List all compared tensors, the largest margin first."""
-    tensors = sorted(content["tensors"], key=_urgency)
+    tensors = sorted(content["tensors"], key=lambda one: (not one["informative"], -one["margin"]))
     choices = {key: dict.fromkeys(tensor[key] for tensor in tensors) for key in ("kind", "dtype")}
     choices["result"] = dict.fromkeys(_result(tensor) for tensor in tensors)
     heads = [
@@ -215,10 +215,6 @@ def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
     )
     yield _controls(choices)
     yield scrolled(compared, "compared", "scroll")
-
-
-def _urgency(tensor: Mapping[str, Any]) -> tuple[bool, float]:
-    return not tensor["informative"], -tensor["margin"]
 
 
 def _row(tensor: Mapping[str, Any]) -> Element:

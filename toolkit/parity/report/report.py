@@ -97,11 +97,8 @@ def short_name(name: str) -> str:
 
 
 def remove_report(folder: Path) -> None:
-    """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own.
-
-    Raises:
-        UserError: one of its names is another file's. Nothing is removed.
-    """
+    """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own. Raises UserError
+    if one of its names is another file's. Nothing is removed."""
     earlier = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
     in_a_run = is_report_of_a_run(folder)
     for path in earlier:

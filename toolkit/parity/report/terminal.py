@@ -24,12 +24,8 @@ OF_KERNELS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compile
 
 
 def print_report(report: Report, page: Path, console: Console, brief: bool = False) -> None:
-    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
-
-    Args:
-        page: path of ``parity.html``.
-        brief: print one line if the gate passes.
-    """
+    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype; if
+    ``brief``, one line if the gate passes."""
     verdict = report.verdict
     if report.culprit is None:
         more = f"; {_brief(report, page)}" if brief and report.passed else ""
@@ -117,8 +113,7 @@ def _table(report: Report) -> Table:
 
 
 def _recomputed_lines(report: Report) -> list[str]:
-    """Return the largest distance from plain autograd of the port's backward that computes layers again, and of the
-    reference's if asked."""
+    """Largest distance of the port's recomputing backward from plain autograd, and of the reference's if asked."""
     lines = []
     theirs, what = report.reference.own_backward, family(report.request.model).recomputed
     for dtype in report.candidate.dtypes:

@@ -58,12 +58,7 @@ TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 
 
 def trial_request(
-    model: str,
-    kind: str,
-    seed: int,
-    device: str = "cpu",
-    reference_python: str | None = None,
-    dtype: str = "float64",
+    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None, dtype: str = "float64"
 ) -> GateRequest:
     """Return the gate on a family's trial model: synthetic weights of a ``kind``, a batch with much padding, an
     optimizer that decays visibly and clips each update."""
@@ -83,8 +78,7 @@ def trial_request(
 
 
 def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
-    """Train a small tokenizer of the family on text that comes with Python, and leave it in ``folder``. The result
-    holds that text, too."""
+    """Train a small tokenizer on texts that come with Python, in ``folder``; the result holds them, too."""
     texts = list(pydoc_data.topics.topics.values())[:20]
     return family_part(model, "trial").train_tokenizer(texts, folder)
 
@@ -177,11 +171,8 @@ class Trial:
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
-    """Run the gate once for each mutant (or those of ``names``), all on the same reference run.
-
-    Raises:
-        UserError: a pair's port is wrong to begin with, so that faults put into it tell nothing.
-    """
+    """Run the gate once for each mutant (or those of ``names``), all on the same reference run. Raises UserError if a
+    pair's port is wrong to begin with, so that faults put into it tell nothing."""
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"
@@ -207,11 +198,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
 
 
 def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
-    """Check that a port is right before faults are put into it.
-
-    Raises:
-        UserError: it drifts.
-    """
+    """Check that a port is right before faults are put into it. Raises UserError if it drifts."""
     if culprit := first_at_fault(judge(reference, candidate), list(reference.tensors)):
         raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
 
@@ -281,13 +268,7 @@ def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: Candidate
     return judge(reference, CandidateResult(**{**of_port, "tokens": tokens}))
 
 
-def _trial(
-    mutant: Mutant,
-    verdict: Verdict,
-    order: list[str],
-    found: trace.OperationTrace,
-    is_pair: bool,
-) -> Trial:
+def _trial(mutant: Mutant, verdict: Verdict, order: list[str], found: trace.OperationTrace, is_pair: bool) -> Trial:
     if precision.is_judged((mutant.dtype,)):
         precision.judge_operations(verdict, found)
     culprit = first_at_fault(verdict, order)

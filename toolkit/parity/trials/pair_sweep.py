@@ -62,10 +62,7 @@ class PairSweep:
 
     def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
         """As :func:`.sweep.judge_all`: each is described first, since another configuration may have other layers.
-
-        Raises:
-            UserError: a side refuses what was drawn for it.
-        """
+        Raises UserError if a side refuses what was drawn for it."""
         workers = workers_of(requests[0])
         with scratch_folder("sweep-") as scratch:
             jobs = [scratch / str(number) for number in range(len(requests))]

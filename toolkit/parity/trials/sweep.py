@@ -140,11 +140,8 @@ def judge_jobs(
 
 
 def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> GateRequest:
-    """Return a gate on the same model and parameters with another batch, draws, dropout rates and hash rounds.
-
-    Args:
-        fixed: keys of the configuration that stay.
-    """
+    """Return a gate on the same model and parameters with another batch, draws, dropout rates and hash rounds. The
+    ``fixed`` keys of the configuration stay."""
     one_of, _ = chooser(seed)
     varied = choices(family_part(request.model, "sweep").VARIED, one_of)
     drawn = {key: value for key, value in varied.items() if key not in fixed}

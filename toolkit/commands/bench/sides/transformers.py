@@ -97,7 +97,9 @@ def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor
     """The reference's model in training mode, and the batch."""
     family = family_part(workload.model, "reference").STEP
     folder = Path(workload.folder)
-    model = family.heads[workload.head](_configuration(workload))
+    config = family.configuration(None, workload.config)  # as a user of transformers has it: with its cache
+    config.use_cache = workload.work == "generate"
+    model = family.heads[workload.head](config)
     values = load_file(folder / "weights.safetensors")
     held = model.state_dict().keys()
     values.update({alias: values[name] for alias, name in family.aliases.items() if alias in held and name in values})
@@ -106,23 +108,15 @@ def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor
     return model, load_file(folder / "batch.safetensors")
 
 
-def _configuration(workload: Workload) -> Any:
-    """The reference's configuration object, as a user of transformers has it: with its cache."""
-    family = family_part(workload.model, "reference").STEP
-    config = family.configuration(None, workload.config)
-    config.use_cache = workload.work == "generate"
-    return config
-
-
 def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     """Split parameters into those with weight decay and the others."""
     decayed = set(decayed_parameters(model))
-    groups: dict[bool, list] = {True: [], False: []}
-    for name, parameter in model.named_parameters():
-        groups[name in decayed].append(parameter)
     return [
-        {"params": groups[True], "weight_decay": ADAMW["weight_decay"]},
-        {"params": groups[False], "weight_decay": 0.0},
+        {
+            "params": [value for name, value in model.named_parameters() if (name in decayed) is decays],
+            "weight_decay": rate,
+        }
+        for decays, rate in ((True, ADAMW["weight_decay"]), (False, 0.0))
     ]
 
 

@@ -83,8 +83,7 @@ def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decoding_places() -> dict[str, Place]:
-    """Return the places that compute scores of tokens after the first, unless that is the head's forward
-    (:meth:`CTRLStep.decode`)."""
+    """The places that compute scores of later tokens, if not the head's forward (:meth:`CTRLStep.decode`)."""
     place = place_of_code("Continuation.__call__", Continuation.__call__)
     return {
         numbered(named(DECODING, "logits"), number): place for number in range(2, DECODED + 2) if number != BY_LAYERS

@@ -145,13 +145,7 @@ class StreamedCTRL:
         self.over.say("places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()})
 
     def _layer_backward(
-        self,
-        layer: nn.Layer,
-        prefix: str,
-        dtype: str,
-        inputs: np.ndarray,
-        gradient: np.ndarray,
-        draws: RecordedDraws,
+        self, layer: nn.Layer, prefix: str, dtype: str, inputs: np.ndarray, gradient: np.ndarray, draws: RecordedDraws
     ) -> np.ndarray:
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
         with self._watched(layer, prefix, draws, None):
@@ -274,11 +268,7 @@ def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
 
 
 def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
-    """Read a large parameter piece by piece.
-
-    Args:
-        rows: the rows that are needed; the others may be 0.
-    """
+    """Read a large parameter piece by piece: the ``rows`` that are needed; the others may be 0."""
     if paddle.get_device() != "cpu":
         return _parameter(weights[name], dtype)
     values = zeros_apart(weights.shape(name), dtype, huge_pages=rows is None)

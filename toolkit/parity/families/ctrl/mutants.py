@@ -38,17 +38,7 @@ INITIALISATION = (
 LOADING = loading.faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")
 
 #: All faults that the gate is tried with.
-CATALOGUE = (
-    *LAYERS,
-    *BATCH,
-    *EVALUATION,
-    *DRAWS,
-    *TRAINING,
-    *TRAINER,
-    *TOKENIZER,
-    *LOADING,
-    *INITIALISATION,
-)
+CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *DRAWS, *TRAINING, *TRAINER, *TOKENIZER, *LOADING, *INITIALISATION)
 #: Faults in bfloat16.
 PRECISION = SHARED
 

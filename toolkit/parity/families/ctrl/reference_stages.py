@@ -22,12 +22,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.machine.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
-from toolkit.parity.families.ctrl.reference import (
-    config_of,
-    mask_notes,
-    masked_scores_rounded_otherwise,
-    own_mask,
-)
+from toolkit.parity.families.ctrl.reference import config_of, mask_notes, masked_scores_rounded_otherwise, own_mask
 from toolkit.parity.families.ctrl.stage_names import SHOWN
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
@@ -167,10 +162,8 @@ class GradientOfTable:
 
     Args:
         rows: the batch's rows, sorted; they are kept.
-        left_out: rows that are not measured.
         size: size of R64's gradient, or of another run's distance from it; grows.
         truth: gives R64's rows from one number to another; None for R64 itself.
-        write: takes all rows.
     """
 
     def __init__(
@@ -255,11 +248,7 @@ class StreamedCTRL:
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
-        """Read a large parameter piece by piece, as :func:`.step.nudged` gives it.
-
-        Args:
-            room: memory that it is put into.
-        """
+        """Read a large parameter piece by piece into ``room``, as :func:`.step.nudged` gives it."""
         dtype, shape = DTYPES[run.dtype], weights.shape(name)
         flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
         steps = steps_of(run.nudge, len(flat), dtype) if run.nudge else None
@@ -270,8 +259,7 @@ class StreamedCTRL:
         return flat.view(shape).to(self.device)
 
     def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
-        """Return the batch's rows of the embedding, with values ``value``, as :meth:`_table` gives them: some hundreds
-        of 246,534."""
+        """The batch's rows of the embedding, some hundreds of 246,534, valued as :meth:`_table` gives them."""
         rows, width = self.rows.cpu(), self.config.n_embd
         taken = torch.from_numpy(value).to(DTYPES[run.dtype], copy=True)
         if run.nudge:
@@ -327,8 +315,7 @@ class StreamedCTRL:
         return np.concatenate([weights.rows(TABLE, row, row + 1) for row in self.rows.tolist()])
 
     def _embed(self, run: Variant, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
-        """Return the first layer's input and the batch's rows of the embedding; without a ledger, ready for a
-        backward."""
+        """The first layer's input and the batch's rows of the embedding; without a ledger, ready for a backward."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w.weight = self._rows_of_table(run, rows)
         tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # each token's place among them

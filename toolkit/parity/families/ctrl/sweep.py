@@ -16,11 +16,8 @@ PORT: dict[str, tuple] = {"recompute": (False, True)}
 
 
 def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """Draw a random shape: depth, width, heads, dropout, tied or not; and the length.
-
-    Args:
-        one_of: picks one of its arguments.
-    """
+    """Draw a random shape with ``one_of``, which picks one of its arguments: depth, width, heads, dropout, tied or not;
+    and the length."""
     heads = one_of(1, 2, 4)
     config = {
         "n_embd": heads * one_of(8, 16, 24),

@@ -69,9 +69,7 @@ TOKENIZER: tuple[Mutant, ...] = (
     ),
     _of.misread("ctrl-vertical-tab-kept", "vertical tab taken for a letter", lambda t: t.replace("\v", "x")),
     _of.misread(
-        "ctrl-separators-part-words",
-        "words parted at U+001C to U+001F",
-        lambda text: re.sub("[\x1c-\x1f]", " ", text),
+        "ctrl-separators-part-words", "words parted at U+001C to U+001F", lambda text: re.sub("[\x1c-\x1f]", " ", text)
     ),
     _of.misread("ctrl-composed", "texts composed (NFC)", partial(unicodedata.normalize, "NFC")),
     _of.misread("ctrl-crlf", "CR LF read as LF", lambda text: text.replace("\r\n", "\n")),

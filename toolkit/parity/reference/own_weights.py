@@ -1,13 +1,19 @@
-"""What the reference's own ``from_pretrained`` reads from the checkpoint of a job, and the part of its position table
-that its evaluation uses for shorter texts."""
+"""Weights by the reference's own classes: what ``from_pretrained`` reads from the checkpoint of a job, the part of its
+position table that its evaluation uses for shorter texts, and new ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from toolkit.parity.job import files
 from toolkit.parity.job.files import POSITIONS
 from toolkit.parity.job.job import Job
+from toolkit.parity.measure.initial_values import TIMES, sampled
+from toolkit.parity.reference.lora import adapt, initialise
 from toolkit.parity.reference.points import to_numpy
 from toolkit.parity.reference.step import Step
 
@@ -31,3 +37,17 @@ def write_loaded(step: Step, job: Job, path: Path) -> None:
     files.write_tensors(path, {name: to_numpy(value) for name, value in read.items()})
     if job.checkpoint_config is not None:
         files.write_tensors(path.with_name(POSITIONS), step.positions_of(model.eval()))
+
+
+def write_initial(step: Step, job: Job, path: Path) -> None:
+    """Write samples of the parameters of a few new models (:class:`.initial_values.Samples`)."""
+    files.write_tensors(path, sampled(_new_models(step, job)).tensors())
+
+
+def _new_models(step: Step, job: Job) -> Iterator[dict[str, np.ndarray]]:
+    for number in range(TIMES):
+        torch.manual_seed(job.seed + number)
+        model = step.heads[job.head](step.configuration(job.config))
+        adapt(model, job.lora)
+        initialise(model)
+        yield {name: to_numpy(value) for name, value in model.named_parameters()}
