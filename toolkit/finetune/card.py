@@ -79,7 +79,8 @@ generate(prompt, do_sample=False{most})  # {prompt}
 ```
 """,
     "token-classification": """\
-`transformers` has no token classifier of this family, so that is the body alone. Its head is a linear layer:
+`transformers` has no token classifier of this family, so that is the body alone. Its head is a linear layer, and a
+word's tag that of its first token:
 
 ```python
 from safetensors.torch import load_file
