@@ -68,6 +68,7 @@ def quoted() -> dict[str, str]:
         "faults.class-weights": str(len(of_one_text)),
         "faults.label-weights": str(len(of_several)),
         "faults.optimizers": str(sum(map(len, mutants.OPTIMIZERS.values()))),
+        "faults.of-heads": str(sum(len(one) for name in FAMILIES for one in mutants.faults_of_heads(name).values())),
         "faults.smoothing": str(len(mutants.LABEL_SMOOTHING)),
         "faults.loops": str(sum(map(len, mutants.LOOPS.values()))),
         "pairs.lines": str(max(sum(len(file.read_text().splitlines()) for file in files) for files in pairs)),

@@ -568,7 +568,7 @@ def copy_recipe(name: str, target: Path | None) -> None:
 @click.option("--output", "-o", type=PATH, help="A new file. Default: DATA's name in the current folder.")
 @click.option(
     "--task",
-    type=click.Choice(["classification", "question_answering", "language_modeling"]),
+    type=click.Choice(["classification", "question_answering", "language_modeling", "token_classification"]),
     help="The task. Default: what fits the data.",
 )
 @click.option(

@@ -10,6 +10,7 @@ __all__, __getattr__ = lazy(
         "ReformerForSequenceClassification": "modeling",
         "ReformerForQuestionAnswering": "modeling",
         "ReformerForMaskedLM": "modeling",
+        "ReformerForTokenClassification": "modeling",
         "ReformerModelWithLMHead": "modeling",
         "ByteTokenizer": "tokenizer",
         "ReformerTokenizer": "tokenizer",

@@ -26,6 +26,14 @@ def lines(head: str, length: int, rows: int) -> list[Line]:
             ),
             *_dropout(0.1 if rows < 20_000 else 0.0),
         ]
+    if head == "token_classification":
+        return [
+            ("attn_layers", ["local", "lsh"], "kind of attention, from the first layer to the last"),
+            *_keys(128, 16, 0.1),
+            ("local_num_chunks_before", 1, "... and the chunks before them"),
+            ("local_num_chunks_after", 1, "... and after"),
+            *_dropout(0.1),
+        ]
     return [
         ("attn_layers", ["lsh", "local", "lsh", "local"], "LSH finds the question's words, local reads beside them"),
         *_keys(128, 16),
@@ -35,14 +43,14 @@ def lines(head: str, length: int, rows: int) -> list[Line]:
     ]
 
 
-def _keys(width: int, local_chunk: int) -> list[Line]:
+def _keys(width: int, local_chunk: int, positions: float = 0.02) -> list[Line]:
     return [
         ("hidden_size", width, "width of a position"),
         ("num_attention_heads", 2, "heads of each attention layer"),
         ("attention_head_size", width // 2, "width of a head"),
         ("feed_forward_size", 2 * width, "width of the feed-forward layer"),
         ("axial_pos_embds_dim", [width // 4, width * 3 // 4], "width of the position grid's rows and columns"),
-        ("axial_norm_std", 0.02, "the default of 1.0 dwarfs the tokens of new weights"),
+        ("axial_norm_std", positions, "the default of 1.0 dwarfs the tokens of new weights"),
         ("initializer_range", round(width**-0.5 * 0.9, 2), "about 1 / sqrt(hidden_size): at 0.02 learning starts late"),
         ("lsh_attn_chunk_length", CHUNK, "LSH attention: positions of similar hash that see each other"),
         ("num_hashes", 1, "LSH rounds"),

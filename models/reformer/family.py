@@ -6,7 +6,7 @@ from models.families import ModelFamily
 
 FAMILY = ModelFamily(
     title="Reformer",
-    heads=("sequence_classification", "question_answering", "causal_lm", "masked_lm"),
+    heads=("sequence_classification", "question_answering", "causal_lm", "masked_lm", "token_classification"),
     tokenizers={"bytes": "", "sentencepiece": "a spiece.model", "checkpoint": ""},
     checkpoints=("google/reformer-enwik8", "google/reformer-crime-and-punishment"),
     settings={"backward": ("auto", "reversible", "autograd"), "residual": ("wide", "plain")},
@@ -14,6 +14,6 @@ FAMILY = ModelFamily(
     table_key="axial_pos_shape",
     causal_key="is_decoder",
     seed_key="hash_seed",
-    drafted=("sequence_classification", "question_answering"),
+    drafted=("sequence_classification", "question_answering", "token_classification"),
     is_default=True,
 )

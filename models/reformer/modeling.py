@@ -399,6 +399,39 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
         return outputs.QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
+class ReformerForTokenClassification(ReformerPretrainedModel):
+    """A label for each token; transformers has no such head for Reformer."""
+
+    head = "token_classification"
+    architecture = "ReformerForTokenClassification"
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        self.reformer = ReformerModel(config)
+        rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = Dropout(rate)
+        self.classifier = Linear(2 * config.hidden_size, config.num_labels)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> outputs.TokenClassifierOutput:
+        """Label every token.
+
+        Args:
+            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
+            labels: int64 (B, T); -100 is ignored.
+
+        Returns:
+            ``logits`` (B, T, labels) and, given labels, the mean ``loss`` over those that are not ignored.
+        """
+        hidden_states = self.reformer(input_ids, attention_mask).last_hidden_state
+        logits = self.classifier(self.dropout(hidden_states))
+        loss = None
+        if labels is not None:
+            loss = losses.cross_entropy(logits.reshape([-1, logits.shape[-1]]), labels.flatten())
+        return outputs.TokenClassifierOutput(loss=loss, logits=logits)
+
+
 class ReformerLMHead(nn.Layer):
     """Scores for every token of the vocabulary."""
 
@@ -494,5 +527,6 @@ CLASSES = {
         ReformerForQuestionAnswering,
         ReformerModelWithLMHead,
         ReformerForMaskedLM,
+        ReformerForTokenClassification,
     )
 }

@@ -67,6 +67,8 @@ def _head(config: Mapping, head: str) -> dict[str, Parameter]:
         }
     if head == "question_answering":
         return linear("qa_outputs", 2 * hidden, 2)
+    if head == "token_classification":
+        return linear("classifier", 2 * hidden, config["num_labels"])
     if head in ("causal_lm", "masked_lm"):
         # The reference has the output bias under two names (ALIASES).
         decoder = linear("lm_head.decoder", 2 * hidden, config["vocab_size"], bias=False)

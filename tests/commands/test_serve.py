@@ -23,6 +23,7 @@ import pytest
 import test_language_modeling as lm
 import test_problem_types as problems
 import test_question_answering as qa
+import test_token_classification as ner
 import uvicorn
 import yaml
 from pydantic import create_model
@@ -283,6 +284,9 @@ def make_run(task: str, folder: Path, classifier: Path) -> Path:
     if task in ("multi_label", "regression"):
         return train(problems.write_recipe(folder, task), folder / "run")
     short = ["train.max_steps=2", "train.eval_steps=2"]
+    if task == "entities":
+        changed = [f"train.output_dir={folder}/run", "train.max_steps=100"]
+        return finetune(load_recipe(ner.write_recipe(folder), changed), "a test", console())
     if task == "answers":
         return finetune(load_recipe(qa.write_recipe(folder), short), "a test", console())
     for name, words in (("numbers", lm.NUMBERS), ("cats", lm.ANIMALS), ("dogs", lm.ANIMALS)):
@@ -294,6 +298,7 @@ def make_run(task: str, folder: Path, classifier: Path) -> Path:
 ROWS = {
     "pairs": [{"a": "cat", "b": "<i>saw</i>"}, {"a": "fig", "b": "it's"}],
     "answers": [{"question": "Which number?", "context": "🙂 ab 4 abcd. abcde it's"}] * 2,
+    "entities": [{"text": "🙂 in Rome Mr Lee"}, {"text": "so and"}],
 }
 SENT = {"a": "text", "b": "text_pair"}
 ASKED = {"prompt": ["one two", "two"], "length": 6, "temperature": 0.8, "seed": 3}
@@ -301,7 +306,7 @@ OPTIONS = {"length": 6, "temperature": 0.8, "top_k": None, "top_p": None, "beams
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["pairs", "multi_label", "answers"])
+@pytest.mark.parametrize("task", ["pairs", "multi_label", "answers", "entities"])
 def test_each_task_answers_as_its_command_and_in_a_browser(task, recipe_file, tmp_path):  # noqa: F811
     run = make_run(task, tmp_path, recipe_file)
     rows = ROWS.get(task, [{"text": "cat dog"}, {"text": "saw"}])
@@ -362,6 +367,10 @@ def look_at(url: str, asked: dict, said: str | None, folder: Path) -> None:
     received = json.loads(shown["received"])
     if "generated_texts" in received or "predicted_answer" in received["predictions"][0]:
         assert said and f'<mark class="">{said}</mark>' in answer
+    elif found := received["predictions"][0].get("predicted_entities"):
+        plain = re.sub(r"<small.*?</small>|</?mark[^>]*>", "", answer)
+        assert f">{asked['text']}</div>" in plain and answer.count("<mark") == len(found)
+        assert all(f'<mark class="">{one["text"]}<small class=""> {one["label"]} ' in answer for one in found)
     else:
         assert answer.count("<tr") == len(WORDS) and f'<p class="said">{said or ""}' in answer
     if shutil.which("curl"):

@@ -86,6 +86,10 @@ def test_made_up_batches_are_legal(model, head, length):
         assert tokens.min() >= 0 and tokens.max() < config["vocab_size"]
         if head == "sequence_classification":
             assert batch["labels"].min() >= 0 and batch["labels"].max() < config["num_labels"]
+        elif head == "token_classification":
+            counted = batch["labels"] != -100
+            assert counted.any() and not counted[mask == 0].any() and counted.sum() < mask.sum() + (length == 8)
+            assert batch["labels"][counted].min() >= 0 and batch["labels"].max() < config["num_labels"]
         elif head != "question_answering":
             assert (batch["labels"] != -100).any()
             assert ((batch["labels"] == -100) | ((batch["labels"] == tokens) & (mask == 1))).all()

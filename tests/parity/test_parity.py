@@ -37,6 +37,7 @@ RIGHT_REFORMERS = [
     ("causal_lm", "random", {"num_hashes": 4, "chunk_size_lm_head": 32, "chunk_size_feed_forward": 64}),
     ("masked_lm", "large-gains", {"axial_pos_embds": False, "num_buckets": [2, 4], "hidden_act": "gelu_new"}),
     ("question_answering", "random", {"num_labels": 2}),
+    ("token_classification", "heavy-tailed", {"num_labels": 5, "classifier_dropout": 0.3}),
 ]
 RIGHT_CTRLS = [("causal_lm", "heavy-tailed"), ("sequence_classification", "large-gains")]
 #: Kinds of labels beside classes, and how many outputs there are: a number, several numbers, several labels.

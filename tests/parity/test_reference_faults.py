@@ -155,8 +155,9 @@ def test_the_loss_is_that_of_its_definition():
     uneven[0, 0, 2] = math.log(3)
     labels = np.array([[0, 2, -100]])  # shifted: position 0 predicts 2, and position 1 nothing
     assert own_loss.of("causal_lm", {"logits": uneven}, {"labels": labels}).value == pytest.approx(-math.log(3 / 5))
-    unshifted = own_loss.of("masked_lm", {"logits": uneven}, {"labels": labels}).value
-    assert unshifted == pytest.approx((-math.log(1 / 5) + math.log(3)) / 2)
+    for head in ("masked_lm", "token_classification"):
+        unshifted = own_loss.of(head, {"logits": uneven}, {"labels": labels}).value
+        assert unshifted == pytest.approx((-math.log(1 / 5) + math.log(3)) / 2)
 
     starts, ends = np.array([[math.log(3), 0.0, 0.0]]), np.zeros((1, 3))
     scores = {"start_logits": starts, "end_logits": ends}

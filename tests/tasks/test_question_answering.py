@@ -299,7 +299,10 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
             r"data\.document: cldr_facts has",
         ),
         ({"data__document": "nope"}, r"data\.files\.train: .*paragraph 1, question 1 \('train0'\): document is None"),
-        ({"data__label": "x"}, r"data\.label: is for task classification, not for question_answering"),
+        (
+            {"data__label": "x"},
+            r"data\.label: is for task classification or token_classification, not for question_answering",
+        ),
         ({"model__name": "ctrl"}, r"model\.name: ctrl cannot do question_answering; reformer can"),
         ({"train__save_best": "accuracy"}, r"train\.save_best: 'accuracy' is not one of f1, exact_match, loss"),
         ({"data__files": {"train": "nope.json"}}, r"data\.files\.train: nope\.json: no such file"),

@@ -50,7 +50,7 @@ def load_run(folder: Path) -> Run:
     runtime.seed_everything(recipe.seed)
     model = load_model(recipe, folder / "model")
     labels = sorted((int(index), name) for index, name in model.config.id2label.items())
-    names = [name for _, name in labels] if model.head == "sequence_classification" else None
+    names = [name for _, name in labels] if model.head.endswith("_classification") else None
     tokenizer = load_tokenizer(recipe, folder / "model")
     if tokenizer.vocab_size > model.config.vocab_size:
         found, room = tokenizer.vocab_size, model.config.vocab_size

@@ -26,7 +26,7 @@ def _plain(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32 if value.dtype.kind == "f" else np.int64)
 
 
-#: Arrays (B, T) of a batch that are padded to its length.
+#: Arrays (B, T) of a batch by which padding is known.
 PADDED = ("input_ids", "attention_mask")
 
 
@@ -47,7 +47,13 @@ def without_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
         return dict(batch)
     whole, longest = kept.shape[1], int(np.flatnonzero(kept.any(0))[-1]) + 1
     length = families.part(config.model_type, "lengths").read_alike(vars(config), longest, whole)
-    return {name: value[:, :length] if name in PADDED else value for name, value in batch.items()}
+    return {name: value[:, :length] if _is_by_token(value, tokens) else value for name, value in batch.items()}
+
+
+def _is_by_token(value: Any, tokens: np.ndarray) -> bool:
+    """Whether an array of a batch has a whole number for each token, as a mask and the labels of tokens have."""
+    given = np.asarray(value)
+    return given.shape == tokens.shape and given.dtype.kind in "iu"
 
 
 def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, paddle.Tensor]]:

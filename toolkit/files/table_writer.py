@@ -27,8 +27,8 @@ from toolkit.machine.scratch import scratch_folder
 
 #: Endings of files that are written.
 WRITTEN = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-#: Type of a column -> its parquet type.
-TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}
+#: Type of a column -> its parquet type; lists are written as JSON.
+TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64(), list: pa.string()}
 
 
 #: First characters of a cell that a spreadsheet would evaluate as a formula.
@@ -218,6 +218,7 @@ class _Parquet:
     def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
         kinds = self._file.schema.types
         old = rows.arrays(kinds[: len(rows.names)])
-        new = [as_array(values, kind) for values, kind in zip(added, kinds[len(old) :], strict=True)]
+        plain = [[_json(value) if isinstance(value, list) else value for value in values] for values in added]
+        new = [as_array(values, kind) for values, kind in zip(plain, kinds[len(old) :], strict=True)]
         if len(rows):
             self._file.write_batch(pa.RecordBatch.from_arrays([*old, *new], schema=self._file.schema))

@@ -78,6 +78,20 @@ generate = pipeline("text-generation", {model}{slow})
 generate(prompt, do_sample=False{most})  # {prompt}
 ```
 """,
+    "token-classification": """\
+`transformers` has no token classifier of this family, so that is the body alone. Its head is a linear layer, and a
+word's tag that of its first token:
+
+```python
+from safetensors.torch import load_file
+from torch.nn.functional import linear
+from transformers.utils import cached_file
+
+head = load_file(cached_file(model.name_or_path, "model.safetensors"))
+inputs = tokenizer(text, padding="max_length", truncation=True, max_length={kept}, return_tensors="pt")
+logits = linear(model(**inputs).last_hidden_state, head["classifier.weight"], head["classifier.bias"])
+```
+""",
     "fill-mask": "In place of a masked token give the id {mask}, which no text has: the tokenizer has no mask token.\n",
 }
 

@@ -19,7 +19,7 @@ COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
 MOST_LAYERS = 10_000
 PATH = click.Path(path_type=Path)
-HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
+HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm", "token_classification")
 CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
 
 
@@ -401,6 +401,7 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
     from toolkit.parity.options import trial_requests
     from toolkit.parity.trials.mutation import (
         faults_of,
+        head_trials,
         optimizer_trials,
         print_trials,
         smoothed_trials,
@@ -411,7 +412,7 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
     if (pair := _pair_options(trial)) is None:
         _check_no_config(overrides)
         tried = trial_requests(**trial)
-        kinds = (weighted_trials, smoothed_trials, optimizer_trials)
+        kinds = (weighted_trials, smoothed_trials, optimizer_trials, head_trials)
         requests = [one for plain in tried for one in (plain, *(one for kind in kinds for one in kind(plain)))]
         known = [{mutant.name for mutant in faults_of(request)} for request in requests]
         if unknown := set(only) - set().union(*known):

@@ -78,6 +78,14 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.whole_words": False,
         "train.save_best": "perplexity",
     },
+    "token_classification": {
+        "data.label": "entities",
+        "data.label_names": None,
+        "data.stride": 32,
+        "data.test_fraction": None,
+        "train.token_dropout": 0.0,
+        "train.save_best": "f1",
+    },
 }
 
 #: By ``data.problem_type``, what ``train.save_best`` may name; the first is its default.

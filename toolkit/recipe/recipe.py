@@ -62,9 +62,13 @@ class Findings:
 class Recipe(Section):
     """A checked recipe; :func:`load_recipe` makes one. Nobody changes it: :meth:`with_values` copies it."""
 
-    task: Literal["classification", "question_answering", "language_modeling", "masked_language_modeling"] = (
-        "classification"
-    )
+    task: Literal[
+        "classification",
+        "question_answering",
+        "language_modeling",
+        "masked_language_modeling",
+        "token_classification",
+    ] = "classification"
     seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 42
     model: Model = Model()
     tokenizer: Tokenizer = Tokenizer()

@@ -17,8 +17,15 @@ if TYPE_CHECKING:  # mypy checks here that each module has the protocol's member
     from toolkit.tasks.language_modeling import task as language_modeling
     from toolkit.tasks.masked_language_modeling import task as masked_language_modeling
     from toolkit.tasks.question_answering import task as question_answering
+    from toolkit.tasks.token_classification import task as token_classification
 
-    TASKS: tuple[Task, ...] = (classification, language_modeling, masked_language_modeling, question_answering)
+    TASKS: tuple[Task, ...] = (
+        classification,
+        language_modeling,
+        masked_language_modeling,
+        question_answering,
+        token_classification,
+    )
 
 
 def task_of(recipe: Recipe) -> Task:

@@ -125,7 +125,7 @@ class Task(Protocol):
         """Print and return what ``toolkit predict`` is asked for; ``given`` has the names in ``PREDICTS_FROM``."""
 
     def prediction_columns(self, run: Run) -> dict[str, type]:
-        """The columns that :meth:`label_rows` fills, and the type of their values: str, float or int."""
+        """The columns that :meth:`label_rows` fills, and the type of their values: str, float, int or list."""
 
     def label_rows(self, run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
         """Make predictions for rows of a file.

@@ -22,6 +22,7 @@ OUTPUTS = {
     "question_answering": ("start_logits", "end_logits"),
     "causal_lm": ("logits",),
     "masked_lm": ("logits",),
+    "token_classification": ("logits",),
 }
 #: File name without the extension.
 STEM = "model"

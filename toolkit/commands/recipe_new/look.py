@@ -32,6 +32,7 @@ from toolkit.files.sheet_rows import sheet_names, sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
+from toolkit.tasks.token_classification import conll
 
 #: Split -> pattern in its file's name.
 SPLIT_NAMES = {
@@ -61,12 +62,14 @@ class DataFiles:
         rows: of the training split; None for plain text and for questions.
         questions: of a question file.
         classes: whether each label has a folder of texts; then ``files`` is label -> its texts.
+        tagged: whether it is CoNLL, with the columns ``text`` (tokens) and ``label`` (tags).
         notes: assumptions, a line each.
     """
 
     kind: str
     files: dict[str, list[Path]]
     classes: bool = False
+    tagged: bool = False
     delimiter: str | None = None
     encoding: str | None = None
     quote: str | None = None
@@ -118,12 +121,37 @@ def look(
 
 
 def _file(path: Path, said: Said) -> DataFiles:
+    if not said.as_text and _is_tagged(path):
+        return _tagged(path, said)
     kind = kind_of(path)
     if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
     if kind == "text":
         return _text({code_of(path): [path]}, said)
     return _table(kind, {"train": path, **_siblings(path)}, said)
+
+
+def _is_tagged(path: Path) -> bool:
+    """Whether a file is one of CoNLL, by its name or its content."""
+    if (end := ending(path)) in conll.ENDINGS:
+        return True
+    return KINDS.get(end, "text") in ("text", "csv") and conll.looks_tagged(head_of(path))
+
+
+def _tagged(path: Path, said: Said) -> DataFiles:
+    """Read a CoNLL file."""
+    found = DataFiles("text", {split: [one] for split, one in {"train": path, **_siblings(path)}.items()}, tagged=True)
+    checked_layout(said.layout, "text", path)
+    found.encoding = _encoding(found, path, said)
+    try:
+        sentences = conll.read(_whole(path, found.encoding or "utf-8", None))
+    except conll.ConllError as problem:
+        raise UserError(f"{path}:{problem}") from None
+    found.rows = datasets.Dataset.from_dict(dict(zip(("text", "label"), zip(*sentences, strict=True), strict=True)))
+    found.notes.append("each line is a token and its tag (CoNLL); --task language_modeling reads it as text")
+    found.notes += [f"{one[0].name}, beside {path.name}, is the {split} split"
+                    for split, one in found.files.items() if split != "train"]  # fmt: skip
+    return found
 
 
 def _siblings(path: Path) -> dict[str, Path]:
@@ -143,6 +171,7 @@ def _siblings(path: Path) -> dict[str, Path]:
 def _folder(folder: Path, said: Said) -> DataFiles:
     entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
+    tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
     texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
     below = {path: sorted(path.glob("*.txt")) for path in entries if path.is_dir()}
     below = {path: files for path, files in below.items() if files}
@@ -183,8 +212,8 @@ def _below(folders: dict[Path, list[Path]], said: Said) -> DataFiles:
     return found
 
 
-def _whole(path: Path, encoding: str) -> str:
-    with opened_text(path, encoding, newline="") as file:
+def _whole(path: Path, encoding: str, newline: str | None = "") -> str:
+    with opened_text(path, encoding, newline=newline) as file:
         return file.read()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
 from toolkit.commands.recipe_new.columns import question_columns
+from toolkit.commands.recipe_new.entities import entity_columns
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
 from toolkit.commands.recipe_new.pretrain import unlabelled
 from toolkit.commands.recipe_new.tasks import Wanted
@@ -30,11 +31,13 @@ SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNO
 
 #: Works of more bytes than this are long for a classifier; of fewer in a folder than this it learns nothing.
 LONG_WORK, FEWEST_TO_CLASSIFY = 16_384, 10
-#: What a table of questions has.
-QUESTIONS_WANTED = (
-    "the columns question, context and answer (or of like names), with most answers in their contexts; "
-    "or SQuAD's nested json"
-)
+#: What data of a task has.
+WANTED = {
+    "question_answering": "the columns question, context and answer (or of like names), with most answers in their "
+    "contexts; or SQuAD's nested json",
+    "token_classification": "a token and its tag on each line (CoNLL), lists of tokens and tags, or texts with lists "
+    "of entities ([start, end, label])",
+}
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ def new_recipe(
         texts_alone = unlabelled(pretrain, text, f"runs/{new_file(first).stem}/model")
     if task == "classification":
         draft = tasks.classification(found, str(data), write, wanted, texts_alone)
+    elif task == "token_classification":
+        draft = tasks.token_classification(found, write, texts_alone)
     elif task == "question_answering":
         draft = tasks.question_answering(found, str(data), write, texts_alone)
     else:
@@ -107,6 +112,8 @@ def new_recipe(
 
 
 def _task(found: DataFiles) -> str:
+    if entity_columns(found) is not None:
+        return "token_classification"
     if found.kind == "text":
         return "classification" if found.classes and not _whole_works(found) else "language_modeling"
     return "question_answering" if found.questions or _asks(found) else "classification"
@@ -144,8 +151,8 @@ def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> No
         raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")
     if task == "language_modeling":
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
-    if task == "question_answering" or found.rows is None:
-        right = {"question_answering": QUESTIONS_WANTED}.get(task, "texts and labels")
+    if task in WANTED or found.rows is None:
+        right = WANTED.get(task, "texts and labels")
         raise UserError(f"{data}: is not made for {task}: that wants {right}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +16,7 @@ from datasets import Dataset
 from models import families
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import Columns, choose_columns, question_columns, spread
+from toolkit.commands.recipe_new.entities import entity_columns, tagged_texts
 from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.commands.recipe_new.pretrain import Unlabelled
 from toolkit.commands.recipe_new.target import Target
@@ -25,6 +27,7 @@ from toolkit.files.nested_columns import names_within, opened
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
 from toolkit.tasks.question_answering.squad import OTHER_KEYS
+from toolkit.tasks.token_classification.tags import entities
 
 #: Formats a path for the recipe.
 PathWriter = Callable[[Path], str]
@@ -39,6 +42,8 @@ PREDICTED = {
 KINDS_OF = {"single_label": "labels", "multi_label": "labels", "regression": "numbers"}
 #: A label is noted as rare if another is over this many times as frequent.
 UNEVEN = 10
+#: Passes over texts with entities.
+TAG_PASSES = 12
 
 
 @dataclass
@@ -231,6 +236,46 @@ def question_answering(found: DataFiles, where: str, write: PathWriter, texts_al
     return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
 
 
+def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlabelled | None = None) -> Draft:
+    """Draft a small model with new weights that finds entities."""
+    columns = entity_columns(found)
+    assert found.rows is not None and columns is not None
+    rows = tagged_texts(found.rows, *columns)
+    texts = [rows[place].text for place in spread(len(rows))]
+    name = _drafted("token_classification")
+    tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
+    length = choose.length_for(tokens.lengths, most=128, least=64)
+    windows = round(float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(rows))
+    share = None if found.has("validation") else choose.held_out([len(rows)])
+    steps = choose.steps_for(windows, length, most_epochs=TAG_PASSES)
+    named: list[Line] = [
+        ("text", columns[0], "the column of the texts, or tokens"),
+        ("label", columns[1], "the column of entities, or tags"),
+    ]
+    data: list[Line] = [
+        *_files(found, write),
+        *([] if found.tagged else named),
+        ("max_length", length, "tokens of a window"),
+        ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
+        *_share(share),
+    ]
+    train = training(steps, 1.5e-3, "f1", "f1, precision, recall, accuracy or loss")
+    train = f"{train}  token_dropout: 0.1            # share of the tokens replaced in training\n"
+    counts = Counter(kind for one in rows for _, _, kind in entities(one.tags))
+    listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8))
+    others = [column for column in found.rows.column_names if column not in columns]
+    unused = f"; not used: {', '.join(others)}" if others else ""
+    assumed = [
+        f"{len(rows):,} texts ({choose.script_of(texts)}) with {counts.total():,} entities of {len(counts)} types "
+        f"({listed}{', ...' if len(counts) > 8 else ''}); columns {' and '.join(columns)}{unused}",
+        _lengths(tokens, length, 0.0),
+        *_validation(found, share),
+    ]
+    model = _Sizes(name, "token_classification", length, len(rows), tokens.pieces)
+    task = _head("token_classification", "the entities of a text, such as persons and places")
+    return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
+
+
 def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
     """Draft a small model with new weights that continues texts."""
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
@@ -399,7 +444,7 @@ def _files(found: DataFiles, write: PathWriter) -> list[Line]:
         ("quote", found.quote, "what stands round a text; or none"),
         ("columns", found.columns, f"their names, since no header has them; null: {unnamed}"),
     ]
-    kinds = {"csv": "a table", "json": "rows, a line each; or SQuAD's nested file"}
+    kinds = {"json": "rows, a line each; or SQuAD's nested file", "text": "CoNLL: a token and its tag on a line"}
     return [
         ("dataset", found.kind, kinds.get(found.kind, "a table")),
         ("files", files, ""),

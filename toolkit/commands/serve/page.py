@@ -97,10 +97,24 @@ function found(row, context) {
   return [make("p", "said", row.predicted_answer), numbers, marked(...parts)];
 }
 
+function entities(found, text) {
+  const letters = [...text], parts = [];
+  let past = 0;
+  for (const one of found) {
+    parts.push(letters.slice(past, one.start).join(""));
+    parts.push(make("mark", "", one.text, make("small", "", ` ${one.label} ${one.score.toFixed(2)}`)));
+    past = one.end;
+  }
+  const whole = make("div", "whole", ...parts, letters.slice(past).join(""));
+  [whole.dir, whole.tabIndex] = ["auto", 0];
+  return [make("p", "soft", `${found.length} ${found.length === 1 ? "entity" : "entities"}`), whole];
+}
+
 function shown(reply, body) {
   if (reply.error) return [make("p", "error", reply.error)];
   const notes = Object.keys(reply.notes).map((note) => make("p", "soft", `note: ${note}`));
   const row = reply.predictions?.[0], text = reply.generated_texts?.[0] ?? row?.predicted_answer;
+  if (row?.predicted_entities) return [...entities(row.predicted_entities, body.text), ...notes];
   if (row?.predicted_label !== undefined || row?.predicted_labels) return labels(row, notes);
   if (row?.predicted_value !== undefined) return [make("p", "said", +row.predicted_value.toPrecision(6)), ...notes];
   if (text === undefined || text === null) return notes;

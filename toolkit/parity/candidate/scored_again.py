@@ -85,8 +85,8 @@ def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) 
 
 def put_in_place(found: np.ndarray, into: np.ndarray, rows: Sequence[int], read: np.ndarray) -> None:
     """Write the scores of some rows into the batch's: per text, (rows, L) into (B, L), or per token where ``read``,
-    (rows, length) into (B, T)."""
-    if found.shape != read.shape:
+    (rows, length, ...) into (B, T, ...)."""
+    if found.shape[:2] != read.shape:
         into[rows] = found
         return
     for row, scores, kept in zip(rows, found, read, strict=True):

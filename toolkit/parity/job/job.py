@@ -18,6 +18,7 @@ TASKS = {
     "question_answering": "question_answering",
     "causal_lm": "language_modeling",
     "masked_lm": "masked_language_modeling",
+    "token_classification": "token_classification",
 }
 
 

@@ -150,7 +150,10 @@ def random_batch(
         return {**batch, "labels": _text_labels(resolved, batch_size, draw)}
     if head == "question_answering":
         return {**batch, **_answers(texts, draw)}
-    return {**batch, "labels": _token_labels(texts, draw)}
+    labels = _token_labels(texts, draw)
+    if head == "token_classification":
+        labels = np.where(labels == -100, labels, draw.integers(0, resolved["num_labels"], labels.shape))
+    return {**batch, "labels": labels}
 
 
 def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generator) -> np.ndarray:

@@ -22,7 +22,7 @@ DECODED = 3
 #: The scores of the batch again, with what the head does not read left out of the last layer; and also without the
 #: padding that the task's evaluations leave out.
 NARROWED, UNPADDED = "narrowed", "unpadded"
-READ_WITHOUT_PADDING = ("sequence_classification", "question_answering")
+READ_WITHOUT_PADDING = ("sequence_classification", "question_answering", "token_classification")
 #: The step once more, as training makes it: without a hook on any layer.
 UNWATCHED = "unwatched"
 #: All runs that draw.

@@ -28,6 +28,7 @@ __all__ = [
     "Mutant",
     "by_name",
     "catalogue",
+    "faults_of_heads",
     "faults_of_loops",
     "faults_of_precision",
 ]
@@ -37,6 +38,11 @@ __all__ = [
 def catalogue(model: str) -> tuple[Mutant, ...]:
     """Return the faults of a family that float64 and float32 show."""
     return family_part(model, "mutants").CATALOGUE
+
+
+def faults_of_heads(model: str) -> dict[str, tuple[Mutant, ...]]:
+    """Return head -> its faults, of the heads that a family's catalogue is not tried with."""
+    return getattr(family_part(model, "mutants"), "OF_HEADS", {})
 
 
 @functools.cache
@@ -52,13 +58,14 @@ def faults_of_loops(model: str) -> tuple[Mutant, ...]:
 
 
 def by_name(name: str) -> Mutant:
-    """Return the mutant of a name: of the catalogues, of class weights, of an optimizer, of an adapter, of a compiled
-    loop, a change of one parameter, or a fault of a pair's port. Raises KeyError."""
+    """Return the mutant of a name: of the catalogues, of a head, of class weights, of an optimizer, of an adapter, of a
+    compiled loop, a change of one parameter, or a fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
     catalogues = (
         *map(catalogue, FAMILIES),
         *map(faults_of_precision, FAMILIES),
+        *(faults for model in FAMILIES for faults in faults_of_heads(model).values()),
         *CLASS_WEIGHTS.values(),
         LABEL_SMOOTHING,
         *OPTIMIZERS.values(),

@@ -66,8 +66,8 @@ def of(
     """The loss that a head is defined to have.
 
     Args:
-        scores: ``logits`` (B, T, V) of a language model, (B, K) of a classifier, or ``start_logits``, ``end_logits``
-            (B, T).
+        scores: ``logits`` (B, T, V) of a head that scores tokens, (B, K) of a classifier, or ``start_logits``,
+            ``end_logits`` (B, T).
         batch: ``labels``, or ``start_positions`` and ``end_positions`` (B,).
         config: for a classifier's ``problem_type`` and ``num_labels``.
         class_weights: of a classifier, by class; None for all alike.
@@ -78,7 +78,7 @@ def of(
     logits, labels = scores["logits"], batch["labels"]
     if head == "causal_lm":  # each position predicts the next token
         return cross_entropy(logits[:, :-1], labels[:, 1:], IGNORED)
-    if head == "masked_lm":
+    if head in ("masked_lm", "token_classification"):
         return cross_entropy(logits, labels, IGNORED)
     kind = _problem(logits, labels, getattr(config, "problem_type", None))
     if kind == "regression":

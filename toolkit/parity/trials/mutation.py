@@ -41,6 +41,7 @@ from toolkit.parity.mutants import (
     OPTIMIZERS,
     Mutant,
     catalogue,
+    faults_of_heads,
     faults_of_loops,
     faults_of_precision,
 )
@@ -119,15 +120,28 @@ def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
         yield replace(request, training=replace(request.training, optimizer=kind, adam_epsilon=None, **own))
 
 
+def head_trials(request: GateRequest) -> Iterator[GateRequest]:
+    """Yield the request with each other head that has faults of its own."""
+    plain, (count, length) = request.weights, request.batch["input_ids"].shape
+    assert isinstance(plain, SyntheticWeights)
+    config = part(request.model, "schema").resolve(request.config)
+    for head in faults_of_heads(request.model):
+        weights = SyntheticWeights(config, head, plain.seed, plain.kind, request.model)
+        batch = random_batch(config, head, count, length, plain.seed, request.model)
+        yield replace(request, head=head, weights=weights, batch=batch)
+
+
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     """Return the catalogue that a request is tried with: its family's, or that of class weights, of smoothed
-    labels, of an adapter or of another optimizer if it has them."""
+    labels, of an adapter, of another optimizer or of its head if it has them."""
     if request.label_smoothing:
         return LABEL_SMOOTHING
     if request.training.optimizer != "adamw":
         return OPTIMIZERS[request.training.optimizer]
     if request.lora is not None:
         return LORA
+    if request.head in (of_heads := faults_of_heads(request.model)):
+        return of_heads[request.head]
     if request.class_weights is None:
         of_dtypes = faults_of_precision(request.model), faults_of_loops(request.model)
         faults = (*catalogue(request.model), *itertools.chain(*of_dtypes))

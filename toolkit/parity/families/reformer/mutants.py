@@ -8,6 +8,7 @@ from toolkit.parity.families.reformer.faults.draws import DRAWS
 from toolkit.parity.families.reformer.faults.evaluation import EVALUATION
 from toolkit.parity.families.reformer.faults.layers import MAPS, STREAMS
 from toolkit.parity.families.reformer.faults.settings import SETTINGS
+from toolkit.parity.families.reformer.faults.token_labels import TOKEN_LABELS
 from toolkit.parity.families.reformer.faults.tokenizer import TOKENIZER
 from toolkit.parity.mutants import initialisation, loading
 from toolkit.parity.mutants.fault import Mutant
@@ -50,6 +51,8 @@ CATALOGUE = (
     *INITIALISATION,
 )
 
+#: Faults of another head than that of the trials.
+OF_HEADS = {"token_classification": TOKEN_LABELS}
 
 #: Faults in bfloat16.
 PRECISION = (

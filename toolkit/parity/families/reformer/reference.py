@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import ReformerConfig
+from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.models.reformer import modeling_reformer
 
 from toolkit.parity.families.reformer.evaluated import NARROWED_HEADS, unit
@@ -43,6 +44,33 @@ ATTENTION = {
 }
 
 
+class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
+    """The body of transformers under the head of its other models, such as ``BertForTokenClassification``: it has none
+    of Reformer. The loss is that head's, but for its cast to float32."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        self.reformer = modeling_reformer.ReformerModel(config)
+        rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = torch.nn.Dropout(rate)
+        self.classifier = torch.nn.Linear(2 * config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> TokenClassifierOutput:
+        """int64 (B, T) each -> ``logits`` (B, T, labels) and, given labels, ``loss``; -100 is ignored."""
+        body = self.reformer(input_ids, attention_mask=attention_mask)
+        logits = self.classifier(self.dropout(body.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        return TokenClassifierOutput(loss=loss, logits=logits)
+
+
 class ReformerStep(Step):
     """A step of Reformer."""
 
@@ -51,6 +79,7 @@ class ReformerStep(Step):
         "question_answering": modeling_reformer.ReformerForQuestionAnswering,
         "causal_lm": modeling_reformer.ReformerModelWithLMHead,
         "masked_lm": modeling_reformer.ReformerForMaskedLM,
+        "token_classification": ReformerForTokenClassification,
     }
     embedded = "reformer.embeddings"
     narrowed_heads = NARROWED_HEADS

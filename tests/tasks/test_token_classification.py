@@ -1,0 +1,380 @@
+"""Token classification, from files of each layout to entities that a finished run finds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from gates import copied_source, toolkit_in
+from rich.console import Console
+from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
+
+from toolkit.errors import UserError
+from toolkit.machine import runtime
+from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.predictions import read_predictions, write_predictions
+from toolkit.tasks.token_classification import conll, rows, tags
+from toolkit.tasks.token_classification.report import sections
+from toolkit.terminal.quiet import silence_startup
+
+silence_startup()
+runtime.configure("cpu")
+
+from models.reformer.tokenizer import ByteTokenizer  # noqa: E402
+from toolkit.commands.export.export import export_run  # noqa: E402
+from toolkit.commands.label_file import label_file  # noqa: E402
+from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
+from toolkit.commands.recipe_check import check_data  # noqa: E402
+from toolkit.commands.recipe_new.recipe_new import new_recipe  # noqa: E402
+from toolkit.commands.serve.requests import service_of  # noqa: E402
+from toolkit.data.batches import without_padding  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
+from toolkit.finetune.model_config import check_model  # noqa: E402
+from toolkit.tasks.token_classification import task as tokens  # noqa: E402
+from toolkit.tasks.token_classification.windows import NOWHERE, TaggedWindows  # noqa: E402
+
+RECIPE = {
+    "task": "token_classification",
+    "model": {
+        "config": {
+            "attn_layers": ["local"],
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "attention_head_size": 16,
+            "feed_forward_size": 32,
+            "local_attn_chunk_length": 8,
+            "local_num_chunks_after": 1,
+            "axial_pos_embds_dim": [8, 24],
+            "axial_norm_std": 0.02,
+            "initializer_range": 0.15,
+        }
+    },
+    "tokenizer": {"kind": "sentencepiece", "vocab_size": 60},
+    "data": {"dataset": "text", "files": {"train": "train.conll", "test": "test.conll"}, "max_length": 32, "stride": 8,
+             "validation_fraction": 0.2},
+    "train": {"max_steps": 200, "batch_size": 8, "learning_rate": 1e-2, "eval_steps": 100},
+}  # fmt: skip
+#: A word is a person after "Mr" and a place after "in": its most frequent tag knows neither.
+NAMES = ("Rome", "Paris", "Lee", "Oslo", "Kent")
+
+
+def sentence(draws: random.Random) -> list[tuple[str, str]]:
+    found = []
+    for _ in range(draws.randint(1, 4)):
+        first, second = draws.sample(NAMES, 2)
+        person = [("Mr", "O"), (first, "B-PER"), *([(second, "I-PER")] if draws.random() < 0.3 else [])]
+        found += draws.choice([person, [("in", "O"), (first, "B-LOC")], [("so", "O"), ("and", "O")]])
+    return found
+
+
+def written(sentences: list[list[tuple[str, str]]]) -> str:
+    return "\n\n".join("\n".join(" ".join(pair) for pair in one) for one in sentences) + "\n"
+
+
+def write_recipe(folder: Path) -> Path:
+    draws = random.Random(0)
+    for name, count in (("train", 250), ("test", 40)):
+        (folder / f"{name}.conll").write_text(written([sentence(draws) for _ in range(count)]))
+    (folder / "ner.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    return folder / "ner.yaml"
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory):
+    return write_recipe(tmp_path_factory.mktemp("ner"))
+
+
+@pytest.fixture(scope="module")
+def run(recipe_file, tmp_path_factory):
+    """A finished run, behind the gate, and what it said."""
+    folder, said = tmp_path_factory.mktemp("runs") / "ner", io.StringIO()
+    recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return finetune(recipe, None, Console(file=said, width=200)), said.getvalue()
+
+
+# -- tags -----------------------------------------------------------------------------------------------------------
+
+IOB2 = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "I-LOC", "I-LOC", "B-PER", "O", "B-LOC"]
+SCHEMES = {
+    "IOB2": IOB2,
+    "IOB1": ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-LOC", "I-LOC", "I-PER", "O", "I-LOC"],
+    "BIOES": ["B-PER", "E-PER", "S-PER", "O", "B-LOC", "I-LOC", "E-LOC", "S-PER", "O", "S-LOC"],
+    "BILOU": ["B-PER", "L-PER", "U-PER", "O", "B-LOC", "I-LOC", "L-LOC", "U-PER", "O", "U-LOC"],
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_gives_the_same_entities(scheme):
+    assert tags.iob2(SCHEMES[scheme]) == IOB2
+    found = [(0, 2, "PER"), (2, 3, "PER"), (4, 7, "LOC"), (7, 8, "PER"), (9, 10, "LOC")]
+    assert tags.entities(SCHEMES[scheme]) == found
+
+
+def test_scores_are_those_of_seqeval():
+    draws, names = np.random.default_rng(0), ["O", "B-A", "I-A", "B-B", "I-B", "I-C"]
+    for _ in range(30):
+        sizes = draws.integers(1, 9, 12)
+        true, given = ([[names[n] for n in draws.integers(0, 6, size)] for size in sizes] for _ in range(2))
+        given = [one if draws.random() < 0.4 else other for one, other in zip(true, given, strict=True)]
+        theirs = {"f1": f1_score, "precision": precision_score, "recall": recall_score, "accuracy": accuracy_score}
+        assert tags.score(true, given) == pytest.approx({name: of(true, given) for name, of in theirs.items()})
+    none = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    assert tags.score([["O"]], [["O"]]) == {**none, "accuracy": 1.0} and tags.score([], []) == {**none, "accuracy": 0.0}
+
+
+def test_the_most_frequent_tag_of_a_word_is_that_of_training():
+    known = tags.most_frequent([["a", "b", "a"], ["a"]], [["O", "B-X", "B-Y"], ["B-Y"]])
+    assert known == {"a": "B-Y", "b": "B-X"}
+
+
+# -- files and rows -------------------------------------------------------------------------------------------------
+
+
+def test_conll_is_read_with_more_columns_comments_and_documents():
+    text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n# O\nruns VBZ B-VP O\n\n\n# id 7 domain=x\nNew York\tB-LOC\n \n"
+    assert conll.read(text) == [(["EU", "#", "runs"], ["B-ORG", "O", "O"]), (["New York"], ["B-LOC"])]
+    assert conll.looks_tagged(text) and not conll.looks_tagged("a O\nb O\n") and not conll.looks_tagged("a b\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a O\n\nb\n", "3: 'b' stands alone, without a tag"),
+        ("The DT\n", "1: 'DT' is no tag; a line is a token and its tag"),
+        ("1 a O\n2 b B-X\n\n1 c O\n", "1: the first column counts the tokens"),
+    ],
+)
+def test_what_is_no_conll_is_refused_with_its_line(text, said):
+    with pytest.raises(conll.ConllError, match=f"^{said}"):
+        conll.read(text)
+
+
+def test_tokens_become_a_text_and_spans_become_tags():
+    found = rows.tagged(["Ann", "Lee", "ran"], [1, 2, 0], {"0": "O", "1": "B-PER", "2": "I-PER"})
+    assert (found.text, found.words, found.tags) == ("Ann Lee ran", [(0, 3), (4, 7), (8, 11)], ["B-PER", "I-PER", "O"])
+    chinese = rows.tagged(list("他在北京。"), ["O", "O", "B-LOC", "I-LOC", "O"], {})
+    assert chinese.text == "他在北京。" and chinese.words[2] == (2, 3)
+    text = "In New York, Ann's."
+    spans = [{"start": 13, "end": 16, "label": "PER"}, {"start": 3, "end": 11, "label": "LOC"}]
+    for given in (spans, [list(one.values()) for one in spans], json.dumps(spans)):
+        found = rows.tagged(text, given, {})
+        assert [text[a:b] for a, b in found.words] == ["In", "New", "York", ",", "Ann", "'", "s", "."]
+        assert found.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"] and not found.widened
+    inside = rows.tagged("Bobby and", [[0, 3, "PER"]], {})
+    assert inside.tags == ["B-PER", "O"] and inside.widened == [("Bob", "Bobby")]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "said"),
+    [
+        (["a", "b"], ["O"], "has 2 tokens and 1 tags"),
+        (["a"], ["NN"], "has 'NN' as a tag"),
+        (["a"], [3], "has '3' as a tag.*data.label_names says what numbers mean"),
+        ([1], ["O"], "has a token that is no text"),
+        ("ab", [[0, 3, "X"]], "has an entity from 0 to 3, in a text of 2 characters"),
+        ("ab cd", [[0, 4, "X"], [3, 5, "Y"]], "has two entities at character 3"),
+        ("ab", [[0, 1]], r"has \[0, 1\] as an entity"),
+        ("ab", ["X"], "has 'X' as an entity"),
+        ("ab", None, "it should have a list of tokens and one of tags, or a text"),
+    ],
+)
+def test_a_wrong_row_is_refused(text, label, said):
+    with pytest.raises(ValueError, match=said):
+        rows.tagged(text, label, {})
+
+
+# -- windows --------------------------------------------------------------------------------------------------------
+
+
+def test_each_word_is_labelled_once_at_its_first_token_far_from_the_edges():
+    words = [f"w{number:03d}" for number in range(40)]
+    text = " ".join(words)
+    spans = [(5 * number, 5 * number + 4) for number in range(40)]
+    labels = [number % 5 for number in range(40)]
+    given = [["", text, "ab"], [[], spans, [(0, 2)]], [[], labels, [3]]]
+    windows = TaggedWindows(*given, ByteTokenizer(), 50, 10, length=64, cached=False)
+    assert windows.text_of.tolist() == [1, 1, 1, 1, 1, 2] and windows.sizes.tolist() == [50, 50, 50, 50, 39, 2]
+    for index in range(40):
+        window, place = windows.window_of[index], windows.place_of[index]
+        row = windows[window]
+        assert row["labels"][place] == labels[index]
+        assert bytes((row["input_ids"][place : place + 4] - 2).tolist()).decode() == words[index]
+        assert (place >= 5 or window == 0) and (place < 45 or window == 4)
+    kept = [windows[index] for index in range(len(windows))]
+    assert sum((row["labels"] != -100).sum() for row in kept) == 41
+    assert all((row["labels"][row["attention_mask"] == 0] == -100).all() for row in kept)
+    placed = np.stack([np.where(row["labels"] == -100, 0, row["labels"]) for row in kept])
+    found, shares = windows.of_words(placed, np.ones(placed.shape) / 2)
+    assert [one.tolist() for one in found] == [[], labels, [3]] and set(shares[1]) == {0.5}
+
+
+def test_a_word_without_a_token_of_its_own_goes_on_with_the_entity_before():
+    one_token = SimpleNamespace(pad_token_id=0, encode_with_offsets=lambda text: ([7], [(0, len(text))]))
+    windows = TaggedWindows(["don't"], [[(0, 3), (3, 4), (4, 5)]], None, one_token, 8, 2, cached=False)
+    assert windows.window_of.tolist() == [0, NOWHERE, NOWHERE]
+    begins, inside, outside = (windows.of_words(np.full((1, 8), n), np.ones((1, 8)))[0][0].tolist() for n in (3, 4, 0))
+    assert (begins, inside, outside) == ([3, 4, 4], [4, 4, 4], [0, 0, 0])
+
+
+def test_an_evaluation_leaves_out_padding_of_labels_too():
+    class Config:
+        pad_token_id, model_type = 0, "ctrl"
+
+    batch = {"input_ids": np.array([[5, 6, 0, 0]]), "attention_mask": np.array([[1, 1, 0, 0]])}
+    labels = {"labels": np.array([[1, -100, -100, -100]]), "several": np.zeros((1, 4), np.float32)}
+    cut = without_padding({**batch, **labels}, Config())
+    assert cut["labels"].shape == cut["input_ids"].shape != (1, 4) and cut["several"].shape == (1, 4)
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_judged_and_beats_the_most_frequent_tags(run):
+    folder, said = run
+    assert "PARITY" in said and "2 types of entities" in said
+    results = json.loads((folder / "metrics.json").read_text())
+    frequent = results["baselines"]["most frequent tag of each word"]["test"]
+    assert results["best"]["metric"] == "f1" and results["test"]["f1"] > 0.9 > 0.6 > frequent["f1"] > 0
+    assert "most frequent tag of each word" in said
+    assert evaluate(folder, Console(file=io.StringIO())) == pytest.approx(results["test"])
+    read = list(read_predictions(folder / "predictions-test.csv"))
+    counts = [[len(json.loads(row[name])) for row in read] for name in ("entities", "predicted_entities")]
+    assert len(read) == 40 and sum(counts[1]) * results["test"]["precision"] == pytest.approx(
+        sum(counts[0]) * results["test"]["recall"]
+    )
+    page, card = ((folder / name).read_text() for name in ("report.html", "README.md"))
+    assert "Entities by type" in page and ">PER<" in page
+    assert "pipeline_tag: token-classification" in card and 'head["classifier.weight"]' in card
+
+
+def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
+    folder, _ = run
+    said = io.StringIO()
+    rows_of_test = list(read_predictions(folder / "predictions-test.csv"))[:3]
+    texts = [*(row["text"] for row in rows_of_test), "so and", "in Rome " * 30]
+    found = predict(folder, Console(file=said, width=100), texts=texts)
+    spans = [[(one["start"], one["end"], one["label"], one["text"]) for one in own] for own in found]
+    for row, own in zip(rows_of_test, spans, strict=False):
+        assert own == [tuple(one.values())[:4] for one in json.loads(row["predicted_entities"])]
+    assert all(text[start:end] == one for text, own in zip(texts, spans, strict=True) for start, end, _, one in own)
+    assert found[3] == [] and len(found[4]) >= 25 and 0 < found[4][0]["score"] <= 1
+    assert "Rome" in said.getvalue() and "no entity: so and" in said.getvalue()
+    source = tmp_path / "in.csv"
+    with source.open("w", newline="") as file:
+        csv.writer(file).writerows([["text"], *([text] for text in texts)])
+    labelled = {}
+    for kind in ("jsonl", "csv", "parquet"):
+        target = label_file(folder, Console(file=io.StringIO()), source, tmp_path / f"out.{kind}", False)
+        labelled[kind] = target
+    lines = [json.loads(line) for line in labelled["jsonl"].read_text().splitlines()]
+    assert [[one["text"] for one in row["predicted_entities"]] for row in lines] == [
+        [one["text"] for one in own] for own in found
+    ]
+    with labelled["csv"].open(newline="") as file:
+        assert [json.loads(row["predicted_entities"]) for row in csv.DictReader(file)] == [
+            row["predicted_entities"] for row in lines
+        ]
+    service = service_of(load_run(folder))
+    answer = service.answer({"text": texts}, lambda count: None)
+    assert [row["predicted_entities"] for row in answer["predictions"]] == [row["predicted_entities"] for row in lines]
+
+
+def test_a_page_without_any_entity_says_so(tmp_path):
+    write_predictions(tmp_path / "x.csv", [{"row": 1, "text": "a", "entities": "[]", "predicted_entities": "[]"}])
+    said = [part.text for part in sections(tmp_path / "x.csv")]
+    assert said == ["Entities by type", "None in the data, and none found."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["hf", "paddle"])
+def test_a_run_is_exported(run, tmp_path, form):
+    folder, _ = run
+    made = export_run(folder, form, tmp_path / form, False, Console(file=io.StringIO()))
+    about = json.loads((made / "export.json").read_text())
+    assert about["label_names"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"] and about["outputs"]
+
+
+@pytest.mark.slow
+def test_a_fault_in_the_head_stops_the_run_and_is_named(recipe_file, tmp_path):
+    before = "logits = self.classifier(self.dropout(hidden_states))"
+    edit = (before, f"{before} * 1.0001")
+    source = copied_source(tmp_path, "models/reformer/modeling.py", edit)
+    done = toolkit_in(source, "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}")
+    assert done.returncode == 1 and "DRIFT" in done.stdout and "no training" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["data.stride=32"], "data.stride: windows of 32 tokens cannot overlap by 32; set at most a half"),
+        (["data.label=[a, b]"], "data.label: several columns are for task classification"),
+        (["data.files.train=wrong.conll"], "data.files.train: wrong.conll:2: 'DT' is no tag"),
+        (["data.files.train=plain.conll"], "data.label: the train split has no entity"),
+        (["data.validation_fraction=0.001"], "data.validation_fraction: 0.001 of 250 texts is 0"),
+        (["model={name: ctrl}", "tokenizer={vocab_size: 50}"], "model.name: ctrl cannot do token_classification"),
+        (["model.config.is_decoder=true", "model.config.local_num_chunks_after=0"], "needs each position to see"),
+        (["train.save_best=macro_f1"], "'macro_f1' is not one of f1, precision, recall, accuracy, loss"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_at_its_line(recipe_file, monkeypatch, overrides, said):
+    monkeypatch.chdir(recipe_file.parent)
+    (recipe_file.parent / "wrong.conll").write_text("a O\nThe DT\n")
+    (recipe_file.parent / "plain.conll").write_text("a O\n\nb O\n")
+    with pytest.raises(UserError, match=r"ner.yaml|command line") as refused:
+        recipe = load_recipe(recipe_file, overrides)
+        check_model(recipe)
+        check_data(recipe)
+    assert said in str(refused.value)
+
+
+# -- recipe new -----------------------------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "set.bio": (written([[("Ann", "S-PER"), ("ran", "O")], [("in", "O"), ("Rome", "S-LOC")]] * 9), {}),
+    "set.txt": (written([[("Ann", "I-PER"), ("ran", "O")], [("in", "O"), ("Rome", "I-LOC")]] * 9), {}),
+    "spans.jsonl": (
+        '{"text": "Ann ran", "spans": [[0, 3, "PER"]]}\n{"text": "in Rome", "spans": [[3, 7, "LOC"]]}\n' * 9,
+        {"text": "text", "label": "spans"},
+    ),
+    "rows.jsonl": (
+        '{"tokens": ["Ann", "ran"], "pos": ["B-X", "O"], "ner_tags": ["B-PER", "O"]}\n'
+        '{"tokens": ["in", "Rome"], "pos": ["B-X", "O"], "ner_tags": ["O", "B-LOC"]}\n' * 9,
+        {"text": "tokens", "label": "ner_tags"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_recipe_is_written_for_each_layout(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    content, columns = LAYOUTS[name]
+    (tmp_path / name).write_text(content)
+    made = new_recipe(tmp_path / name)
+    recipe = load_recipe(made.paths[0])
+    assert recipe.task == "token_classification" and "18 entities of 2 types (PER 9, LOC 9)" in " ".join(made.assumed)
+    assert {key: getattr(recipe.data, key) for key in columns} == columns
+    splits = tokens.load_splits(recipe)
+    assert tags.types_of(splits["train"]["tags"][:]) == ["LOC", "PER"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "said"),
+    [
+        ("set.conll", "Ann B-PER\nran\n", None, "set.conll:2: 'ran' stands alone"),
+        ("set.csv", "text,label\na b,x\nc d,y\n", "token_classification", "wants a token and its tag on each line"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, name, content, task, said):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=said):
+        new_recipe(tmp_path / name, tmp_path / "new.yaml", task)
+    assert not (tmp_path / "new.yaml").exists()

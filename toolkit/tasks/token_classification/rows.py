@@ -1,0 +1,198 @@
+"""Rows of any layout as texts with the spans of their words, and a tag for each word."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import regex
+
+from models.port.tokenization import representable
+from toolkit.files.written_values import value_of
+from toolkit.tasks.question_answering.words import boundaries
+from toolkit.tasks.token_classification import conll
+from toolkit.tasks.token_classification.tags import OUTSIDE, TAG, iob2
+
+if TYPE_CHECKING:
+    import datasets
+
+    from toolkit.recipe.recipe import Recipe
+
+#: Characters of scripts without spaces, and their punctuation.
+UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3000-\u303f\uff00-\uffef]"
+)
+#: First character, the one behind the last.
+Span = tuple[int, int]
+
+
+@dataclass
+class TaggedText:
+    """A text, the spans of its words and their tags, as IOB2.
+
+    Attributes:
+        widened: entities that begin or end inside a word, with the text of the whole words.
+    """
+
+    text: str
+    words: list[Span]
+    tags: list[str]
+    widened: list[tuple[str, str]] = field(default_factory=list)
+
+
+def words_of(text: str) -> list[Span]:
+    """Return the spans of a text's words and punctuation marks."""
+    places = np.unique([0, *boundaries(text), len(text)]).tolist() if text else []
+    return [(start, end) for start, end in pairwise(places) if text[start:end].strip()]
+
+
+def of_tokens(tokens: Sequence[Any], tags: Sequence[Any], names: Mapping[str, str]) -> TaggedText:
+    """Join tokens by blanks; those of a script without spaces by nothing.
+
+    Args:
+        names: of tags that are numbers.
+
+    Raises:
+        ValueError: something is no token, or no tag.
+    """
+    if not all(isinstance(token, str) for token in tokens):
+        raise ValueError("has a token that is no text")
+    if len(tags) != len(tokens):
+        raise ValueError(f"has {len(tokens)} tokens and {len(tags)} tags")
+    named = [str(names.get(str(tag), tag)) for tag in tags]
+    for name in named:
+        if not TAG.fullmatch(name):
+            number = "; data.label_names says what numbers mean" if name.isdecimal() else ""
+            raise ValueError(f"has {name!r} as a tag; it should be O, B-PER, I-PER (or IOB1, BIOES){number}")
+    between = "" if 2 * sum(bool(UNSPACED.search(token)) for token in tokens) > len(tokens) else " "
+    held = [representable(token) for token in tokens]
+    starts = np.cumsum([0, *(len(token) + len(between) for token in held)])
+    words = [(int(start), int(start) + len(token)) for start, token in zip(starts, held, strict=False)]
+    return TaggedText(between.join(held), words, iob2(named))
+
+
+def of_spans(text: str, spans: Sequence[Any]) -> TaggedText:
+    """Tag the words of a text by spans of its characters: ``[start, end, label]``, or a mapping with these keys. An
+    entity that begins or ends inside a word is widened to the word.
+
+    Raises:
+        ValueError: something is no span of the text, or two overlap.
+    """
+    words, widened, past = words_of(text), [], 0
+    tags, starts, ends = [OUTSIDE] * len(words), [word[0] for word in words], [word[1] for word in words]
+    for start, end, label in sorted(_span(text, span) for span in spans):
+        if start < past:
+            raise ValueError(f"has two entities at character {start}; each character can be in one")
+        past = end
+        touched = range(bisect_right(ends, start), bisect_left(starts, end))
+        inside = [place for place in touched if tags[place] == OUTSIDE]  # the word of the one before is taken
+        for place in inside:
+            tags[place] = f"{'B' if place == inside[0] else 'I'}-{label}"
+        whole = text[words[inside[0]][0] : words[inside[-1]][1]] if inside else ""
+        if whole != text[start:end].strip():
+            widened.append((text[start:end], whole))
+    return TaggedText(representable(text), words, tags, widened)
+
+
+def _span(text: str, span: Any) -> tuple[int, int, str]:
+    if isinstance(span, Mapping):
+        span = [span.get(key) for key in ("start", "end", "label")]
+    if not isinstance(span, list | tuple) or len(span) != 3 or not isinstance(span[2], str) or not span[2]:
+        raise ValueError(f"has {span!r:.60} as an entity; it should be [start, end, label], or have these keys")
+    if not all(isinstance(place, int) for place in span[:2]) or not 0 <= span[0] < span[1] <= len(text):
+        raise ValueError(f"has an entity from {span[0]} to {span[1]}, in a text of {len(text)} characters")
+    return span[0], span[1], span[2]
+
+
+def tagged(text: Any, label: Any, names: Mapping[str, str]) -> TaggedText:
+    """Return a row's text and tags: of a list of tokens and one of tags, or of a text and the spans of its entities.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    label = value_of(label) if isinstance(label, str) else label
+    if not isinstance(label, list) or not isinstance(text, str | list):
+        right = "a list of tokens and one of tags, or a text and a list of entities ([start, end, label])"
+        raise ValueError(f"has {text!r:.40} and {label!r:.40}; it should have {right}")
+    return of_tokens(text, label, names) if isinstance(text, list) else of_spans(text, label)
+
+
+def tag_names(rows: datasets.Dataset, column: str, given: Any = None) -> dict[str, str]:
+    """Return the names of tags that are numbers: those given, or the data's own."""
+    names = given or getattr(getattr(rows.features[column], "feature", None), "names", None) or {}
+    return dict(names) if isinstance(names, dict) else {str(index): name for index, name in enumerate(names)}
+
+
+def load_splits(recipe: Recipe) -> datasets.DatasetDict:
+    """Return splits with the columns ``text``, ``words`` (spans) and ``tags`` (IOB2, by name).
+
+    Raises:
+        UserError: at the line of the key to change.
+    """
+    from datasets import DatasetDict
+
+    from toolkit.data.load import hold_out, limited, load_stored
+
+    stored = load_stored(recipe, {}, _read_file)
+    splits = DatasetDict({split: _checked(recipe, split, rows) for split, rows in stored.items()})
+    if not any(tag != OUTSIDE for tags in splits["train"]["tags"] for tag in tags):
+        raise recipe.error("data.label", "the train split has no entity")
+    return limited(recipe, hold_out(recipe, splits, _divide))
+
+
+def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
+    """Read a file; one of ``dataset: text`` is of CoNLL."""
+    from datasets import Dataset
+
+    from toolkit.data.sources import plain_text, read_file
+
+    if recipe.data.dataset != "text":
+        return read_file(recipe, split, path)
+    try:
+        found = conll.read(plain_text(recipe, path))
+    except conll.ConllError as problem:
+        raise recipe.error(f"data.files.{split}", f"{path}:{problem}") from None
+    names = (*recipe.data.text_columns, *recipe.data.label_columns)
+    return Dataset.from_dict({name: [one[place] for one in found] for place, name in enumerate(names)})
+
+
+def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dataset:
+    from datasets import Dataset, Features, Sequence, Value
+
+    from toolkit.data.load import check_columns
+
+    (text,), (label,) = recipe.data.text_columns, recipe.data.label_columns
+    check_columns(recipe, split, rows, {"text": text, "label": label})
+    names = tag_names(rows, label, recipe.data.label_names)
+    found = []
+    for number, row in enumerate(rows.select_columns([text, label]), 1):
+        try:
+            found.append(tagged(row[text], row[label], names))
+        except ValueError as problem:
+            raise recipe.error("data.label", f"row {number} of the {split} split {problem}") from None
+    if widened := [one for text_ in found for one in text_.widened]:
+        written, whole = widened[0]
+        recipe.found.note(
+            f"{len(widened)} {split} entities begin or end inside a word, such as {written!r} in {whole!r}, and are "
+            "found with the whole word"
+        )
+    spans = Sequence(Sequence(Value("int32")))
+    kinds = Features({"text": Value("string"), "words": spans, "tags": Sequence(Value("string"))})
+    columns = {"text": [one.text for one in found], "words": [one.words for one in found]}
+    return Dataset.from_dict({**columns, "tags": [one.tags for one in found]}, features=kinds)
+
+
+def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+    """Draw the rows of each split by the seed."""
+    order, found = np.random.default_rng([seed, 1]).permutation(len(rows)), {}
+    for split, share in shares.items():
+        count = round(len(rows) * share)
+        if not 0 < count < len(order):
+            raise ValueError(f"{share} of {len(rows)} texts is {count}, which leaves none to {split} or to train on")
+        found[split], order = sorted(order[:count].tolist()), order[count:]
+    return {"train": sorted(order.tolist()), **found}
