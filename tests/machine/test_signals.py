@@ -28,6 +28,7 @@ from test_trainer import assert_same, finetuner, weights, without_time
 
 from toolkit.machine import interruption
 from toolkit.machine.interruption import ENDING, GRACE, Interrupted
+from toolkit.run_folder.checkpoint import OPTIMIZER
 from toolkit.run_folder.tracking import MetricsFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -302,6 +303,17 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
     for trainer in (whole, second):
         trainer.use_best_weights()
     assert_same(weights(whole), weights(second))
+
+
+def test_a_validation_that_is_made_once_more_keeps_the_optimizer_s_state_with_the_best_weights(tmp_path):
+    first = finetuner(tmp_path)
+    ask_in_validation(first, 7, 1)
+    with pytest.raises(Interrupted):
+        first.fit()
+    last = first.checkpoints.newest(pytest.fail)
+    second = finetuner(tmp_path, last_step=7)
+    second.take_up(last)
+    assert (second.checkpoints.best(7) / OPTIMIZER).read_bytes() == (last / OPTIMIZER).read_bytes()
 
 
 def test_a_row_of_a_validation_that_is_made_once_more_is_not_kept_twice(tmp_path):

@@ -60,7 +60,7 @@ def with_epsilon(graph: Path, epsilon: float) -> None:
 @pytest.mark.parametrize("family", ["reformer", "ctrl"])
 def test_an_export_is_judged_as_it_is_and_a_changed_one_is_a_drift(family, recipe_file, tmp_path, command_line):  # noqa: F811
     if family == "reformer":
-        run = train(recipe_file, tmp_path / "run", "model.config.attn_layers=[local, local]", "train.max_steps=8")
+        run = train(recipe_file, tmp_path / "run", "model.config.attn_layers=[local, local]", "train.max_steps=2")
         asked, rows, epsilon = ["--head", "sequence_classification", "--length", "64"], 8, 1e-5
     else:
         run, asked, rows, epsilon = language_model(tmp_path), ["--length", "32"], 32, 1e-3

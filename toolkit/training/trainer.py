@@ -235,7 +235,7 @@ class Finetuner(Trainer):
         if better and math.isfinite(metrics["loss"]):
             if is_first_process():
                 state = self.resumed_from if self.optimizer is None else self.optimizer
-                fits = self.model.adapter is None and not self.sharding  # else no other run can begin with it
+                fits = getattr(self.model, "adapter", None) is None and not self.sharding  # no run can begin with these
                 self.checkpoints.save_best(self.state.global_step, self.model, state if fits else None)
             self.best = Best(self.state.global_step, metrics[name], metrics)
             self.best_outputs = self.outputs
