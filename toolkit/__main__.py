@@ -1,5 +1,16 @@
 """``toolkit`` and ``python -m toolkit``: the program. It handles signals before it imports what takes a while."""
 
+# Built in, so it reads no file; Python has imported it before.
+from _signal import SIG_DFL, SIGINT, default_int_handler, getsignal, raise_signal, signal  # type: ignore[import-not-found]
+
+# Until our own handler stands, Ctrl-C ends the program as SIGTERM does, without a traceback of what it imports.
+try:
+    if getsignal(SIGINT) is default_int_handler:
+        signal(SIGINT, SIG_DFL)
+except KeyboardInterrupt:  # it came just before
+    signal(SIGINT, SIG_DFL)
+    raise_signal(SIGINT)
+
 import sys
 
 # Python looks for modules in the current folder first, where a stray random.py of the user's would be run. What is

@@ -393,8 +393,7 @@ def predict(
     help="The file to write the rows of --prompts to, with a column generated_text.",
 )
 @click.option("--prompt-column", "column", help="The column of the prompts. Default: prompt.")
-@click.option("--encoding", help="The encoding of --prompts. Default: the recipe's data.encoding.")
-@click.option("--delimiter", help="The column separator of a csv --prompts. Default: the recipe's data.delimiter.")
+@_layout_options("--prompts", "the recipe's")
 @click.option("--overwrite", is_flag=True, help="Replace --output if it exists.")
 @click.option(
     "--spreadsheet-safe", is_flag=True, help="Put ' before csv cells that spreadsheets would run as formulas."
@@ -430,9 +429,10 @@ def generate(run: Path, prompt: str | None, **options: Any) -> None:
     It writes under a control code, if it knows any, and takes the most probable token each time, unless --temperature,
     --top-k or --top-p asks for samples.
     """
-    names = ("source", "target", "column", "encoding", "delimiter", "overwrite", "spreadsheet_safe")
+    names = ("source", "target", "column", *LAYOUT, "overwrite", "spreadsheet_safe")
     of_a_file = {name: options.pop(name) for name in names}
     if any(of_a_file.values()):
+        of_a_file["layout"] = {name: of_a_file.pop(name) for name in LAYOUT}
         from toolkit.commands.generate_file import generate_file
 
         if prompt is not None:

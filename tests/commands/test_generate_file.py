@@ -17,7 +17,7 @@ from toolkit.files import tables
 #: Of several lengths, some of the same; more than a batch of each.
 PROMPTS = ["one", "two", "one two", "six", "ten", "one two th", "two six"] * 3
 OPTIONS = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None, "seed": 0, "length": 8}
-OF_A_FILE = {"column": None, "encoding": None, "delimiter": None, "spreadsheet_safe": False, "control": None}
+OF_A_FILE = {"column": None, "layout": {}, "spreadsheet_safe": False, "control": None}
 
 
 def console() -> Console:
@@ -62,6 +62,18 @@ def test_files_of_every_kind_are_continued(source, target, reformer_run, tmp_pat
     found, _ = generate(reformer_run, tmp_path / source, tmp_path / target)
     assert [row.get("prompt", row.get("text")) for row in found] == ["one", "two"]
     alone = [generate_text(reformer_run, console(), None, prompt, **OPTIONS) for prompt in ("one", "two")]
+    assert [row["generated_text"] for row in found] == alone
+
+
+def test_a_table_without_a_header_in_other_quotes_is_read_as_it_is_told(reformer_run, tmp_path, command_line):  # noqa: F811
+    (tmp_path / "a.txt").write_text("1;'two; six'\n2;'one'\n", encoding="utf-16")
+    options = ["--columns", "id,prompt", "--quote", "'", "--delimiter", ";", "--encoding", "utf-16", "--length", 8]
+    options += ["--prompts", tmp_path / "a.txt", "--output", tmp_path / "b.csv"]
+    status, said, error = command_line("generate", reformer_run, *options)
+    found = read(tmp_path / "b.csv")
+    assert status == 0 and "2 rows" in said, error
+    assert [(row["id"], row["prompt"]) for row in found] == [("1", "two; six"), ("2", "one")]
+    alone = [generate_text(reformer_run, console(), None, row["prompt"], **OPTIONS) for row in found]
     assert [row["generated_text"] for row in found] == alone
 
 

@@ -13,7 +13,7 @@ from test_finish_early import finish, interrupted, stopped_after  # noqa: F401
 from test_train import gate, recipe_file, run, train  # noqa: F401
 
 from toolkit.finetune.identity import FILE
-from toolkit.run_folder.checkpoint import WEIGHTS, Checkpoints
+from toolkit.run_folder.checkpoint import OPTIMIZER, WEIGHTS, Checkpoints
 from toolkit.run_folder.folder import amending
 
 EMBEDDING = "reformer.embeddings.word_embeddings.weight"
@@ -42,12 +42,16 @@ def test_a_finished_run_goes_on_in_a_new_folder_behind_a_gate_on_its_weights(gat
     assert status == 0 and f"this run is in {first}-2" in said
     best = json.loads((run / "metrics.json").read_text())["best"]["step"]
     differs = ["train.max_steps: 40 there, 2 here", "train.learning_rate: 0.004 there, 0.0001 here"]
-    assert f"note   continues {first} from step {best}, with a new optimizer and schedule: {'; '.join(differs)}" in said
+    optimizer = "its optimizer's moments and a new schedule"
+    assert f"note   continues {first} from step {best}, with {optimizer}: {'; '.join(differs)}" in said
     saved = load_file(run / "model/model.safetensors")
     for name, value in begins_with(gate).items():
         np.testing.assert_array_equal(value, saved[name], err_msg=name)
     new = tmp_path / "run-2"
-    assert json.loads((new / FILE).read_text())["continues"] == {"run": str(first), "step": best, "differs": differs}
+    assert json.loads((new / FILE).read_text())["continues"] == {
+        **{"run": str(first), "step": best, "differs": differs},
+        "optimizer": str(first / OPTIMIZER),
+    }
     assert "continued from" in (new / "report.html").read_text()
     assert "continued from" not in (run / "report.html").read_text()
     assert json.loads((new / "metrics.json").read_text())["training"]["steps"] == 2
@@ -64,6 +68,56 @@ def test_an_interrupted_run_goes_on_from_its_best_weights_and_stays(gate, interr
     np.testing.assert_array_equal(begins_with(gate)[EMBEDDING], best[EMBEDDING])
     assert (best[EMBEDDING] != newest[EMBEDDING]).any()
     assert {path: path.read_bytes() for path in begun.rglob("*") if path.is_file()} == before
+
+
+#: Every step has both examples, and a sum of two has no order; nothing is drawn.
+SAME_STEPS = (
+    *("train.batch_size=1", "train.gradient_accumulation_steps=2", "train.lr_scheduler=constant"),
+    *("train.warmup_ratio=0", "train.eval_steps=3", "train.save_best=loss", "train.learning_rate=1e-4"),
+    *(
+        "model.config.attn_layers=[local, local]",
+        "model.config.hidden_dropout_prob=0",
+        "model.config.local_attention_probs_dropout_prob=0",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer"), [("finished", "adamw"), ("finished", "adafactor"), ("interrupted", "adamw")]
+)
+def test_with_the_same_schedule_it_is_one_long_run_to_the_bit(recipe_file, tmp_path, continuing, how, optimizer):  # noqa: F811
+    (tmp_path / "two.csv").write_text("text,label\ncat dog cat,animals\nfig,fruit\n")
+    files = f"data.files={{train: {tmp_path}/two.csv, validation: {tmp_path}/two.csv}}"
+    same = (*SAME_STEPS, files, f"train.optimizer={optimizer}")
+    long = train(recipe_file, tmp_path / "long", *same, "train.max_steps=6")
+    if how == "finished":
+        first = train(recipe_file, tmp_path / "first", *same, "train.max_steps=3")
+    else:
+        first = stopped_after(3, recipe_file, tmp_path / "first", *same, "train.max_steps=9")
+    status, said = continuing(first, tmp_path / "second", *same, "train.max_steps=3")
+    assert status == 0 and "with its optimizer's moments and a new schedule" in said
+    found, expected = (
+        load_file(tmp_path / "second/model/model.safetensors"),
+        load_file(long / "model/model.safetensors"),
+    )
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_a_state_that_does_not_fit_is_not_taken_over(run, tmp_path, continuing):  # noqa: F811
+    status, said = continuing(run, tmp_path / "other", "train.optimizer=lion", "train.max_steps=1")
+    assert status == 0 and "with a new optimizer and schedule: " in said and "adamw there, lion here" in said
+    shorter = ("train.max_steps=1", "data.max_length=32")
+    status, said = continuing(run, tmp_path / "shorter", *shorter)
+    place = "reformer.embeddings.position_embeddings.weights.0"
+    assert status == 0 and f"note   the optimizer is new: {run / OPTIMIZER} does not fit {place}" in said
+    first = Path(shutil.copytree(run, tmp_path / "run"))
+    (first / OPTIMIZER).write_bytes((run / OPTIMIZER).read_bytes()[:1000])
+    status, said = continuing(first, tmp_path / "damaged", "train.max_steps=1")
+    assert status == 2 and f"error: {first / OPTIMIZER}: is damaged" in said
+    (first / OPTIMIZER).unlink()
+    status, said = continuing(first, tmp_path / "without", "train.max_steps=1")
+    assert status == 0 and "with a new optimizer and schedule: " in said
 
 
 def test_an_adapter_that_was_not_finished_is_merged(gate, recipe_file, tmp_path, continuing):  # noqa: F811

@@ -118,6 +118,7 @@ def test_a_run_learns_and_leaves_its_folder(run):
         "metrics.json",
         "metrics.jsonl",
         "model",
+        "optimizer.safetensors",
         "parity",
         "predictions-test.csv",
         "predictions-validation.csv",

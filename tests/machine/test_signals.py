@@ -14,11 +14,21 @@ import time
 from pathlib import Path
 
 import pytest
-from kills import HANGS, GatedRun, assert_same_bits, assert_stopped, long_recipe, stop_at_random, write_recipes
+from kills import (
+    HANGS,
+    GatedRun,
+    assert_same_bits,
+    assert_stopped,
+    long_recipe,
+    of_python_alone,
+    stop_at_random,
+    write_recipes,
+)
 from test_trainer import assert_same, finetuner, weights, without_time
 
 from toolkit.machine import interruption
 from toolkit.machine.interruption import ENDING, GRACE, Interrupted
+from toolkit.run_folder.checkpoint import OPTIMIZER
 from toolkit.run_folder.tracking import MetricsFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +135,41 @@ def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
         f"    os.execv(sys.executable, [sys.executable, '-c', {second!r}])\n"
     )
     assert program(code).communicate() == ("it came\n", "")
+
+
+#: Sends a Ctrl-C to itself when it looks for a module.
+AT_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == {name!r}: os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("toolkit.machine", (-signal.SIGINT, "")),  # before our handler stands
+        ("toolkit.machine.interruption", (-signal.SIGINT, "")),
+        ("toolkit.cli", (130, "interrupted\n")),
+    ],
+)
+@pytest.mark.parametrize("command", [["-m", "toolkit"], ["-c", "from toolkit.__main__ import main; main()"]])
+def test_a_ctrl_c_while_it_is_imported_leaves_no_traceback(name, ends, command, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(AT_IMPORT.format(name=name))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == ends
+
+
+def test_pythons_own_traceback_is_none_of_ours():
+    python = 'Traceback (most recent call last):\n  File "<frozen runpy>", line 189, in _get_main\nKeyboardInterrupt\n'
+    assert of_python_alone(python)
+    assert not of_python_alone(python.replace("<frozen runpy>", f"{ROOT}/toolkit/__main__.py"))
+    assert not of_python_alone(python.replace("KeyboardInterrupt", "OSError"))
 
 
 def test_a_child_gets_none_of_the_signals_and_ends_all_the_same():
@@ -258,6 +303,17 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
     for trainer in (whole, second):
         trainer.use_best_weights()
     assert_same(weights(whole), weights(second))
+
+
+def test_a_validation_that_is_made_once_more_keeps_the_optimizer_s_state_with_the_best_weights(tmp_path):
+    first = finetuner(tmp_path)
+    ask_in_validation(first, 7, 1)
+    with pytest.raises(Interrupted):
+        first.fit()
+    last = first.checkpoints.newest(pytest.fail)
+    second = finetuner(tmp_path, last_step=7)
+    second.take_up(last)
+    assert (second.checkpoints.best(7) / OPTIMIZER).read_bytes() == (last / OPTIMIZER).read_bytes()
 
 
 def test_a_row_of_a_validation_that_is_made_once_more_is_not_kept_twice(tmp_path):

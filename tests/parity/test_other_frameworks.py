@@ -200,7 +200,7 @@ def test_an_error_of_a_port_in_jax_is_one_line_with_its_place(bundle, tmp_path, 
     assert status == 2 and err == f"error: {tmp_path / 'port.py'}: {said}\n"
 
 
-def onnx_graph(path: Path, epsilon: float) -> None:
+def onnx_graph(path: Path, epsilon: float, output: str = "logits") -> None:
     """The port in evaluation mode, as a graph whose weights are inputs."""
     import onnx
     from onnx import TensorProto, helper
@@ -214,13 +214,13 @@ def onnx_graph(path: Path, epsilon: float) -> None:
         helper.make_node("Add", ["s", "square.bias"], ["b"]),
         helper.make_node("Transpose", ["out.weight"], ["ot"]),
         helper.make_node("MatMul", ["b", "ot"], ["o"]),
-        helper.make_node("Add", ["o", "out.bias"], ["logits"]),
+        helper.make_node("Add", ["o", "out.bias"], [output]),
     ]
     shapes = {"table.weight": [20, 8], "norm.weight": [8], "norm.bias": [8], "square.weight": [8, 8],
               "square.bias": [8], "out.weight": [5, 8], "out.bias": [5]}  # fmt: skip
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, [4, 6]))
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [4, 6, 5])]
+    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, [4, 6, 5])]
     graph = helper.make_graph(nodes, "port", inputs, outputs)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
@@ -231,6 +231,9 @@ def test_an_onnx_graph_is_judged_by_the_reference_in_evaluation(bundle, tmp_path
     onnx_graph(tmp_path / "port.onnx", 1e-5)
     report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
     assert said.startswith("PARITY 1 tensors of the port agree") and "onnxruntime 1." in said and report.passed
-    onnx_graph(tmp_path / "port.onnx", 2e-5)
+    onnx_graph(tmp_path / "port.onnx", 2e-5, "fetch_name_0")
+    with pytest.raises(UserError, match="the reference has no fetch_name_0"):
+        judged(bundle, tmp_path / "port.onnx", tmp_path)
+    (tmp_path / "export.json").write_text('{"outputs": {"fetch_name_0": "logits"}}')
     report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
     assert said.startswith("DRIFT logits\n") and "in evaluation mode (evaluation/logits)" in said

@@ -39,8 +39,7 @@ def generate_file(
     target: Path | None,
     overwrite: bool,
     column: str | None,
-    encoding: str | None,
-    delimiter: str | None,
+    layout: Mapping[str, str | None],
     spreadsheet_safe: bool,
     control: str | None,
     **options: Any,
@@ -54,7 +53,7 @@ def generate_file(
         target: the file to write, of any of these kinds but text.
         overwrite: replace an existing file.
         column: of the prompts; None for ``prompt``.
-        encoding, delimiter, spreadsheet_safe: as of :func:`.label_file.label_file`.
+        layout, spreadsheet_safe: as of :func:`.label_file.label_file`.
         control: the control code of all texts; None for the first one that the run was trained with, if any.
         options: of :func:`.generate.decoding_of`.
 
@@ -65,15 +64,15 @@ def generate_file(
     check_generates(folder, recipe)
     check_files(source, target, "prompts", overwrite, spreadsheet_safe)
     assert source is not None and target is not None
-    layout = source_layout(recipe, source, [column or "prompt"], encoding=encoding, delimiter=delimiter)
-    if column is not None and layout.kind == "text":
+    read = source_layout(recipe, source, [column or "prompt"], **layout)
+    if column is not None and read.kind == "text":
         raise UserError(f"--prompt-column: {source} is text, with a prompt in each line; remove it")
-    wanted = {"prompt": TEXT if layout.kind == "text" else column or "prompt"}
-    table = read_source(source, list(wanted.values()), target, layout, console)
+    wanted = {"prompt": TEXT if read.kind == "text" else column or "prompt"}
+    table = read_source(source, list(wanted.values()), target, read, console)
     run = load_run(folder)
     decoding = decoding_of(run, **options)
     code = control_token(run, settled_control(run, control, console))
-    if (note := doubt(recipe, source, encoding)) is not None:
+    if (note := doubt(recipe, source, layout.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
     def label(texts: Mapping[str, list[str]], rows: list[int], advance: Advance) -> Labelled:

@@ -27,7 +27,7 @@ def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1)
     weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
     at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
     moments = MOMENTS[recipe.train.optimizer] * job.trained
-    needed = at_once * (trained + moments + trained) + weights  # of the step, and the best
+    needed = at_once * 2 * (trained + moments) + weights  # of the step, and the best
     if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
         raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
 

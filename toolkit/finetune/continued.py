@@ -2,15 +2,17 @@
 
 It is a run like any other whose ``model.weights`` is a checkpoint, with a gate on these weights and a schedule of its
 own. A finished run gives its ``model/``. Of an interrupted run the best weights so far are put into the cache in that
-form. Optimizer moments are not taken over: they belong to the newest weights, and the gate judges a new optimizer.
+form. The optimizer's state after the step of these weights, its moments and their count of updates, is taken over if
+the optimizer is the same and every parameter has its shape.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -30,6 +32,9 @@ from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import CHECKPOINTS, PATIENCE, amending, differing_keys
 from toolkit.run_folder.read import read_json, reading
+
+if TYPE_CHECKING:
+    from toolkit.training.trainer import Finetuner
 
 #: What `--continue` sets, besides the weights: they are those of the other run.
 SET = {"model.revision": None, "tokenizer.kind": "checkpoint", "tokenizer.path": None, "tokenizer.vocab_size": None}
@@ -58,8 +63,10 @@ def continue_from(recipe: Recipe, run: Path, console: Console) -> tuple[list[str
     _check_alike(recipe, there, run)
     if (run / "metrics.json").exists():
         folder, step = run / "model", read_json(run / "metrics.json", REMEDY)["best"]["step"]
+        state = run / checkpoint.OPTIMIZER
     else:
         folder, step = _best_so_far(recipe, there, run, console)
+        state = folder / checkpoint.OPTIMIZER
     with reading(folder / "config.json", REMEDY):
         stored = read_object(folder / "config.json")
     _check_architecture(recipe, there, stored, run)
@@ -68,14 +75,37 @@ def continue_from(recipe: Recipe, run: Path, console: Console) -> tuple[list[str
     config = tuple(f"model.config.{key}: " for key in there.model.config if key not in recipe.model.config)
     left_out = (*(f"{key}: " for key in UNSAID), *config)
     differs = [text for text in differing if not text.startswith(left_out)]
-    facts = {"run": str(run.absolute()), "step": step, "differs": differs}
+    same = recipe.train.optimizer == there.train.optimizer and not recipe.train.lora and not recipe.train.sharding
+    optimizer = str(state.absolute()) if same and state.is_file() else None
+    facts = {"run": str(run.absolute()), "step": step, "optimizer": optimizer, "differs": differs}
     return [f"{key}={json.dumps(value)}" for key, value in settings.items()], facts
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
     """Say in a line what a run continues, and how its recipe differs."""
     differs = "; ".join(facts["differs"]) or "the recipe is the same"
-    return f"continues {facts['run']} from step {facts['step']}, with a new optimizer and schedule: {differs}"
+    new = "its optimizer's moments and a new schedule" if facts["optimizer"] else "a new optimizer and schedule"
+    return f"continues {facts['run']} from step {facts['step']}, with {new}: {differs}"
+
+
+def take_over_moments(path: str | None, trainer: Finetuner, console: Console) -> None:
+    """Let a run begin with the optimizer's state of the run that it continues, if it fits.
+
+    Args:
+        path: of the state; None if there is none to take over.
+        trainer: of the run, which has made no step yet.
+
+    Raises:
+        UserError: the file is damaged, or has gone.
+    """
+    if path is None:
+        return
+    with reading(Path(path), "restore it, or remove it to begin with a new optimizer"):
+        wrong = checkpoint.unfit(trainer.model, Path(path))
+    if wrong is None:
+        trainer.begins_with = Path(path)
+    else:
+        console.print(f"note   the optimizer is new: {path} does not fit {wrong}", highlight=False, soft_wrap=True)
 
 
 def _check_alike(recipe: Recipe, there: Recipe, run: Path) -> None:
@@ -125,6 +155,8 @@ def _best_so_far(recipe: Recipe, there: Recipe, run: Path, console: Console) -> 
             model = load_model(there, job)
             checkpoint.load_weights(model, weights)
             save_model(there, job, model, folder)
+            if (weights / checkpoint.OPTIMIZER).exists():
+                shutil.copyfile(weights / checkpoint.OPTIMIZER, folder / checkpoint.OPTIMIZER)
 
         folder = kept("weights", digest(there.to_yaml(), sha256(weights / MANIFEST)), fill)
     return folder, state["step"] if best is None else best

@@ -32,6 +32,7 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.assembly import Assembled, assemble, reference_python
 from toolkit.finetune.backward import settle_backward
 from toolkit.finetune.checks import THREADS, check_device, check_room, describe, note_on_processes
+from toolkit.finetune.continued import take_over_moments
 from toolkit.finetune.gate import pass_gate
 from toolkit.finetune.identity import check_identity, write_identity
 from toolkit.finetune.judged import see_judged
@@ -176,6 +177,7 @@ def _follow(recipe: Recipe) -> Path:
     model = load_model(recipe, job)
     job.let_go()
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, told["begun_with"])
+    take_over_moments(told["moments"], trainer, console)
     trainer.fit(Path(told["resume_from"]) if told["resume_from"] else None)
     measure_best(trainer, job.prepared)
     return folder
@@ -196,7 +198,8 @@ def _finetune_in(
     ranks.join()
     recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, processes, like, verbose)
     resume_from = open_run(recipe, folder, console)
-    write_identity(recipe, folder, job.identity)
+    continues = write_identity(recipe, folder, job.identity)
+    moments = None if resume_from else continues.get("optimizer")
     begun = checkpoint.read_state(resume_from) if resume_from else {}
     last_step, begun_with = begun.get("step", 0), begun.get("processes", 1 if begun else runtime.processes())
     ranks.announce(
@@ -204,12 +207,14 @@ def _finetune_in(
             "commits": dict(recipe.found.commits),
             "backward": recipe.model.backward,
             "resume_from": resume_from and str(resume_from.absolute()),
+            "moments": moments,
             "begun_with": begun_with,
         }
     )
     _agree(recipe, job)
     model = load_model(recipe, job)
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
+    take_over_moments(moments, trainer, console)
     if verdict is not None and like is None:
         see_judged(recipe, job, trainer, folder, console)
     job.let_go()

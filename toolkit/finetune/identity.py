@@ -52,14 +52,16 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
         raise UserError(f"{problem.filename}: {problem.strerror}; it was there a moment ago") from None
 
 
-def write_identity(recipe: Recipe, folder: Path, identity: Mapping[str, Any]) -> None:
-    """Write what a run is made of into its folder, and the run that it continues; a resumed run keeps the latter."""
+def write_identity(recipe: Recipe, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Write what a run is made of into its folder, and the run that it continues; a resumed run keeps the latter.
+    Returns it."""
     continues: Any = recipe.found.continues
     if not continues:
         with contextlib.suppress(OSError, ValueError):
             continues = read_object(folder / FILE).get("continues")
     written = {**identity, **({"continues": continues} if continues else {})}
     write_text(folder / FILE, json.dumps(written, indent=1) + "\n")
+    return dict(continues or {})
 
 
 def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str | None:

@@ -140,7 +140,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     with interruption.held():  # from here on the run is finished, and no signal says otherwise
         write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
         interruption.settle(0)
-    trainer.checkpoints.remove()
+    trainer.checkpoints.remove(trainer.best.best_step)
     assert trainer.tracker is not None
     trainer.tracker.summarize(results)
     return results

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,25 @@ def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str,
     optimizer.set_state_dict(state)
 
 
+def unfit(model: Any, path: Path) -> str | None:
+    """Name a trained parameter whose state in a file of :func:`save_optimizer` is not of its shape, or is not there;
+    None if all fit."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as saved:
+        shapes = [(key.split("|")[0], saved.get_slice(key).get_shape()) for key in saved.keys()]  # noqa: SIM118
+    wanted = {name: value.shape for name, value in model.named_parameters() if not value.stop_gradient}
+    wrong = set(wanted) ^ {place for place, _ in shapes}
+    wrong |= {place for place, shape in shapes if not _is_of(shape, wanted.get(place, []))}
+    return min(wrong, default=None)
+
+
+def _is_of(shape: list[int], parameter: list[int]) -> bool:
+    """Whether a state may have this shape: a number, the parameter's, or the parameter's averaged over some axes."""
+    same = len(shape) == len(parameter) and all(one in (1, size) for one, size in zip(shape, parameter, strict=True))
+    return shape == [1] or same
+
+
 def _split_accumulator(key: str) -> tuple[str, str]:
     """`linear_0.w_0_moment1_0` -> (`linear_0.w_0`, `moment1`)."""
     for accumulator in ACCUMULATORS:
@@ -224,9 +244,21 @@ class Checkpoints:
         self._prune(step)
         return target
 
-    def save_best(self, step: int, model: Any) -> None:
-        """Keep the weights of a step as the best so far."""
-        write_folder(self.best(step), lambda folder: save_weights(model, folder))
+    def save_best(self, step: int, model: Any, optimizer: Any = None) -> None:
+        """Keep the weights of a step as the best so far, and the optimizer's state, for a run that continues this.
+
+        Args:
+            optimizer: a Paddle optimizer, or a checkpoint with its state.
+        """
+
+        def fill(folder: Path) -> None:
+            save_weights(model, folder)
+            if isinstance(optimizer, Path):
+                copyfile(optimizer / OPTIMIZER, folder / OPTIMIZER)
+            elif optimizer is not None:
+                save_optimizer(optimizer, model, folder)
+
+        write_folder(self.best(step), fill)
 
     def best(self, step: int) -> Path:
         """Where the best weights of a step are."""
@@ -257,8 +289,12 @@ class Checkpoints:
                 return int(read_state(folder).get("processes", 1))
         return None
 
-    def remove(self) -> None:
-        """Delete all checkpoints: the run is finished. What else is in their folder stays."""
+    def remove(self, best_step: int | None = None) -> None:
+        """Delete all checkpoints: the run is finished. What else is in their folder stays. The optimizer's state of the
+        best step is moved into the run folder."""
+        if best_step is not None:
+            with suppress(OSError):
+                (self.best(best_step) / OPTIMIZER).replace(self.folder.parent / OPTIMIZER)
         for folder in (*self._of("step"), *self._of("best")):
             _discard(folder)
         with suppress(OSError):  # it is not empty, or never was

@@ -124,6 +124,8 @@ class Finetuner(Trainer):
         #: Called after each validation in training; what it raises ends the training.
         self.watch: Callable[[Finetuner], None] | None = None
         self.interruption = Interruption()
+        #: The optimizer's state that the run begins with, as :func:`.checkpoint.save_optimizer` wrote it.
+        self.begins_with: Path | None = None
         #: Whether the validation due after the last step was interrupted.
         self.left = False
         self.step_loss = math.nan
@@ -182,7 +184,7 @@ class Finetuner(Trainer):
         """Run the validation of a checkpoint's weights that training did not finish. A signal interrupts it again."""
         self.state = TrainerState.load_from_json(str(saved / checkpoint.TRAINER_STATE))
         checkpoint.load_weights(self.model, saved)
-        self.is_in_train, self.counted_at = True, time.monotonic()
+        self.is_in_train, self.counted_at, self.resumed_from = True, time.monotonic(), saved
         with ProgressBar(self.console, "train", self.schedule.max_steps, self.state.global_step) as self.progress:
             self.evaluate()
         self.is_in_train = False
@@ -225,7 +227,9 @@ class Finetuner(Trainer):
         better = self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name])
         if better and math.isfinite(metrics["loss"]):
             if is_first_process():
-                self.checkpoints.save_best(self.state.global_step, self.model)
+                state = self.resumed_from if self.optimizer is None else self.optimizer
+                fits = getattr(self.model, "adapter", None) is None and not self.sharding  # no run can begin with these
+                self.checkpoints.save_best(self.state.global_step, self.model, state if fits else None)
             self.best = Best(self.state.global_step, metrics[name], metrics)
             self.best_outputs = self.outputs
             return True
@@ -480,6 +484,9 @@ class Finetuner(Trainer):
             schedule = checkpoint.read_state(Path(resume_from))["schedule"]
             checkpoint.load_optimizer(self.optimizer, self.model, Path(resume_from), schedule)
             self.resumed_from = Path(resume_from)
+        elif self.begins_with is not None:
+            own_schedule = self.lr_scheduler.state_dict()
+            checkpoint.load_optimizer(self.optimizer, self.model, self.begins_with.parent, own_schedule)
 
 
 class ScheduleCallback(TrainerCallback):

@@ -1,7 +1,8 @@
 """Runs an ONNX graph by ONNX Runtime: python in_onnx.py BUNDLE MODEL.onnx FOLDER DTYPE
 
 The graph's inputs are the batch's, or weights of the reference by their names. Weights that it holds itself must be
-those that the reference was recorded with. Its outputs have the reference's names. A graph computes as in evaluation:
+those that the reference was recorded with. Its outputs have the reference's names, or `outputs` in an `export.json`
+beside it says which these are, as `toolkit export` writes it. A graph computes as in evaluation:
 if the bundle has ``evaluation/logits``, the graph's ``logits`` are compared with these.
 
 A program of its own, as `in_jax.py`.
@@ -33,6 +34,8 @@ def run(bundle: Path, model: Path, folder: Path, dtype: str) -> None:
     """Save the graph's outputs of that dtype as ``DTYPE.safetensors``, if it has any."""
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     wanted = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
+    about = model.parent / "export.json"
+    names = json.loads(about.read_text(encoding="utf-8"))["outputs"] if about.is_file() else {}
     (folder / "versions.json").write_text(json.dumps({"onnxruntime": onnxruntime.__version__}))
     if not wanted:
         return
@@ -45,7 +48,8 @@ def run(bundle: Path, model: Path, folder: Path, dtype: str) -> None:
                 f"its input {needed.name} is neither in the batch nor a weight; rename it to one of {sorted(held)}"
             )
         given[needed.name] = held[needed.name].astype({**FLOATS, **WHOLE}[needed.type])
-    outputs = dict(zip(wanted, session.run(wanted, given), strict=True))
+    found = zip(wanted, session.run(wanted, given), strict=True)
+    outputs = {names.get(name, name): value for name, value in found}
     in_evaluation = {name: f"evaluation/{name}" for name in outputs if f"evaluation/{name}" in known}
     named = {in_evaluation.get(name, name): np.asarray(value, order="C") for name, value in outputs.items()}
     save_file(named, folder / f"{dtype}.safetensors")
