@@ -226,7 +226,10 @@ def problem(recipe_file, *overrides: str) -> str:
         (["data.files={train: numbers.txt}"], "data.files: plain text is named under its control code"),
         (["data.control=code"], "data.control: dataset: text has control codes of its own"),
         (["data.dataset=json", "data.files={train: a}"], "data.sources: is for dataset: text, not for json"),
-        (["data.label=label"], "data.label: is for task classification or token_classification, not for language_modeling"),
+        (
+            ["data.label=label"],
+            "data.label: is for task classification or token_classification, not for language_modeling",
+        ),
         (["train.save_best=accuracy"], "train.save_best: 'accuracy' is not one of perplexity, loss"),
         (["data.sources={Numbers: gone.txt}"], "data.sources.Numbers: cannot read gone.txt: No such file"),
         (["data.sources={Numbers: [numbers.txt, x.bin]}"], "x.bin is not utf-8 (byte 0)"),

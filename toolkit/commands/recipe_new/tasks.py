@@ -262,12 +262,12 @@ def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlab
     train = training(steps, 1.5e-3, "f1", "f1, precision, recall, accuracy or loss")
     train = f"{train}  token_dropout: 0.1            # share of the tokens replaced in training\n"
     counts = Counter(kind for one in rows for _, _, kind in entities(one.tags))
-    listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8))
+    listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8)) + ", ..." * (len(counts) > 8)
     others = [column for column in found.rows.column_names if column not in columns]
     unused = f"; not used: {', '.join(others)}" if others else ""
+    kinds = f"{counts.total():,} entities of {len(counts)} type{'s' * (len(counts) > 1)} ({listed})"
     assumed = [
-        f"{len(rows):,} texts ({choose.script_of(texts)}) with {counts.total():,} entities of {len(counts)} types "
-        f"({listed}{', ...' if len(counts) > 8 else ''}); columns {' and '.join(columns)}{unused}",
+        f"{len(rows):,} texts ({choose.script_of(texts)}) with {kinds}; columns {' and '.join(columns)}{unused}",
         _lengths(tokens, length, 0.0),
         *_validation(found, share),
     ]
