@@ -162,9 +162,9 @@ class ConstantsRounded(TorchDispatchMode):
             result = function(*args, **kwargs)
             self._norms[result.data_ptr()] = calling_line(self._caller)
             return result
-        if function is aten.div.Tensor and args[1].data_ptr() in self._norms:
-            called = f"norm's {NORM_EPSILON:g}"
-            takes = self._takes("norm_backward", NORM_EPSILON, called, self._norms[args[1].data_ptr()])
+        norm = args[1].data_ptr() if function is aten.div.Tensor and isinstance(args[1], torch.Tensor) else 0
+        if norm in self._norms and calling_line(self._caller) is None:  # in a backward
+            takes = self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", self._norms[norm])
             return function(args[0], args[1] + NORM_EPSILON if takes else args[1])
         if name in ("div", "div_") and isinstance(args[1], int) and args[1]:  # Paddle multiplies by 1 over it
             return function(args[0], 1 / self._share(name, 1 / args[1]), *args[2:], **kwargs)
