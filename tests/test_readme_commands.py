@@ -123,6 +123,18 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finish RUN": Elsewhere("test_finish_early.py ends interrupted runs"),
     "toolkit finetune RECIPE --continue RUN": Elsewhere("test_continued.py continues runs"),
     # A port of one's own.
+    **dict.fromkeys(
+        (
+            "toolkit parity --port port.py --reference-model reference.py",
+            "toolkit parity record",
+            "toolkit parity replay",
+            "toolkit parity record --any-framework",
+            "toolkit parity judge any FOLDER",
+            "toolkit parity mutants",
+            "toolkit parity limits",
+        ),
+        Elsewhere("of the table that leads to the lines below"),
+    ),
     "toolkit parity --port port.py --reference-model reference.py hidden=32": Here("gates", says="^PARITY 114 tensors"),
     "toolkit parity --port port.py --reference-model reference.py hidden=32 --steps 50": Here(
         "gates", "--steps 3", says="3 steps of each side by itself"
