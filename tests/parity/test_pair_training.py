@@ -79,6 +79,33 @@ def test_an_update_that_differs_is_named_with_its_step(wrong, step, gated, tmp_p
     assert "though the gradients of this step agree" in out.splitlines()[1]
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_parameter_that_only_a_later_step_uses_is_compared(wrong, gated):
+    """As an expert of a mixture, which has no gradient before."""
+    first, *later = (int(np.random.default_rng(seed).integers(0, 50, (4, 7))[0, 0]) for seed in range(4))
+    more = """
+
+def build(config):
+    net = Net(16)
+    net.late, forward = nn.Linear(16, 16), net.NORM.forward
+    net.NORM.forward = lambda x: forward(x)
+    inner = net.EMBED.forward
+
+    def embedded(ids):
+        x = inner(ids)
+        return x if int(ids[0, 0]) == FIRST else x + SCALE * net.late(x)
+
+    net.EMBED.forward = embedded
+    return net
+"""
+    assert first not in later
+    more = more.replace("FIRST", str(first))
+    port = more.replace("NORM", "norm").replace("EMBED", "embed").replace("SCALE", "1.001" if wrong else "1")
+    reference = more.replace("NORM", "ln").replace("EMBED", "embedding").replace("SCALE", "1")
+    status, out, content = gated(port, reference, "--dtype", "float64")
+    assert status == wrong and [one["step"] for one in content["training"]["partings"]] == [2] * wrong, out
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

@@ -16,7 +16,7 @@ class Trajectory:
     """A run of training, as it is made.
 
     Args:
-        places: of the elements kept of each parameter; filled by the first run's first gradients.
+        places: of the elements kept of each parameter (:func:`places_of`).
     """
 
     def __init__(self, places: dict[str, np.ndarray]) -> None:
@@ -29,9 +29,6 @@ class Trajectory:
 
     def gradients(self, given: Mapping[str, np.ndarray]) -> None:
         """Keep a step's gradients by their parameters' names; one that is not given is 0."""
-        for name, value in given.items():
-            if name not in self.places:
-                self.places[name] = places_of(name, value)
         for name, places in self.places.items():
             self._append(
                 f"gradient:{name}", given[name].reshape(-1)[places] if name in given else np.zeros(len(places))

@@ -18,7 +18,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Trained
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
-from toolkit.parity.measure.trajectory import Trajectory
+from toolkit.parity.measure.trajectory import Trajectory, places_of
 from toolkit.parity.reference.noise import sums_in_another_order
 from toolkit.parity.reference.optimizer import scale_error
 from toolkit.parity.reference.points import to_numpy
@@ -74,7 +74,12 @@ def _train(
         if not recorded.exists():
             files.write_tensors(recorded, draws.tensors)
         kept.loss(found.pop("loss"))
-        kept.gradients({name.removeprefix("gradient:"): value for name, value in found.items()})
+        gradients = {name.removeprefix("gradient:"): value for name, value in found.items()}
+        if not kept.places:  # the first step of all; a parameter may be used in later ones alone
+            trained = {name: one for name, one in step.model.named_parameters() if one.requires_grad}
+            none = {name: np.broadcast_to(0.0, one.shape) for name, one in trained.items()}
+            kept.places |= {name: places_of(name, gradients.get(name, none[name])) for name in none}
+        kept.gradients(gradients)
         with user_code.running(step.source), as_paddle_holds_it(optimizer, dtype, number, count):
             optimizer.step()
         if schedule is not None:
