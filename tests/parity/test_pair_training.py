@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from toolkit.parity.job.results import Place
-from toolkit.parity.judge.trajectory import compare_trajectories
+from toolkit.parity.judge.trajectory import compare_trajectories, judge_trajectory
+from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.measure.trajectory import SAMPLES, places_of
 
 PAIR = Path(__file__).parents[1] / "pairs" / "mlp"
@@ -194,6 +195,16 @@ def test_noise_of_a_step_is_that_of_all_before_it():
 def test_nothing_is_judged_where_the_reference_is_noise_or_not_finite():
     assert partings(made(updated_3=0.5), made(updated_2=0.3)) == []
     assert partings(made(updated_3=0.5), made(updated_2=np.inf)) == []
+
+
+def test_steps_that_are_not_compared_are_not_counted_as_right():
+    runs = {"float64": [made()], "float32": [made(updated_2=np.inf)]}
+    training = compare_trajectories(made(), runs, {"float64": made(), "float32": made()}, ["w"], Place("", ""))
+    assert training.compared == {"float64": 3, "float32": 1}
+    verdict = Verdict()
+    judge_trajectory(training, verdict, False)
+    said = "float64 at 0 of its band, float32 at 0 of its band in 1 steps; then the reference is not finite"
+    assert verdict.notes[0].data["margins"] == said
 
 
 def test_elements_are_kept_where_gradients_are():

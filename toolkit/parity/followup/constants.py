@@ -22,8 +22,6 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord
 
 TASK = "constants"
-#: What the worker is told: by tensor, the port's error and its bound.
-MEASURED = "constants-measured.json"
 #: Constants that a note names.
 NAMED = 8
 
@@ -38,7 +36,7 @@ def with_rounded_constants(
     if content.pair is None or all(one.verdict != "semantics" for one in before.findings):
         return reference
     measured = {one.name: (one.error, one.bound) for one in before.comparisons if one.dtype == "float64"}
-    files.write_json(job / "reference" / MEASURED, measured)
+    files.write_json(job / "reference" / files.MEASURED, measured)
     try:
         run_workers([job], console, {"reference": python}, task=TASK)
     except Inconclusive as problem:

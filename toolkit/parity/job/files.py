@@ -21,6 +21,7 @@
         float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
         forced_input.safetensors  every operation of R64
         forced_input.json     the noise of each
+        constants-measured.json for a pair's reference with rounded constants: by tensor, the port's error and bound
         fingerprints.json     of a pair's R64 (:class:`.results.Fingerprints`)
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
         tokens.json           for ``parity texts`` alone: the tokens of each text
@@ -63,6 +64,8 @@ CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
 #: That of a pair: the weights that its ``build`` makes.
 OWN_WEIGHTS = "weights.safetensors"
 
+#: For a pair's reference with rounded constants: by tensor, the port's error and its bound.
+MEASURED = "constants-measured.json"
 #: Of a pair's R64.
 FINGERPRINTS = "fingerprints.json"
 

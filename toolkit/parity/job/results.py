@@ -201,6 +201,7 @@ class Training:
     Attributes:
         losses: of each step, ``R64``, ``P64`` and ``P32``.
         bands: by dtype, how far from R64's the port's loss of each step may be; None where that is not finite.
+        compared: by dtype, how many steps the reference is finite in.
         margins: by dtype, the largest of any tensor before a parting, in units of its bound.
         partings: at most one by dtype.
         optimizer: the port's.
@@ -210,6 +211,7 @@ class Training:
     optimizer: Place
     losses: dict[str, list[float]] = field(default_factory=dict)
     bands: dict[str, list[float | None]] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)
     margins: dict[str, float] = field(default_factory=dict)
     partings: list[Parting] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ a loss may hit the truth by luck.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -47,6 +48,8 @@ def compare_trajectories(
             else None
             for record in records["loss"]
         ]
+        finite = (all(is_measured(records[name][step], dtype) for name in names) for step in range(result.steps))
+        result.compared[dtype] = sum(takewhile(bool, finite))
         parting, margin = _first_parting(names, records, truth, kept, dtype)
         result.margins[dtype] = margin
         if parting is not None:
@@ -114,9 +117,17 @@ def _numbers(loss: np.ndarray) -> list[float]:
     return [float(value) for value in loss[:, 0]]
 
 
+def _until(training: Training, dtype: str) -> str:
+    """Say how many steps were compared, if not all."""
+    steps = training.compared.get(dtype, training.steps)
+    return "" if steps == training.steps else f" in {steps} steps; then the reference is not finite"
+
+
 def judge_trajectory(training: Training, verdict: Verdict, differences_are_accepted: bool) -> None:
     """Add to a verdict what a port's training shows: where it parts, or how near its band it comes."""
-    margins = ", ".join(f"{dtype} at {margin:.2g} of its band" for dtype, margin in training.margins.items())
+    margins = ", ".join(
+        f"{dtype} at {margin:.2g} of its band{_until(training, dtype)}" for dtype, margin in training.margins.items()
+    )
     first, last = training.losses["R64"][0], training.losses["R64"][-1]
     data = {"steps": training.steps, "first": first, "last": last, "margins": margins}
     if training.partings and differences_are_accepted:

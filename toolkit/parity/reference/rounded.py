@@ -32,8 +32,6 @@ from toolkit.parity.reference.step import make_step
 
 aten = torch.ops.aten
 
-#: By tensor, the port's error and its bound, for a run of this task.
-MEASURED = "constants-measured.json"
 #: A tensor that agrees to this part of what the rounding of a constant would move refutes it.
 CLEAR = 8.0
 #: Most runs of the reference; what is left then counts as not refuted.
@@ -56,7 +54,7 @@ def run(job: Job, folder: Path) -> RoundedConstants:
     """
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    measured: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / MEASURED)
+    measured: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / files.MEASURED)
     step.run("float64", ignore)  # sets the signs and choices of all other runs
     step.evaluate(ignore)
 
