@@ -1,9 +1,6 @@
-(
-    """Text classification: one label per text, several, or a number (``data.problem_type``).
+"""Text classification: one label per text, several, or a number (``data.problem_type``).
 
-Reformer's head reads the first position, CTRL's the last; a text longer than the model is cut, or read in windows."""
-    ""
-)
+Reformer's head reads the first position, CTRL's the last. A text longer than the model is cut, or read in windows."""
 
 from __future__ import annotations
 
