@@ -154,7 +154,7 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
 
     head = "causal_lm"
     architecture = "CTRLLMHeadModel"
-    has_cache = True
+    has_cache = has_reference_cache = True
     repetition_penalty = 1.2  # Keskar et al. 2019, section 4.1
 
     def __init__(self, config: CTRLConfig) -> None:

@@ -83,8 +83,10 @@ class Port(PretrainedModel):
     head: str | None = None
     #: The name of the reference's class, for ``config.json``.
     architecture: str = ""
-    #: Of a language model: whether its forward takes ``use_cache`` and ``past_key_values``.
+    #: Of a language model: whether it goes on token by token from what it has kept (``begin``).
     has_cache = False
+    #: Whether ``transformers`` with its own cache then says the same.
+    has_reference_cache = False
     #: Of a language model: in generation, divides the positive logits of tokens that are already in the text.
     repetition_penalty = 1.0
 
@@ -187,7 +189,7 @@ class Port(PretrainedModel):
             generation = {"do_sample": False, "max_length": length, "pad_token_id": config.pad_token_id}
             if self.repetition_penalty != 1.0:
                 generation["repetition_penalty"] = self.repetition_penalty
-            if not self.has_cache:
+            if not self.has_reference_cache:
                 generation["use_cache"] = False
             write_json(folder, GENERATION_FILE, generation)
         plan = split_state_dict_into_shards_factory(

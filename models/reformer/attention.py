@@ -300,19 +300,21 @@ class LSHSelfAttention(ChunkedSelfAttention):
         factors = self.bucket_factors(length)
         rotated = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))
         rotated = rotated.reshape([-1, heads, length, rounds, sum(factors) // 2])
-        buckets: Any = 0
+        buckets: Any = None
         below, count = 0, 1
         for factor in factors:
-            part = rotated[..., below : below + factor // 2]
-            buckets = buckets + count * paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
+            part = rotated[..., below : below + factor // 2] if len(factors) > 1 else rotated
+            own = paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
+            buckets = own if buckets is None else buckets + count * own
             below, count = below + factor // 2, count * factor
         # An empty bucket does not change the order: a static graph, which cannot look, always has it.
         if attention_mask is not None and not (paddle.in_dynamic_mode() and bool(attention_mask.astype("bool").all())):
             padding = attention_mask.astype("bool").logical_not().reshape([-1, 1, length, 1])
             buckets = paddle.where(padding, paddle.full([1], count, buckets.dtype), buckets)
             count += 1
-        buckets = buckets + paddle.arange(rounds) * count
-        return buckets.transpose([0, 1, 3, 2]).reshape([-1, heads, rounds * length])
+        if rounds > 1:
+            buckets = (buckets + paddle.arange(rounds) * count).transpose([0, 1, 3, 2])
+        return buckets.reshape([-1, heads, rounds * length])
 
     def sort_by_bucket(self, buckets: Tensor, length: int) -> tuple[Tensor, Order, Order]:
         """Sort all positions by bucket, and within a bucket by position.

@@ -26,6 +26,7 @@ from models.port.base import model_outputs as outputs
 from models.reformer import positions, schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
+from models.reformer.continuation import Continuation
 from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_traced
 
 
@@ -57,6 +58,11 @@ class AxialPositionEmbeddings(nn.Layer):
     def table(self) -> Tensor:
         """(rows, columns, hidden)."""
         return axial_table(*self.weights)
+
+    def of_position(self, position: int) -> Tensor:
+        """(hidden,), without the whole table."""
+        (row, column), (rows, columns) = divmod(position, self.axial_pos_shape[1]), self.weights
+        return paddle.concat([rows[row, 0], columns[0, column]])
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden).
@@ -91,6 +97,10 @@ class PositionEmbeddings(nn.Layer):
         super().__init__()
         self.dropout = config.hidden_dropout_prob
         self.embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+    def of_position(self, position: int) -> Tensor:
+        """(hidden,)."""
+        return self.embedding.weight[position]
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden)."""
@@ -509,6 +519,7 @@ class ReformerModelWithLMHead(_ReformerLM):
 
     head = "causal_lm"
     architecture = "ReformerModelWithLMHead"
+    has_cache = True
 
     def __init__(self, config: ReformerConfig) -> None:
         if not config.is_decoder:
@@ -517,6 +528,12 @@ class ReformerModelWithLMHead(_ReformerLM):
 
     def targets(self, labels: Tensor) -> Tensor:
         return losses.next_tokens(labels)
+
+    def begin(self, input_ids: Tensor) -> tuple[Tensor, Continuation]:
+        """Return the logits (B, vocabulary) after texts (B, T) without padding, and a function for those after each
+        further token."""
+        continuation = Continuation(self, input_ids)
+        return continuation.logits, continuation
 
 
 #: The port's class for each head.

@@ -225,7 +225,7 @@ def test_an_adapted_model_goes_on_with_its_adapter():
         np.testing.assert_allclose(cached(tokens[:, :length], parents), plain(tokens[:, :length]), rtol=1e-5, atol=1e-6)
 
 
-# -- a model without a cache ----------------------------------------------------------------------------------------
+# -- a model of chunks ----------------------------------------------------------------------------------------------
 
 
 def reformer(layers=("local", "lsh", "local"), **keys) -> ReformerModelWithLMHead:
@@ -258,13 +258,24 @@ def same_rotations(monkeypatch):
     monkeypatch.setattr(attention, "normal", rotations)
 
 
-def test_a_reformer_says_what_the_reference_says(same_rotations, tmp_path):
+@pytest.mark.parametrize(
+    ("layers", "caches", "their_cache"),
+    [
+        (["local", "lsh", "local"], [False], False),
+        (["local", "lsh"], [True, False], False),  # the reference's cache shows LSH others
+        (["local", "local"], [True, False], True),
+    ],
+    ids=str,
+)
+def test_a_reformer_says_what_the_reference_says(layers, caches, their_cache, same_rotations, tmp_path):
     """Token for token, across the ends of chunks, from text of one chunk to the last length that its table holds."""
-    model = reformer()
-    assert longest_text(model) == 48
-    theirs = said_by_reference(REFORMER_REFERENCE, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
+    model = reformer(layers)
+    assert longest_text(model) == (48 if "lsh" in layers else 56)
+    program = REFORMER_REFERENCE.replace("use_cache=False", f"use_cache={their_cache}")
+    theirs = said_by_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
     for (prompt, case), reference in zip(itertools.product(REFORMER_PROMPTS, REFORMER_CASES), theirs, strict=True):
-        assert list(generate(NextToken(model), prompt, Decoding(**case))) == reference, (prompt, case)
+        for use_cache in caches:
+            assert list(generate(NextToken(model, use_cache), prompt, Decoding(**case))) == reference, (prompt, case)
     assert sum(len(set(tokens)) > 4 for tokens in theirs) >= 4, theirs
     assert any(tokens[-1] == REFORMER_STOP for tokens in theirs), theirs
 

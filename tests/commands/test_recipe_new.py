@@ -388,3 +388,16 @@ def test_texts_that_cannot_be_pretrained_on_are_refused_and_nothing_is_written(r
     (tmp_path / "blank.txt").write_text(" \n")
     status, _, err = run("recipe", "new", *arguments)
     assert status == 2 and said in err and not list(tmp_path.glob("*.yaml"))
+
+
+def test_long_texts_are_read_in_windows(run, tmp_path):
+    table(tmp_path / "long.csv", {"text": texts(60, 700), "label": labels(60, 3)})
+    _, out, _ = run("recipe", "new", "long.csv")
+    assert "max_length 256; 100% are longer and are read in windows" in out
+    text = Path("long.yaml").read_text(encoding="utf-8")
+    assert "long_texts: windows" in text and "longer ones in windows (100% of these)" in text
+    recipe = load_recipe("long.yaml")
+    assert (recipe.data.max_length, recipe.data.long_texts) == (256, "windows")
+    table(tmp_path / "short.csv", {"text": texts(60, 60), "label": labels(60, 3)})
+    _, out, _ = run("recipe", "new", "short.csv")
+    assert "max_length 256;" not in out and load_recipe("short.yaml").data.long_texts == "cut"

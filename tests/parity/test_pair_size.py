@@ -49,6 +49,9 @@ def test_less_of_a_large_pair_is_compared_with_the_same_figures(pair, words, gat
     assert {"output", "gradient", "loss"} <= kinds
     orders = [[one["name"] for one in content["tensors"] if one["kind"] == "gradient"] for content in (whole, large)]
     assert orders[0] == orders[1]
+    tables = [one["data"]["names"] for one in whole["notes"] if one["kind"] == "buffers-alone"]
+    assert pair == "mlp" or "llama.layers.*.self_attn.rotary_emb.cos_cached" in tables[0].split(", ")
+    assert all(".0." not in names for names in tables)
 
 
 @pytest.mark.parametrize(

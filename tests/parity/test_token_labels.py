@@ -1,5 +1,5 @@
-"""The gate of a head that labels tokens: its reference is the head of transformers' other models, and each fault of it
-is named."""
+"""The gate of a head that labels tokens: its reference is the head of transformers' other models. Each fault of it, and
+of a language model that goes on token by token, is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.files.another_python import environment
 from toolkit.parity.mutants import by_name, catalogue, faults_of_heads
 from toolkit.parity.trials.mutation import faults_of, head_trials, try_mutants
 
-HEAD = "token_classification"
+HEADS = ("token_classification", "causal_lm")
 #: Both heads read the same hidden states of the body, at the same draws of dropout.
 COMPARED = """
 import torch
@@ -57,20 +57,23 @@ def test_the_reference_is_the_head_that_transformers_has_for_bert():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def trial():
-    (request,) = head_trials(reformer_request({**TINY_REFORMER, "attn_layers": ["local"]}, dtypes=("float64",)))
+def trial(head):
+    config = TINY_REFORMER if head == "causal_lm" else {**TINY_REFORMER, "attn_layers": ["local"]}
+    (request,) = (one for one in head_trials(reformer_request(config, dtypes=("float64",))) if one.head == head)
     return request
 
 
-def test_the_trial_has_the_head_and_its_faults_have_names_of_their_own():
-    assert trial().head == HEAD and faults_of(trial()) == faults_of_heads("reformer")[HEAD]
+@pytest.mark.parametrize("head", HEADS)
+def test_the_trial_has_the_head_and_its_faults_have_names_of_their_own(head):
+    assert trial(head).head == head and faults_of(trial(head)) == faults_of_heads("reformer")[head]
     others = {mutant.name for family in FAMILIES for mutant in catalogue(family)}
-    assert not others & {mutant.name for mutant in faults_of(trial())}
-    assert all(by_name(mutant.name) == mutant for mutant in faults_of(trial()))
+    assert not others & {mutant.name for mutant in faults_of(trial(head))}
+    assert all(by_name(mutant.name) == mutant for mutant in faults_of(trial(head)))
 
 
 @pytest.mark.slow
-def test_every_fault_of_the_head_is_caught_and_named():
-    found = try_mutants(trial(), quiet())
-    assert [one.mutant for one in found] == list(faults_of_heads("reformer")[HEAD])
+@pytest.mark.parametrize("head", HEADS)
+def test_every_fault_of_the_head_is_caught_and_named(head):
+    found = try_mutants(trial(head), quiet())
+    assert [one.mutant for one in found] == list(faults_of_heads("reformer")[head])
     assert [(one.mutant.name, one.culprit, one.operation) for one in found if not one.passed] == []

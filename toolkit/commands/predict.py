@@ -128,7 +128,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")
     metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
-    unit = run.task.DESCRIPTION.examples
+    unit = run.task.DESCRIPTION.unit(recipe)
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
     if (wrong := complaint_of_finished(folder)) is not None:

@@ -95,6 +95,20 @@ logits = linear(model(**inputs).last_hidden_state, head["classifier.weight"], he
     "fill-mask": "In place of a masked token give the id {mask}, which no text has: the tokenizer has no mask token.\n",
 }
 
+#: The same for a longer text, of a classifier that reads it whole.
+IN_WINDOWS = """\
+A longer text is read in windows of at most {kept} tokens, all about as long; their logits are averaged:
+
+```python
+import numpy
+
+ids = tokenizer(text)["input_ids"]
+windows = [part.tolist() for part in numpy.array_split(ids, max(1, -(-len(ids) // {kept})))]
+inputs = tokenizer.pad({{"input_ids": windows}}, padding="max_length", max_length={length}, return_tensors="pt")
+logits = model(**inputs).logits.mean(0)
+```
+"""
+
 
 def write_card(run: Run, results: dict[str, Any]) -> None:
     """Write `README.md` into a run folder, with the header that the Hugging Face hub reads.
@@ -250,7 +264,7 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
     named = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
     text = (
-        f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{named}: {sizes} {task.examples}, "
+        f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{named}: {sizes} {task.unit(recipe)}, "
         f"at most {recipe.data.max_length} tokens each (tokenizer: {recipe.tokenizer.kind}).\n"
     )
     if len(recipe.data.text_columns) > 1:
@@ -288,6 +302,8 @@ def _loading(run: Run) -> list[str]:
     # The question-answering pipeline cannot separate question and context if the tokenizer has no separator token.
     if task.pipeline_tag != "question-answering" or run.tokenizer.has_separator:
         texts.append(PIPELINES[task.pipeline_tag])
+    if data.long_texts == "windows":
+        texts.append(IN_WINDOWS)
     return [text.format(**values) for text in texts if text]
 
 
@@ -313,7 +329,7 @@ def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str
     batch = train.batch_size * train.gradient_accumulation_steps
     weighed = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."
     return (
-        f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{ended(done)}), "
+        f"{done['steps']} steps of {batch} {task.unit(recipe)} ({done['epochs']} epochs{ended(done)}), "
         f"{OPTIMIZERS[train.optimizer]} with learning rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up "
         f"{train.warmup_ratio:g}), weight decay {train.weight_decay:g} (not on biases and LayerNorm), "
         f"seed {recipe.seed}, {done['seconds']:.0f} s."

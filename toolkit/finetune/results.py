@@ -106,7 +106,8 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     prepared = job.prepared
     measured, outputs = measure_best(trainer, prepared, folder)
     trainer.shared = False  # from here on the first process is alone
-    calibration = job.task.calibrate(recipe, {split: kept for split, kept in outputs.items() if kept is not None})
+    kept = {split: arrays for split, arrays in outputs.items() if arrays is not None}
+    calibration = job.task.calibrate(recipe, prepared, kept)
     results = {
         **measured,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},

@@ -45,6 +45,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.label_names": None,
         "data.label_separator": None,
         "data.missing_labels": "refuse",
+        "data.long_texts": "cut",
         "data.problem_type": "single_label",
         "data.sources": None,
         "train.class_weights": None,
@@ -290,6 +291,7 @@ class Data(Section):
     misplaced_answers: Literal["refuse", "drop", "find"] | None = None
     whole_words: bool | None = None
     mask_fraction: Fraction | None = None
+    long_texts: Literal["cut", "windows"] | None = None
     max_length: Positive
     validation_fraction: Fraction | None = None
     test_fraction: Fraction | None = None

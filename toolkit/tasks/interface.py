@@ -111,10 +111,13 @@ class Task(Protocol):
             prepared: what :meth:`prepare` made of them.
         """
 
-    def calibrate(self, recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+    def calibrate(
+        self, recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]
+    ) -> dict[str, Any]:
         """Return what makes predictions of outputs, fitted to the validation split; empty for most tasks.
 
         Args:
+            prepared: of :meth:`prepare`.
             outputs: split -> what :meth:`outputs` kept of it.
         """
 
@@ -208,6 +211,10 @@ class Description:
         """Return the command for the run of this recipe in this folder."""
         command = self.next_command.format(run=shlex.quote(str(folder)))
         return command + self.of_pairs if len(recipe.data.text_columns) > 1 else command
+
+    def unit(self, recipe: Recipe) -> str:
+        """Return what the examples of this recipe are called."""
+        return "windows" if recipe.data.long_texts == "windows" else self.examples
 
 
 @dataclass(frozen=True)

@@ -106,15 +106,12 @@ def bench(
     model = described["model"]
     known = BENCHED[model]
     if everything:
-        works = tuple(work for work in WORKS if known.generates or work not in GENERATION)
+        works = WORKS
         lengths, depths = lengths or known.lengths, depths or known.depths
     works = tuple(dict.fromkeys(works))
     if against == "paddlenlp" and not (known.paddlenlp and works == ("step",)):
         able = " or ".join(name for name, one in BENCHED.items() if one.paddlenlp)
         raise UserError(f"--against paddlenlp: is for training steps of {able}; PaddleNLP's others cannot train here")
-    if (wrong := [work for work in works if work in GENERATION]) and not known.generates:
-        able = " or ".join(name for name, one in BENCHED.items() if one.generates)
-        raise UserError(f"--work {wrong[0]}: is for {able}, which keeps the keys and values of earlier tokens")
     if (lengths or depths) and not {"step", *GENERATION} & set(works):
         raise UserError("--lengths, --depths: are for training steps and generation; add --work step")
     python = reference_interpreter(reference_python) if reference_python else None

@@ -46,8 +46,11 @@ def make_workload(
     head, depth, tokens, rows = benched(model).defaults
     generates = work in GENERATION
     layers, length = layers or depth, length or tokens
-    rows = 1 if generates else batch_size or rows
-    config, length = _configuration(model, layers, length, new_tokens if generates else 0, overrides)
+    if generates:
+        head, rows = "causal_lm", 1
+    else:
+        rows = batch_size or rows
+    config, length = _configuration(model, head, layers, length, new_tokens if generates else 0, overrides)
     if work == "tokenize":
         texts = _write_texts(folder, model)
         return Workload(model, head, config, rows, length, work, 0, threads, backward, str(folder), texts)
@@ -57,17 +60,17 @@ def make_workload(
 
 
 def _configuration(
-    model: str, layers: int, length: int, more: int, overrides: Sequence[str]
+    model: str, head: str, layers: int, length: int, more: int, overrides: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
     """Return the resolved configuration for ``length`` tokens and ``more`` new ones, and the length that fits it."""
     known = ported(model)
-    config = known.benched(layers, length + more)
+    config = known.with_head(known.benched(layers, length + more), head)
     config.update(parse_pairs(overrides, known.example))
     try:
         schema = part(model, "schema")
-        fit = part(model, "lengths").fit(schema.resolve(config), length, config)
+        fit = part(model, "lengths").fit(schema.resolve(config), length + more, config)
         config.update({key: value for key, value in known.keys_of_length(fit.length).items() if key in fit.keys})
-        return schema.resolve({**fit.keys, **config}), fit.length
+        return schema.resolve({**fit.keys, **config}), fit.length - more
     except LengthError as problem:
         raise UserError(f"--length {length}: {problem}") from None
     except ConfigError as problem:

@@ -139,6 +139,7 @@ def _about(run: Run, form: str) -> dict[str, Any]:
     from toolkit.commands.export.graph import INPUTS
 
     length = "any" if form == "hf" else run.length
+    reading = "mean_of_windows_of" if run.recipe.data.long_texts == "windows" else "text_cut_to"
     return {
         "format": form,
         "run": run.folder.resolve().name,
@@ -149,7 +150,7 @@ def _about(run: Run, form: str) -> dict[str, Any]:
             "side": "right",
             "input_ids": run.tokenizer.pad_token_id,
             "attention_mask": 0,
-            "text_cut_to": run.recipe.data.max_length,
+            reading: run.recipe.data.max_length,
         },
         "label_names": run.label_names,
         "calibration": {

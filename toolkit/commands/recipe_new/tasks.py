@@ -95,24 +95,35 @@ def classification(
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
-    length = choose.length_for(tokens.lengths)
+    long = len(columns.texts) == 1 and choose.percentile(tokens.lengths) > choose.LONGEST
+    length = choose.WINDOW if long else choose.length_for(tokens.lengths)
     cut = float(np.mean(tokens.lengths > length))
+    windows = choose.windows_of(tokens.lengths, length) if long else 1.0
     one_each = target.problem == "single_label"
     counts = list(target.counts.values()) if one_each else [len(rows)]
     share = None if found.has("validation") and not found.classes else choose.held_out(counts)
-    kept = round(len(rows) * (1 - (share or 0)))
+    kept = round(len(rows) * (1 - (share or 0)) * windows)
     most = min(20, choose.epochs_for(len(target.counts), kept, length))
     steps = choose.steps_for(kept, length, choose.LABEL_BUDGET, most)
     data: list[Line] = [
         *(_folders(found, write) if found.classes else [*_files(found, write), *_columns(columns, target, dropped)]),
-        ("max_length", length, f"tokens; shorter texts are padded, longer ones cut{_cut(cut)}"),
+        (
+            "max_length",
+            length,
+            f"tokens; shorter texts are padded, longer ones {'in windows' if long else 'cut'}{_cut(cut)}",
+        ),
+        *(
+            [("long_texts", "windows", "each has its text's label, and their logits are averaged; or cut")]
+            if long
+            else []
+        ),
         *_share(share, ", the same share of each label" * one_each),
     ]
     best, *others = PROBLEM_METRICS[target.problem]
     rate = 1e-3 if steps.batch_size < 16 else 1.5e-3
     task = _head("classification", PREDICTED[target.problem])
     train = training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
-    model = _Sizes(name, "sequence_classification", length, len(rows), tokens.pieces)
+    model = _Sizes(name, "sequence_classification", length, round(len(rows) * windows), tokens.pieces)
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.script_of(texts)
     assumed = [
@@ -121,7 +132,7 @@ def classification(
         else f"{len(rows):,} rows; texts in the column{'s' * (len(columns.texts) > 1)} {' and '.join(columns.texts)} "
         f"({script}), {KINDS_OF[target.problem]} in {', '.join(target.columns)}{unused}",
         *_targets(target),
-        _lengths(tokens, length, cut),
+        _lengths(tokens, length, cut, "read in windows" if long else "cut"),
         *_validation(found, share),
     ]
     return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
@@ -522,11 +533,11 @@ def _numbers(target: Target) -> str:
     return said + unit if large > LARGE else said
 
 
-def _lengths(tokens: choose.TokenLengths, length: int, cut: float) -> str:
+def _lengths(tokens: choose.TokenLengths, length: int, longer: float, then: str = "cut") -> str:
     kind = "bytes" if tokens.pieces is None else f"tokens (of {tokens.pieces:,} SentencePiece pieces)"
     middle, most = np.median(tokens.lengths), tokens.lengths.max()
-    longer = f"; {cut:.0%} are longer and are cut" if cut >= 0.005 else ""
-    return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{longer}"
+    said = f"; {longer:.0%} are longer and are {then}" if longer >= 0.005 else ""
+    return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{said}"
 
 
 def _validation(found: DataFiles, share: float | None) -> list[str]:

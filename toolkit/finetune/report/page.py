@@ -71,7 +71,7 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
         ),
         element(
             "footer",
-            *data_sections(results, description.examples),
+            *data_sections(results, description.unit(recipe)),
             *_training(recipe, results),
             *_made_of(recipe, folder),
         ),

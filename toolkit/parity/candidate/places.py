@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from paddle import nn
 from models.operations import losses
 from toolkit.parity.candidate.scores import LOGITS
 from toolkit.parity.job.results import Place
+from toolkit.parity.measure.evaluation import DECODED, DECODING, named
+from toolkit.parity.measure.naming import numbered
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
@@ -46,6 +48,13 @@ def head_places(model: type[nn.Layer]) -> dict[str, Place]:
 def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
     """Where a function or class is defined."""
     return Place(kind, line_of(code, "") or "")
+
+
+def decoding_places(continuation: type, other: Collection[int] = ()) -> dict[str, Place]:
+    """The place that computes the scores of later tokens, for each call of :data:`DECODED` but ``other`` ones."""
+    place = place_of_code("Continuation.__call__", continuation.__call__)
+    calls = (number for number in range(2, DECODED + 2) if number not in other)
+    return {numbered(named(DECODING, "logits"), number): place for number in calls}
 
 
 def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:

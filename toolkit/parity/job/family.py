@@ -35,7 +35,6 @@ class Benched(NamedTuple):
     Attributes:
         defaults: unless the command line says otherwise.
         lengths, depths: of ``--all``.
-        generates: whether tokens are generated with the keys and values of earlier ones, or without.
         tokenizer: the kind that is trained, of the family's ``TRAINED``, and its pieces.
         overrides: that make a gate as small as the other measurements.
         paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty where it cannot
@@ -45,7 +44,6 @@ class Benched(NamedTuple):
     defaults: Defaults
     lengths: list[int]
     depths: list[int]
-    generates: bool
     tokenizer: tuple[str, int]
     overrides: Mapping[str, Any] = {}
     paddlenlp: tuple[str, ...] = ()

@@ -8,6 +8,8 @@ locate the fault: it is a part of the name of the finding nearest to the cause.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 from models.families import FAMILIES
 from toolkit.parity.job.family_part import family_part
@@ -31,6 +33,7 @@ __all__ = [
     "faults_of_heads",
     "faults_of_loops",
     "faults_of_precision",
+    "keys_of_head",
 ]
 
 
@@ -43,6 +46,11 @@ def catalogue(model: str) -> tuple[Mutant, ...]:
 def faults_of_heads(model: str) -> dict[str, tuple[Mutant, ...]]:
     """Return head -> its faults, of the heads that a family's catalogue is not tried with."""
     return getattr(family_part(model, "mutants"), "OF_HEADS", {})
+
+
+def keys_of_head(model: str, head: str) -> Mapping[str, Any]:
+    """Return the keys of a configuration that change where its faults are tried with this head."""
+    return getattr(family_part(model, "mutants"), "KEYS_OF_HEADS", {}).get(head, {})
 
 
 @functools.cache

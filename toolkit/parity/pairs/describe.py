@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,9 +99,15 @@ class Sides:
             "port": (self.port.buffers, {match.port for match in matches}),
         }
         for side, (held, matched) in sides.items():
-            alone = [one.name for one in held if not one.is_state and one.name not in matched]
+            alone = dict.fromkeys(
+                _of_any_layer(one.name) for one in held if not one.is_state and one.name not in matched
+            )
             if alone:
                 yield Note("buffers-alone", {"side": side, "names": ", ".join(alone)})
+
+
+def _of_any_layer(name: str) -> str:
+    return re.sub(r"\.\d+(?=\.)", ".*", name)
 
 
 def described(request: GateRequest, job: Path, console: Console) -> Sides:

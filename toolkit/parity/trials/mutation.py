@@ -44,6 +44,7 @@ from toolkit.parity.mutants import (
     faults_of_heads,
     faults_of_loops,
     faults_of_precision,
+    keys_of_head,
 )
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
 from toolkit.parity.pairs.prepare import prepare
@@ -124,11 +125,12 @@ def head_trials(request: GateRequest) -> Iterator[GateRequest]:
     """Yield the request with each other head that has faults of its own."""
     plain, (count, length) = request.weights, request.batch["input_ids"].shape
     assert isinstance(plain, SyntheticWeights)
-    config = part(request.model, "schema").resolve(request.config)
     for head in faults_of_heads(request.model):
+        keys = {**request.config, **keys_of_head(request.model, head)}
+        config = part(request.model, "schema").resolve(keys)
         weights = SyntheticWeights(config, head, plain.seed, plain.kind, request.model)
         batch = random_batch(config, head, count, length, plain.seed, request.model)
-        yield replace(request, head=head, weights=weights, batch=batch)
+        yield replace(request, head=head, config=keys, weights=weights, batch=batch)
 
 
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:

@@ -21,6 +21,7 @@ from toolkit.files.digest import digest, digest_of_rows
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification.label_names import listed, named, renamed
 from toolkit.tasks.classification.pairs import joined_columns
+from toolkit.tasks.classification.windows import TEXT_OF, read_as
 
 #: Feature that `datasets` gives a JSON column of several types; earlier versions refuse the column.
 Json = getattr(datasets, "Json", ())
@@ -55,37 +56,46 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
     return DatasetDict({"train": Dataset.from_dict(columns)})
 
 
-def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:
+def tokenize(
+    split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts", whole: bool = False
+) -> Dataset:
     """Tokenize a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
+
+    Args:
+        whole: read a longer text in windows, a row for each, in place of cutting it.
 
     Returns:
         Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; or float32, a number or 0 and
-        1 for each label) and ``truncated`` (whether the text is longer).
+        1 for each label), ``truncated`` (whether the text is longer and cut) and ``text_of`` (int32, the text).
     """
     kind = split.features["label"]
     several = getattr(kind, "feature", None)  # for lists of labels
     target = Sequence(Value("float32")) if several else kind if isinstance(kind, Value) else Value("int64")
-    key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
-    features = {"input_ids": Sequence(Value("int32")), "labels": target, "truncated": Value("bool")}
+    key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, whole, CACHE_VERSION)
+    features = {"input_ids": Sequence(Value("int32")), "labels": target, "truncated": Value("bool"),
+                TEXT_OF: Value("int32")}  # fmt: skip
 
     def fill(folder: Path) -> None:
         from toolkit.tasks.classification.targets import multi_hot
 
         with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
 
-            def encode(batch: dict[str, list]) -> dict[str, list]:
-                rows = tokenizer.beginnings(batch["text"], max_length + 1)
-                bar.update(len(rows))
+            def encode(batch: dict[str, list], places: list[int]) -> dict[str, list]:
+                rows, text_of, cut = read_as(batch["text"], tokenizer, max_length, whole)
+                bar.update(len(places))
+                labels = list(multi_hot(batch["label"], len(several.names))) if several else batch["label"]
                 return {
-                    "input_ids": [row[:max_length] for row in rows],
-                    "labels": list(multi_hot(batch["label"], len(several.names))) if several else batch["label"],
-                    "truncated": [len(row) > max_length for row in rows],
+                    "input_ids": rows,
+                    "labels": [labels[text] for text in text_of],
+                    "truncated": [cut[text] for text in text_of],
+                    TEXT_OF: [places[text] for text in text_of],
                 }
 
             quietly(
                 split.map,
                 encode,
                 batched=True,
+                with_indices=True,
                 batch_size=256,
                 remove_columns=split.column_names,
                 features=Features(features),

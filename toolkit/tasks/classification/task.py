@@ -1,6 +1,9 @@
-"""Text classification: one label per text, several, or a number (``data.problem_type``).
+(
+    """Text classification: one label per text, several, or a number (``data.problem_type``).
 
-Reformer's head reads the first position, CTRL's the last."""
+Reformer's head reads the first position, CTRL's the last; a text longer than the model is cut, or read in windows."""
+    ""
+)
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from toolkit.recipe.recipe import settled
 from toolkit.tasks import metrics
 from toolkit.tasks.classification.calibration import THRESHOLD, probabilities
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
+from toolkit.tasks.classification.windows import TEXT_OF, by_text, mean_of_texts, read_as, texts_of
 from toolkit.tasks.interface import Description, Labelled, Prepared
 from toolkit.terminal.escape import visible
 
@@ -77,6 +81,8 @@ def check(recipe: Recipe) -> None:
     if recipe.train.label_smoothing and data.problem_type != "single_label":
         message = f"is for data.problem_type single_label, not for {data.problem_type}; remove it"
         raise recipe.error("train.label_smoothing", message)
+    if data.long_texts == "windows" and len(data.text_columns) > 1:
+        raise recipe.error("data.long_texts", "windows would read two texts apart; set cut")
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
     if data.dataset != "text" and data.sources is not None:
@@ -108,8 +114,9 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
     """Tokenize the splits of :func:`load_splits`; tokens are kept unpadded and padded when read.
 
-    An example has ``input_ids`` [T] and ``attention_mask`` [T], int64, cut to ``data.max_length`` tokens and padded on
-    the right to T = ``length``. Its ``labels`` are an int64 scalar; with several labels per text, float32 [L] of 0 and
+    An example is a text, or with ``data.long_texts: windows`` one of its windows (:mod:`.windows`). It has
+    ``input_ids`` [T] and ``attention_mask`` [T], int64, of at most ``data.max_length`` tokens and padded on the right
+    to T = ``length``. Its ``labels`` are an int64 scalar; with several labels per text, float32 [L] of 0 and
     1; in regression, a float32.
     """
     from toolkit.tasks.classification.class_weights import class_weights_of
@@ -118,8 +125,10 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     kind = splits["train"].features["label"]
     kind = getattr(kind, "feature", kind)  # of lists of labels
     names = list(getattr(kind, "names", recipe.data.label_columns))
-    tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
+    whole = recipe.data.long_texts == "windows"
+    tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name, whole) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
+    windows = f" in {sum(map(len, tokens.values()))} windows of {recipe.data.max_length} tokens" if whole else ""
     padded = {
         name: _padded(rows, length or recipe.data.max_length, tokenizer.pad_token_id) for name, rows in tokens.items()
     }
@@ -128,7 +137,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         train=padded["train"],
         validation=padded["validation"],
         test=padded.get("test"),
-        summary=f"{', '.join(f'{count} {name}' for name, count in sizes.items())} texts, "
+        summary=f"{', '.join(f'{count} {name}' for name, count in sizes.items())} texts{windows}, "
         + (f"{len(names)} labels" if hasattr(kind, "names") else f"a number each ({names[0]})"),
         label_names=names,
         notes=lambda: [
@@ -160,7 +169,7 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, .
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
     """See :func:`toolkit.tasks.metrics.of_texts`."""
-    return metrics.of_texts(*outputs)
+    return metrics.of_texts(*by_text(outputs, dataset))
 
 
 def predictions(
@@ -172,13 +181,14 @@ def predictions(
     With several labels per text, these are ``labels`` and ``predicted_labels`` (JSON lists), and the probability of
     each; in regression, ``value`` and ``predicted_value``.
     """
-    names, logits, problem = settled(run.label_names), outputs[0], settled(run.recipe.data.problem_type)
-    tokens = dataset.with_format(None)
+    names, problem = settled(run.label_names), settled(run.recipe.data.problem_type)
+    logits, _ = by_text(outputs, dataset)
+    tokens = np.bincount(texts_of(dataset), token_counts(dataset)).astype(int).tolist()
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        texts, read = rows[start : start + ROWS_AT_ONCE], tokens[start : start + ROWS_AT_ONCE]["input_ids"]
+        texts = rows[start : start + ROWS_AT_ONCE]
         shares = _shares(run, logits[start : start + ROWS_AT_ONCE])
         for index, share in enumerate(shares):
-            about = {"row": start + index + 1, "text": texts["text"][index], "tokens": len(read[index])}
+            about = {"row": start + index + 1, "text": texts["text"][index], "tokens": tokens[start + index]}
             yield {
                 **about,
                 **_as_stored(problem, names, texts["label"][index]),
@@ -245,11 +255,12 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
     return sections(predictions, results.get("calibration", {}))
 
 
-def calibrate(recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+def calibrate(recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """See :func:`.calibration.calibrated`."""
     from toolkit.tasks.classification.calibration import calibrated
 
-    return calibrated(outputs, settled(recipe.data.problem_type))
+    texts = {split: by_text(kept, getattr(prepared, split)) for split, kept in outputs.items()}
+    return calibrated(texts, settled(recipe.data.problem_type))
 
 
 def baselines(
@@ -275,7 +286,7 @@ def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.
         arrays = pad(batch["input_ids"], length, pad_token_id) if "input_ids" in batch else {}
         return {**arrays, "labels": np.asarray(batch["labels"], dtype=whole)}
 
-    return rows.select_columns(["input_ids", "labels"]).with_transform(transform)
+    return rows.select_columns(["input_ids", "labels", TEXT_OF]).with_transform(transform)
 
 
 # -- predictions ----------------------------------------------------------------------------------------------------
@@ -304,7 +315,8 @@ def predict(run: Run, console: Console, texts: Sequence[str | tuple[str, str]]) 
     Args:
         run: a finished run.
         console: where the table is printed.
-        texts: any strings, or pairs of them for a run that reads two texts; padded and cut as in training.
+        texts: any strings, or pairs of them for a run that reads two texts; padded, and cut or read whole, as in
+            training.
 
     Raises:
         UserError: pairs for a run that reads one text, or the other way round.
@@ -337,20 +349,22 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
 
     Args:
         run: a finished run.
-        texts: any strings; padded and cut as in training.
-        advance: called with the size of each finished batch.
+        texts: any strings; padded, and cut or read whole, as in training.
+        advance: called with a number of texts, each time that so many more are read.
     """
-    longest, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
-    rows = run.tokenizer.beginnings(texts, longest + 1)
-    found: dict[int, Prediction] = {}
-    order = sorted(range(len(texts)), key=lambda index: len(rows[index]))  # batches of like lengths: less padding
-    for start in range(0, len(texts), size):
+    data, size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
+    rows, text_of, cut = read_as(texts, run.tokenizer, data.max_length, data.long_texts == "windows")
+    logits = np.zeros((len(rows), len(settled(run.label_names))))
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # batches of like lengths: less padding
+    for start in range(0, len(rows), size):
         batch = order[start : start + size]
-        for index, row in zip(batch, _probabilities(run, [rows[index][:longest] for index in batch]), strict=True):
-            label, probability = _best(run, row)
-            found[index] = Prediction(texts[index], label, probability, tuple(row.tolist()), len(rows[index]) > longest)
-        advance(len(batch))
-    return [found[index] for index in range(len(texts))]
+        logits[batch] = _logits(run, [rows[index] for index in batch])
+        advance((start + len(batch)) * len(texts) // len(rows) - start * len(texts) // len(rows))
+    found = []
+    for text, share, was_cut in zip(texts, _shares(run, mean_of_texts(logits, text_of)), cut, strict=True):
+        label, probability = _best(run, share)
+        found.append(Prediction(text, label, probability, tuple(share.tolist()), was_cut))
+    return found
 
 
 def _best(run: Run, share: np.ndarray) -> tuple[str, float]:
@@ -363,7 +377,7 @@ def _best(run: Run, share: np.ndarray) -> tuple[str, float]:
     return values[0], values[1] if problem == "single_label" else float(given.min()) if len(given) else math.nan
 
 
-def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
+def _logits(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Return (B, labels) float64 for a batch of token ids."""
     import paddle
 
@@ -372,8 +386,8 @@ def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
     tokens = without_padding(pad(rows, run.length, run.tokenizer.pad_token_id), run.model.config)
     paddle.seed(run.recipe.seed)  # or a text's LSH hashes would depend on its place among others
     with paddle.no_grad():
-        logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits  # (B, labels)
-        return _shares(run, logits.astype("float64").numpy())
+        logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits
+    return logits.astype("float64").numpy()
 
 
 # -- rows of a file -------------------------------------------------------------------------------------------------

@@ -215,10 +215,8 @@ class NextToken:
         import paddle
 
         with paddle.no_grad():
-            if not self.model.has_cache:
-                return self._whole(sequences)
             if not self.use_cache:
-                return self.model(paddle.to_tensor(sequences)).logits[:, -1, : self.vocab_size].numpy()
+                return self._whole(sequences)
             if parents is None or self._continuation is None:
                 logits, self._continuation = self.model.begin(paddle.to_tensor(sequences))
             else:
@@ -228,7 +226,7 @@ class NextToken:
             return logits[:, : self.vocab_size].numpy()
 
     def _whole(self, sequences: np.ndarray) -> np.ndarray:
-        """As :meth:`__call__`, for a model whose lengths must be certain multiples: the rest is padding."""
+        """As :meth:`__call__`, without a cache; where lengths must be certain multiples, the rest is padding."""
         import paddle
 
         config = self.model.config

@@ -357,7 +357,7 @@ def baselines(
     }
 
 
-def calibrate(recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+def calibrate(recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """None: the logits are used as they are."""
     return {}
 

@@ -208,7 +208,7 @@ def baselines(
     return {"longest name of the likeliest sentence": found}
 
 
-def calibrate(recipe: Recipe, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+def calibrate(recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """None: answers are ranked, and have no probabilities."""
     return {}
 

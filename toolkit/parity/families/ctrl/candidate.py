@@ -12,11 +12,11 @@ from models.ctrl import layers, modeling
 from models.ctrl.config import CTRLConfig
 from models.ctrl.continuation import Continuation
 from models.ctrl.modeling import CTRLLMHeadModel
-from toolkit.parity.candidate.places import line_of, place_of_code
+from toolkit.parity.candidate.places import decoding_places, line_of, place_of_code
 from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.step import Measure
 from toolkit.parity.job.results import Place
-from toolkit.parity.measure.evaluation import DECODED, DECODING, decoding_inputs, named
+from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
 from toolkit.parity.measure.naming import numbered
 
 #: Number of the decoding call whose scores come from the layers themselves.
@@ -45,7 +45,7 @@ class CTRLStep(PortedStep):
             **super().places(),
             "recomputed": Place("layers that are computed again", called),
             TABLE: table_place(),
-            **decoding_places(),
+            **decoding_places(Continuation, [BY_LAYERS]),
         }
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -80,14 +80,6 @@ class CTRLStep(PortedStep):
 def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first row of each tensor (B, ...)."""
     return {name: tensor[:1] for name, tensor in inputs.items()}
-
-
-def decoding_places() -> dict[str, Place]:
-    """The places that compute scores of later tokens, if not the head's forward (:meth:`CTRLStep.decode`)."""
-    place = place_of_code("Continuation.__call__", Continuation.__call__)
-    return {
-        numbered(named(DECODING, "logits"), number): place for number in range(2, DECODED + 2) if number != BY_LAYERS
-    }
 
 
 def table_place() -> Place:

@@ -24,7 +24,6 @@ class CTRL(PortedFamily):
         defaults=Defaults(head="causal_lm", layers=4, length=128, batch_size=4),
         lengths=[64, 128, 256],
         depths=[2, 4, 8],
-        generates=True,
         tokenizer=("bpe", 2000),
         overrides=BENCHED,
         paddlenlp=(

@@ -15,15 +15,16 @@ from paddle import nn
 from models.reformer import reversible
 from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
-from models.reformer.modeling import ReformerLayer
-from toolkit.parity.candidate.places import place_of_code
+from models.reformer.continuation import Continuation
+from models.reformer.modeling import ReformerLayer, ReformerModelWithLMHead
+from toolkit.parity.candidate.places import decoding_places, place_of_code
 from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure
-from toolkit.parity.families.reformer.evaluated import NARROWED_HEADS, unit
+from toolkit.parity.families.reformer.evaluated import DECODED_BUCKETS, NARROWED_HEADS, first_of_rounds, unit
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.measure.evaluation import NARROWED
-from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.measure.evaluation import DECODING, NARROWED, WHOLE, decoding_inputs, named
+from toolkit.parity.measure.naming import TensorName, numbered
 
 
 class ReformerStep(PortedStep):
@@ -54,6 +55,7 @@ class ReformerStep(PortedStep):
         return {
             **super().places(),
             NARROWED: place_of_code("ReformerLayer.forward", ReformerLayer.forward),
+            **decoding_places(Continuation),
             "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
             "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
         }
@@ -69,6 +71,32 @@ class ReformerStep(PortedStep):
         by_token = [name for name in recorded if TensorName.parse(name).kind in ("buckets", "margin")]
         cut = {name: first_tokens(recorded[name][rows], rounds, length) for name in by_token}
         return ChainMap(cut, cast(dict[str, np.ndarray], recorded))  # read only as it is asked for
+
+    def decode(self, measure: Measure) -> None:
+        if not isinstance(self.model, ReformerModelWithLMHead):
+            return
+        first, *others = (inputs["input_ids"] for inputs in decoding_inputs(self.batch))
+        with self.decoding_choices():
+            logits, go_on = self.model.begin(first)
+            for number, ids in enumerate([None, *others], 1):
+                logits = logits if ids is None else go_on(ids)
+                measure(numbered(named(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
+
+    @contextlib.contextmanager
+    def decoding_choices(self) -> Iterator[None]:
+        """Inside the ``with`` block, LSH has the rotations of the whole batch; below float64, R64's buckets, too."""
+        recorded = self.recorded[WHOLE]
+        layers = [(n, x) for n, x in self.model.named_sublayers() if isinstance(x, LSHSelfAttention)]
+        for name, layer in layers:
+            layer.__dict__["draw_rotations"] = rotations_of(layer, recorded, name)
+            if self.dtype != "float64":
+                layer.__dict__["hash_vectors"] = decoding_choice(layer, recorded, name)
+        try:
+            yield
+        finally:
+            for _, layer in layers:
+                del layer.__dict__["draw_rotations"]
+                layer.__dict__.pop("hash_vectors", None)
 
     @contextlib.contextmanager
     def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
@@ -125,6 +153,39 @@ def choice(name: str, original: Callable[..., paddle.Tensor], draws: RecordedDra
 
     def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:
         return draws.buckets(name, original(*args, **kwargs))
+
+    return choose
+
+
+def rotations_of(
+    layer: LSHSelfAttention, recorded: Mapping[str, np.ndarray], name: str
+) -> Callable[[int, paddle.dtype], paddle.Tensor]:
+    """Return a ``draw_rotations`` that gives recorded ones."""
+
+    def draw(length: int, dtype: paddle.dtype) -> paddle.Tensor:
+        layer.bucket_factors(length)
+        return paddle.to_tensor(recorded[f"normal:{name}"]).astype(dtype)
+
+    return draw
+
+
+def decoding_choice(
+    layer: LSHSelfAttention, recorded: Mapping[str, np.ndarray], name: str
+) -> Callable[..., paddle.Tensor]:
+    """Return a ``hash_vectors`` that gives R64's buckets: of the beginnings, which are padded to whole texts and have a
+    mask, and of the positions that are hashed after that, in order."""
+    original, count = layer.hash_vectors, 0
+
+    def choose(vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, mask: Any) -> paddle.Tensor:
+        nonlocal count
+        own = original(vectors, rotations, batch, mask).numpy()
+        rounds = own.reshape([*own.shape[:2], layer.num_hashes, -1])
+        start, length = (count, rounds.shape[3]) if mask is None else (0, int(mask[0].sum()))
+        count += length if mask is None else 0
+        truth = recorded[f"{DECODED_BUCKETS}:{name}"][..., start : start + length]
+        is_padded = length < rounds.shape[3]
+        rounds[..., :length] = truth + first_of_rounds(layer.num_hashes, layer.config.num_buckets, is_padded)
+        return paddle.to_tensor(own)
 
     return choose
 

@@ -55,7 +55,6 @@ class Reformer(PortedFamily):
         defaults=Defaults(head="sequence_classification", layers=6, length=1024, batch_size=4),
         lengths=[256, 512, 1024, 2048],
         depths=[2, 6, 12],
-        generates=False,
         tokenizer=("sentencepiece", 320),  # as many as the published one has
     )
     own_backward = True
@@ -69,7 +68,11 @@ class Reformer(PortedFamily):
         return keys
 
     def benched(self, layers: int, length: int) -> dict[str, Any]:
-        return {**BENCHED, "attn_layers": ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]}
+        kinds = ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]
+        schema = part(self.name, "schema")
+        config = {**BENCHED, "attn_layers": kinds}
+        chosen = schema.num_buckets(schema.resolve(config), max(length, 64))  # transformers cannot in generation
+        return {**config, "num_buckets": chosen}
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": length}

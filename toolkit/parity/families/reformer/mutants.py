@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from toolkit.parity.families.reformer.family import NOTHING_AHEAD
 from toolkit.parity.families.reformer.faults.attention import ATTENTION
 from toolkit.parity.families.reformer.faults.batch import BATCH, hash_in_bfloat16
+from toolkit.parity.families.reformer.faults.decoding import DECODING
 from toolkit.parity.families.reformer.faults.draws import DRAWS
 from toolkit.parity.families.reformer.faults.evaluation import EVALUATION
 from toolkit.parity.families.reformer.faults.layers import MAPS, STREAMS
@@ -52,7 +54,9 @@ CATALOGUE = (
 )
 
 #: Faults of another head than that of the trials.
-OF_HEADS = {"token_classification": TOKEN_LABELS}
+OF_HEADS = {"token_classification": TOKEN_LABELS, "causal_lm": DECODING}
+#: Keys of the trials' configuration that a head changes.
+KEYS_OF_HEADS = {"causal_lm": {"is_decoder": True, **NOTHING_AHEAD}}
 
 #: Faults in bfloat16.
 PRECISION = (

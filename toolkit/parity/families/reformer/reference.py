@@ -17,15 +17,15 @@ from transformers import ReformerConfig
 from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.models.reformer import modeling_reformer
 
-from toolkit.parity.families.reformer.evaluated import NARROWED_HEADS, unit
+from toolkit.parity.families.reformer.evaluated import DECODED_BUCKETS, NARROWED_HEADS, first_of_rounds, padded, unit
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.measure.evaluation import TRAINING, UPDATED, named
-from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.measure.evaluation import DECODING, TRAINING, UPDATED, WHOLE, decoding_inputs, named
+from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.reference.clean import ExactNormaliser
-from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy, values_of
+from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy, values_of
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
@@ -169,11 +169,39 @@ class ReformerStep(Step):
             yield
         self.saturated = normaliser.saturated
 
+    def decode(self, keep: Keep) -> None:
+        """Decode without the reference's cache, which shows a position others (:mod:`models.reformer.continuation`).
+
+        The text so far is computed whole, but with each attention's input at earlier positions as it was when they were
+        the last.
+        """
+        if not isinstance(self.model, modeling_reformer.ReformerModelWithLMHead):
+            return
+        given, kept = self._inputs()["input_ids"], dict[torch.nn.Module, torch.Tensor]()
+        for number, inputs in enumerate(decoding_inputs(self._inputs()), 1):
+            length = inputs["attention_mask"].shape[1]
+            missing = padded(self.config, length) - length
+            ids = torch.nn.functional.pad(given[:, :length], (0, missing), value=self.config["pad_token_id"] or 0)
+            mask = torch.nn.functional.pad(torch.ones_like(given[:, :length]), (0, missing))
+            with (
+                ExactNormaliser(lambda: False),
+                kept_inputs(self.model, kept, length),
+                self._replaced_hashing(functools.partial(decoding_choice, self.draws[WHOLE].tensors, length)),
+            ):
+                logits = self.model(ids, attention_mask=mask).logits[:, length - 1 : length]
+            keep(numbered(named(DECODING, "logits"), number), to_numpy(logits))
+
     @contextlib.contextmanager
     def _given_buckets(self, drawn: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
         """Replace ``_hash_vectors``: record R64's choice with its margins, and give it to all other runs."""
+        with self._replaced_hashing(lambda name, module: choice(name, module, drawn)):
+            yield
+
+    @contextlib.contextmanager
+    def _replaced_hashing(self, made: Callable[[str, Any], Callable[..., torch.Tensor]]) -> Iterator[None]:
+        """Replace ``_hash_vectors`` by what is made for each module."""
         undo = [
-            set_attribute(module, "_hash_vectors", choice(name, module, drawn))
+            set_attribute(module, "_hash_vectors", made(name, module))
             for name, module in self.model.named_modules()
             if isinstance(module, modeling_reformer.LSHSelfAttention)
         ]
@@ -199,6 +227,55 @@ def choice(name: str, module: Any, drawn: dict[str, np.ndarray] | SpilledTensors
         return torch.from_numpy(drawn[key]).to(own)
 
     return choose
+
+
+def decoding_choice(
+    drawn: dict[str, np.ndarray] | SpilledTensors, length: int, name: str, module: Any
+) -> Callable[..., torch.Tensor]:
+    """As :func:`choice`, of texts of ``length`` tokens that grow, by the rotations of the whole batch: R64's choice is
+    recorded for each, and the last, which has all tokens, repeated."""
+    original, key = module._hash_vectors, f"{DECODED_BUCKETS}:{name}"
+
+    def choose(
+        vectors: torch.Tensor, num_hashes: int, attention_mask: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        rotations = torch.from_numpy(drawn[f"normal:{name}"]).to(vectors)
+        undo = set_attribute(torch, "randn", lambda *_, **__: rotations)
+        try:
+            own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
+        finally:
+            undo()
+        rounds = own.view(*own.shape[:2], num_hashes, -1)
+        first = torch.from_numpy(first_of_rounds(num_hashes, module.num_buckets, length < rounds.shape[3])).to(own)
+        if key not in drawn or drawn[key].shape[3] < length:
+            drawn[key] = (rounds[..., :length] - first).numpy(force=True).astype(np.int32)
+        rounds[..., :length] = torch.from_numpy(drawn[key][..., :length]).to(own) + first
+        return own
+
+    return choose
+
+
+@contextlib.contextmanager
+def kept_inputs(model: torch.nn.Module, kept: dict[torch.nn.Module, torch.Tensor], length: int) -> Iterator[None]:
+    """Inside the ``with`` block, each attention's input at the positions in ``kept`` (B, T, hidden) is that; ``kept``
+    then has the input's first ``length`` positions."""
+
+    def replace_input(attention: torch.nn.Module, args: tuple, given: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        own = given["hidden_states"]
+        before = kept.get(attention, own[:, :0])
+        whole = torch.cat([before, own[:, before.shape[1] :]], 1)
+        kept[attention] = whole[:, :length]
+        return args, {**given, "hidden_states": whole}
+
+    layers = model.get_submodule(LAYERS).children()
+    hooks = [
+        layer.attention.self_attention.register_forward_pre_hook(replace_input, with_kwargs=True) for layer in layers
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def restore_bias(model: torch.nn.Module) -> bool:
