@@ -201,7 +201,7 @@ LINES: dict[str, Here | Elsewhere] = {
 
 #: How the blocks begin that show what is printed, and what holds them to the truth.
 PRINTED = {
-    "reformer, a training step: 6 layers": "figures of one machine; test_bench.py looks at what is told",
+    "on AMD EPYC, 2 cores": "figures of one machine; test_bench.py looks at what is told",
     "data   10400 train, 520 validation, 520 test texts, 52 labels": "the demo's figures, from a run of three minutes",
     "error: my.yaml:20: train.batch_sise": "below",
     "DRIFT reformer.encoder.layers.0.attention.layer_norm": "test_readme.py, of its places",

@@ -6,11 +6,16 @@ import itertools
 import json
 import math
 
+import paddle
 import pytest
 
-from toolkit.commands.bench.duel import Duel, Measurements
+from models.ctrl import CTRLConfig, schema
+from models.ctrl.modeling import CTRLLMHeadModel
+from toolkit.commands.bench.duel import Duel, Limit, Measurements
+from toolkit.commands.bench.page import as_json, rows_of
 from toolkit.commands.bench.ratios import CONFIDENCE, ratio
-from toolkit.commands.bench.workload import Workload
+from toolkit.commands.bench.sides.port import counted_operations
+from toolkit.commands.bench.workload import PART_OF, WEIGHTS, Workload
 
 ONES = [1.0] * 7
 
@@ -51,7 +56,38 @@ def test_pairs_are_compared_with_each_other():
 def test_work_that_takes_next_to_no_memory_has_no_ratio_of_it(ours, theirs, expected):
     work = Workload("ctrl", "causal_lm", {}, 1, 1, "tokenize", 0, 2, "auto", "")
     sides = {"port": Measurements([1.0], memory=int(ours)), "transformers": Measurements([1.0], memory=int(theirs))}
-    assert Duel(work, sides, None, None).memory == expected
+    assert Duel(work, sides).memory == expected
+
+
+def test_the_limits_share_is_of_each_sides_median():
+    work = Workload("ctrl", "causal_lm", {}, 1, 1, "generate", 8, 2, "auto", "")
+    sides = {"port": Measurements([4.0, 5.0, 9.0]), "transformers": Measurements([20.0, 20.0, 30.0])}
+    duel = Duel(work, sides, Limit(WEIGHTS, 30e9, 12e9))
+    assert duel.shares == {"port": 0.5, "transformers": 0.125}
+    assert rows_of(duel)[-1] == ("reading the weights alone, 2.5 s at 12 GB/s", "50% of it", "12% of it", "")
+    assert as_json([duel])[0]["limit"]["shares"] == duel.shares
+    assert not Duel(work, sides).shares and as_json([Duel(work, sides)])[0]["limit"] is None
+
+
+@pytest.mark.parametrize(("wanted", "products"), [((True, True), 3), ((False, True), 2), ((False, False), 1)])
+def test_a_factor_that_gets_a_gradient_takes_one_more_product(wanted, products):
+    x, weight = (paddle.ones(shape) for shape in ([2, 3, 4], [5, 4]))
+    for factor, gets in zip((x, weight), wanted, strict=True):
+        factor.stop_gradient = not gets
+    with paddle.set_grad_enabled(True):
+        assert counted_operations(lambda: paddle.matmul(x, weight, transpose_y=True)) == products * 2 * 2 * 3 * 4 * 5
+        assert counted_operations(lambda: paddle.nn.functional.linear(x, weight.T)) == products * 2 * 2 * 3 * 4 * 5
+    with paddle.no_grad():
+        assert counted_operations(lambda: paddle.matmul(x, weight.T)) == 2 * 2 * 3 * 4 * 5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_token_reads_all_weights_but_those_of_other_words(tied):
+    keys = {"n_embd": 8, "n_head": 2, "dff": 12, "vocab_size": 40, "n_layer": 2, "tie_word_embeddings": tied}
+    parameters = CTRLLMHeadModel(CTRLConfig(**keys)).parameters()
+    work = Workload("ctrl", "causal_lm", schema.resolve(keys), 1, 1, "generate", 8, 2, "auto", "")
+    spared = 0 if tied else 40 * 8
+    assert work.weight_bytes == 4 * (sum(math.prod(one.shape) for one in parameters) - spared)
 
 
 @pytest.mark.slow
@@ -73,13 +109,15 @@ def test_work_that_takes_next_to_no_memory_has_no_ratio_of_it(ours, theirs, expe
 )  # fmt: skip
 def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
     """Without dropout the first loss of local attention is the same, and so is the last token that is generated."""
-    status, _, err = command_line("bench", *arguments, "--pairs", "2", "--output", str(tmp_path / "bench"))
+    status, out, err = command_line("bench", *arguments, "--pairs", "2", "--output", str(tmp_path / "bench"))
     assert status == 0, err
     told = json.loads((tmp_path / "bench" / "bench.json").read_text())
-    for one in told["works"].values():
+    assert f"on {told['hardware']['processor']}, " in out
+    for work, one in told["works"].items():
         ours, theirs = one["sides"].values()
         assert ours["first_value"] == pytest.approx(theirs["first_value"], rel=1e-5)
         assert len(ours["seconds"]) == len(theirs["seconds"]) == 2
+        assert (one["limit"] or {}).get("part") == PART_OF.get(work) and (work in PART_OF) == bool(one["limit"])
     if "--depths" in arguments:
         assert [one["workload"]["config"]["num_hidden_layers"] for one in told["layers"]] == [1, 2]
     page = (tmp_path / "bench" / "bench.html").read_text()

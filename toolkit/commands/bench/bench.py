@@ -124,6 +124,7 @@ def bench(
             return duel(workload, against, pairs, python, lambda words: status.update(f"bench: {words}"))
 
     results = page.Results({"cores": runtime.physical_cores(), "processor": runtime.processor()})
+    console.print("on {processor}, {cores} cores".format(**results.hardware), highlight=False, soft_wrap=True)
     for work in works:
         if work == "gate":
             continue

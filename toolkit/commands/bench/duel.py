@@ -15,7 +15,7 @@ from typing import Any
 
 from models.files import another_python
 from toolkit.commands.bench.ratios import Ratio, ratio
-from toolkit.commands.bench.workload import Workload
+from toolkit.commands.bench.workload import PART_OF, PARTS, Workload
 from toolkit.errors import Inconclusive
 from toolkit.machine import allocator, runtime
 from toolkit.machine.scratch import child, scratch_folder
@@ -49,19 +49,42 @@ class Measurements:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """The time that a part of the work takes alone, at the highest speed that this processor reached in the same run:
+    nothing that does the same work is faster.
+
+    Attributes:
+        part: what is counted, of :data:`.workload.PARTS`.
+        amount: multiplications and additions of the port's matrix products; or bytes of the weights, which each token
+            reads.
+        speed: operations or bytes per second.
+    """
+
+    part: str
+    amount: float
+    speed: float
+
+    @property
+    def seconds(self) -> float:
+        """Of a measurement that did nothing else."""
+        return self.amount / self.speed
+
+    def __str__(self) -> str:
+        return f"{self.part} alone, {self.seconds:.3g} s at {self.speed / 1e9:,.3g} {PARTS[self.part]}"
+
+
+@dataclass(frozen=True)
 class Duel:
     """A workload and both sides' measurements.
 
     Attributes:
         sides: name -> measurements, the port's first.
-        operations: of the matrix products of a training step, as the reference counts them; None where not counted.
-        peak: operations per second of a large product.
+        limit: None where none is known.
     """
 
     workload: Workload
     sides: Mapping[str, Measurements]
-    operations: float | None
-    peak: float | None
+    limit: Limit | None = None
 
     @property
     def times(self) -> Ratio:
@@ -76,9 +99,10 @@ class Duel:
         return ours.memory / theirs.memory if theirs.memory >= LEAST_MEMORY else None
 
     @property
-    def floor(self) -> float | None:
-        """Seconds that the matrix products of a step take at the processor's peak."""
-        return self.operations / self.peak if self.operations and self.peak else None
+    def shares(self) -> Mapping[str, float]:
+        """The limit's share of each side's median time; empty where no limit is known."""
+        limit = self.limit
+        return {name: limit.seconds / median(side.seconds) for name, side in self.sides.items()} if limit else {}
 
     def amount_per_second(self, side: str) -> float:
         """Return a side's tokens or texts per second, by median time."""
@@ -116,10 +140,9 @@ def duel(workload: Workload, against: str, pairs: int, python: str | None, say: 
                 measured[side].seconds.append(processes[side].ask("measure")["seconds"])
         for side, process in processes.items():
             measured[side].memory = process.ask("memory")
-        peak = processes[OURS].ask("peak") if workload.work != "tokenize" else None
-        counted = workload.work == "step" and against == "transformers"
-        operations = processes[against].ask("operations") if counted else None
-    return Duel(workload, measured, operations, peak)
+        part = PART_OF.get(workload.work)
+        limit = Limit(part, *processes[OURS].ask(part)) if part else None
+    return Duel(workload, measured, limit)
 
 
 def _starts(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
@@ -137,7 +160,7 @@ def _starts(workload: Workload, against: str, pairs: int, python: str | None, sa
                 if pair:
                     measured[side].seconds.append(time.perf_counter() - began)
                     measured[side].memory = max(measured[side].memory, process.ask("whole memory"))
-    return Duel(workload, measured, None, None)
+    return Duel(workload, measured)
 
 
 @dataclass

@@ -65,10 +65,9 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
         ),
         (first, f"{ours.first_value:.6g}", f"{theirs.first_value:.6g}", ""),
     ]
-    if duel.floor is not None and duel.peak is not None:
-        name = f"matrix products alone, {duel.floor:.3g} s at {duel.peak / 1e9:,.0f} GFLOP/s"
-        share, other_share = (f"{duel.floor / median(side.seconds):.0%} of it" for side in (ours, theirs))
-        rows.append((name, share, other_share, ""))
+    if duel.limit is not None:
+        share, other_share = (f"{share:.0%} of it" for share in duel.shares.values())
+        rows.append((str(duel.limit), share, other_share, ""))
     return rows
 
 
@@ -80,8 +79,7 @@ def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
             "sides": {name: asdict(side) for name, side in duel.sides.items()},
             "ratio": asdict(duel.times),
             "memory_ratio": duel.memory,
-            "operations": duel.operations,
-            "peak": duel.peak,
+            "limit": duel.limit and {**asdict(duel.limit), "seconds": duel.limit.seconds, "shares": duel.shares},
         }
         for duel in duels
     ]

@@ -19,13 +19,15 @@ Measured = Callable[[], float]
 
 
 def serve(
-    prepare: Callable[[Workload], Measured], extra: Callable[[Workload, str], Any], versions: dict[str, str]
+    prepare: Callable[[Workload], Measured],
+    versions: dict[str, str],
+    extra: Callable[[Workload, Measured, str], Any] | None = None,
 ) -> None:
     """Answer orders until the input ends.
 
     Args:
-        extra: called with the workload and the name of any other order.
         versions: of what decides this side's speed.
+        extra: called with the workload, its measurement and the name of any other order.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what a framework prints is no answer
@@ -52,8 +54,8 @@ def serve(
             elif order["do"] == "whole memory":
                 answer = resident("VmHWM")
             else:
-                assert workload is not None
-                answer = extra(workload, order["do"])
+                assert workload is not None and measured is not None and extra is not None
+                answer = extra(workload, measured, order["do"])
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -16,6 +17,10 @@ Work = Literal["step", "start", "generate", "generate-without-cache", "tokenize"
 
 #: Those that make tokens.
 GENERATION = ("generate", "generate-without-cache")
+#: Parts of works that take a known time alone, with the unit of their speed; and which part limits a work.
+PRODUCTS, WEIGHTS = "matrix products", "reading the weights"
+PARTS = {PRODUCTS: "GFLOP/s", WEIGHTS: "GB/s"}
+PART_OF: dict[Work, str] = {"step": PRODUCTS, "generate": WEIGHTS, "generate-without-cache": PRODUCTS}
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,15 @@ class Workload:
         if self.work == "tokenize":
             return self.texts
         return self.new_tokens if self.generates else self.batch_size * self.length
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the float32 weights that a generated token needs: all; but of an embedding that is not the output
+        layer's too, a row."""
+        table = families.part(self.model, "weights").parameters(self.config, self.head)
+        embedding = next(name for name, (_, role) in table.items() if role == "embedding")
+        spared = () if self.config["tie_word_embeddings"] else (embedding,)
+        return 4 * sum(math.prod(shape) for name, (shape, _) in table.items() if name not in spared)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form sent to a side."""

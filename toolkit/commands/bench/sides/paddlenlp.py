@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
-from typing import Any
 
 import paddle
 from paddlenlp import transformers
@@ -41,11 +40,6 @@ def prepare(workload: Workload) -> Measured:
     return step
 
 
-def extra(workload: Workload, order: str) -> Any:
-    """No order."""
-    raise AssertionError(order)
-
-
 if __name__ == "__main__":
     names = ("paddlepaddle", "paddlenlp")
-    serve(prepare, extra, {name: importlib.metadata.version(name) for name in names})
+    serve(prepare, {name: importlib.metadata.version(name) for name in names})

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from models import collector
 from models.families import FAMILIES, family, part
 from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
-from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
+from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PRODUCTS, TEXTS, TOKENIZER, Workload
 from toolkit.machine import runtime
 
 #: Rows and columns of the product by which the processor's peak is measured.
 PEAK_SIZE = 2048
+#: Measurements of a speed, of which the best counts.
+REPEATS = 8
 
 
 def prepare(workload: Workload) -> Measured:
@@ -64,20 +71,65 @@ def _computation(workload: Workload) -> Measured:
     return step
 
 
-def extra(workload: Workload, order: str) -> Any:
-    """``peak``: highest operations per second of the processor's float32 matrix products."""
-    import time
+def extra(workload: Workload, measured: Measured, order: str) -> tuple[float, float]:
+    """Return the amount of a part of the work, of :data:`~.workload.PARTS`, and its highest speed."""
+    return _products(measured) if order == PRODUCTS else _reading(workload)
 
+
+def _products(measured: Measured) -> tuple[float, float]:
+    """Operations of a measurement's matrix products, and operations per second of a large one."""
     import paddle
 
-    assert order == "peak"
     a, b = paddle.randn([PEAK_SIZE, PEAK_SIZE]), paddle.randn([PEAK_SIZE, PEAK_SIZE])
+    seconds = _least_seconds(lambda: float(paddle.matmul(a, b)[0, 0]))
+    return counted_operations(measured), 2 * PEAK_SIZE**3 / seconds
+
+
+def counted_operations(measured: Measured) -> int:
+    """Count the multiplications and additions of matrix products, in the backward, too: one more for each factor that
+    gets a gradient."""
+    import paddle
+
+    ops, total = paddle._C_ops, 0
+    plain = ops.matmul, ops.linear
+
+    def counted(product, x, y, inner):
+        nonlocal total
+        factors = [factor for factor in (x, y) if not (product.stop_gradient or factor.stop_gradient)]
+        total += 2 * math.prod(product.shape) * inner * (1 + len(factors))
+        return product
+
+    def matmul(x, y, transpose_x=False, transpose_y=False):
+        return counted(plain[0](x, y, transpose_x, transpose_y), x, y, x.shape[-2 if transpose_x else -1])
+
+    def linear(x, weight, bias=None):
+        return counted(plain[1](x, weight, bias), x, weight, x.shape[-1])
+
+    ops.matmul, ops.linear = matmul, linear
+    try:
+        measured()
+    finally:
+        ops.matmul, ops.linear = plain
+    return total
+
+
+def _reading(workload: Workload) -> tuple[float, float]:
+    """Bytes of weights that a measurement's tokens read; and bytes per second at which the workload's threads read as
+    many as a token's, again and again: those of a small model stay in the processor's caches."""
+    count = workload.weight_bytes
+    parts = np.array_split(np.ones(count // 8, "int64"), workload.threads)
+    with ThreadPoolExecutor(workload.threads) as threads:
+        seconds = _least_seconds(lambda: list(threads.map(np.bitwise_or.reduce, parts)))
+    return count * workload.new_tokens, count / seconds
+
+
+def _least_seconds(measured: Callable[[], object]) -> float:
     seconds = []
-    for _ in range(8):
+    for _ in range(REPEATS):
         start = time.perf_counter()
-        float(paddle.matmul(a, b)[0, 0])
+        measured()
         seconds.append(time.perf_counter() - start)
-    return 2 * PEAK_SIZE**3 / min(seconds)
+    return min(seconds)
 
 
 if __name__ == "__main__":
@@ -89,4 +141,4 @@ if __name__ == "__main__":
         part(name, "modeling")
     for module in loops:
         importlib.import_module(module)
-    serve(prepare, extra, runtime.versions())
+    serve(prepare, runtime.versions(), extra)

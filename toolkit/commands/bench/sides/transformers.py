@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from models.families import FAMILIES
 from toolkit.commands.bench.serve import Measured, serve
@@ -65,34 +63,6 @@ def _tokenization(workload: Workload) -> Measured:
     return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
 
 
-def extra(workload: Workload, order: str) -> Any:
-    """``operations``: number of multiplications and additions in the matrix products of a training step."""
-    assert order == "operations"
-    model, batch = _loaded(workload)
-    with _Products() as counted:
-        model(**batch).loss.backward()
-    return counted.operations
-
-
-class _Products(TorchDispatchMode):
-    """Counts the multiplications and additions of matrix products, in the backward, too.
-
-    torch's own counter also assigns them to modules, which fails where a module has its own backward, as a
-    reversible layer does.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        count = flop_registry.get(function.overloadpacket)
-        if count is not None:
-            self.operations += count(*args, **(kwargs or {}), out_val=result)
-        return result
-
-
 def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """The reference's model in training mode, and the batch."""
     family = family_part(workload.model, "reference").STEP
@@ -127,4 +97,4 @@ if __name__ == "__main__":
     for module in FAMILIES:  # memory is counted above what imports take
         family_part(module, "reference")
     with contextlib.suppress(KeyboardInterrupt):
-        serve(prepare, extra, environment.versions())
+        serve(prepare, environment.versions())
