@@ -147,42 +147,31 @@ def open_stream(x: Tensor, residual: str) -> Stream:
     return GridStream.begin(x)
 
 
-class _Opened(PyLayer):
-    """The value of a new stream, with the gradient of what it began with."""
+class _Shown(PyLayer):
+    """The value of a wide stream for the layers, with the gradient of the plain sum."""
 
     @staticmethod
-    def forward(ctx, x, stream):
-        return stream.value.clone()
+    def forward(ctx, plain_sum, shown):
+        return shown.clone()
 
     @staticmethod
     def backward(ctx, grad):
         return grad
 
 
-class _Sum(PyLayer):
-    """The value of a stream after an update, with the gradients of a plain sum; the stream is added to ``made``."""
-
-    @staticmethod
-    def forward(ctx, value, update, stream, made):
-        made.append(stream.plus(update.detach()))
-        return made[0].value
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, grad.clone()  # Paddle adds further gradients in place
-
-
 class TracedStream:
     """A stream for autograd: its ``value`` carries the graph, its sums are those of ``inner``."""
 
-    def __init__(self, value: Tensor, inner: Stream) -> None:
-        self.value = value
+    def __init__(self, plain_sum: Tensor, inner: Stream) -> None:
+        self.value = _Shown.apply(plain_sum, inner.value)
         self.inner = inner
 
     def plus(self, update: Tensor) -> TracedStream:
-        made: list[Stream] = []
-        value = at("stream", _Sum.apply(self.value, update, self.inner, made))
-        return TracedStream(value, made[0])
+        with paddle.no_grad():
+            inner = self.inner.plus(update.detach())
+        total = TracedStream(self.value + update, inner)
+        total.value = at("stream", total.value)
+        return total
 
     def first(self, count: int) -> TracedStream:
         part = copy.copy(self)
@@ -204,7 +193,7 @@ def run_traced(
     """
     stream = open_stream(x.detach(), residual)
     followed = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
-    attention_stream = hidden_stream = TracedStream(_Opened.apply(x, stream), stream) if followed else stream
+    attention_stream = hidden_stream = TracedStream(x, stream) if followed else stream
     *layers, last = layers
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)
