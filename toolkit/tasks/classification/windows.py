@@ -34,7 +34,7 @@ def read_as(
         cut = [len(row) > longest for row in beginnings]
         return [row[:longest] for row in beginnings], np.arange(len(texts)), cut
     windows = [cut_evenly(ids, longest) for ids in tokenizer.encode_batch([*texts])]
-    text_of = np.repeat(np.arange(len(texts)), [len(rows) for rows in windows])
+    text_of = np.repeat(np.arange(len(texts)), np.array([len(rows) for rows in windows], np.int64))
     return [row for rows in windows for row in rows], text_of, [False] * len(texts)
 
 

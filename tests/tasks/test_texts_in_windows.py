@@ -16,15 +16,16 @@ from test_train import RECIPE, WORDS, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from toolkit.commands.label_file import label_file
-from toolkit.commands.predict import evaluate, predict
+from toolkit.commands.predict import evaluate, load_run, predict
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks.classification.calibration import probabilities
+from toolkit.tasks.classification.task import classify
 from toolkit.tasks.classification.windows import cut_evenly, mean_of_texts
 
-#: Bytes that the model reads at once, and words of the shortest and the longest text.
-LONGEST, SHORTEST, WORDS_MOST = 16, 1, 40
+#: Bytes that the model reads at once, and words of the longest text.
+LONGEST, MOST_WORDS = 16, 40
 
 
 def rows(problem: str, count: int) -> list[dict]:
@@ -32,7 +33,7 @@ def rows(problem: str, count: int) -> list[dict]:
     found = []
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
-        size = int(draw.integers(SHORTEST, WORDS_MOST))
+        size = int(draw.integers(1, MOST_WORDS))
         text = " ".join(str(draw.choice(WORDS[kind])) for _ in range(size))
         label = {"single_label": kind, "multi_label": [kind], "regression": KINDS.index(kind) / 2}[problem]
         found.append({"text": text, "label": label})
@@ -104,6 +105,7 @@ def test_other_texts_do_not_matter_and_a_cut_text_says_otherwise(run, tmp_path):
     assert among[1].probabilities == pytest.approx(alone.probabilities, abs=1e-6)
     assert among[2].probabilities != pytest.approx(alone.probabilities, abs=1e-6)
     assert not any(one.truncated for one in among)
+    assert classify(load_run(run), []) == []
 
 
 def test_the_card_s_code_gives_the_run_s_logits_in_transformers(run):
