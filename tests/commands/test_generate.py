@@ -10,13 +10,12 @@ import sys
 import numpy as np
 import paddle
 import pytest
+from small_reformers import decoder
 
 from models.ctrl import weights
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLLMHeadModel
 from models.reformer import attention
-from models.reformer import weights as reformer_weights
-from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerModelWithLMHead
 from toolkit.tasks.language_modeling.decoding import (
     Decoding,
@@ -229,23 +228,8 @@ def test_an_adapted_model_goes_on_with_its_adapter():
 
 
 def reformer(layers=("local", "lsh", "local"), **keys) -> ReformerModelWithLMHead:
-    """A small Reformer in float64, of chunks that most lengths are no multiple of."""
-    config = ReformerConfig(
-        vocab_size=VOCABULARY, hidden_size=32, attn_layers=list(layers), num_attention_heads=2,
-        attention_head_size=16, feed_forward_size=48, local_attn_chunk_length=4, lsh_attn_chunk_length=6, num_hashes=2,
-        num_buckets=4, axial_pos_shape=[4, 14], axial_pos_embds_dim=[8, 24], max_position_embeddings=64,
-        is_decoder=True, **keys,
-    )  # fmt: skip
-    before = paddle.get_default_dtype()
-    paddle.set_default_dtype("float64")
-    try:
-        model = ReformerModelWithLMHead(config)
-    finally:
-        paddle.set_default_dtype(before)
-    louder = {"initializer_range": 0.4, "axial_norm_std": 0.3}
-    reformer_weights.load(model, reformer_weights.initial_weights({**config.to_dict(), **louder}, "causal_lm", 1))
-    model.eval()
-    return model
+    """Of 56 positions, which local chunks fill, and those of LSH do not."""
+    return decoder(attn_layers=list(layers), axial_pos_shape=[4, 14], max_position_embeddings=64, **keys)
 
 
 @pytest.fixture

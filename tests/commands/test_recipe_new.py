@@ -398,6 +398,10 @@ def test_long_texts_are_read_in_windows(run, tmp_path):
     assert "long_texts: windows" in text and "longer ones in windows (100% of these)" in text
     recipe = load_recipe("long.yaml")
     assert (recipe.data.max_length, recipe.data.long_texts) == (256, "windows")
+    table(tmp_path / "two.csv", {"text": texts(60, 700), "text_b": texts(60, 700), "label": labels(60, 3)})
+    _, out, _ = run("recipe", "new", "two.csv", "--text", "text", "--text", "text_b")
+    recipe = load_recipe("two.yaml")
+    assert (recipe.data.max_length, recipe.data.long_texts) == (1024, "cut") and "max_length 1,024; 100%" in out
     table(tmp_path / "short.csv", {"text": texts(60, 60), "label": labels(60, 3)})
     _, out, _ = run("recipe", "new", "short.csv")
     assert "max_length 256;" not in out and load_recipe("short.yaml").data.long_texts == "cut"

@@ -9,24 +9,17 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from small_reformers import decoder
 
 from models.operations import precision
 from models.port.adapter import adapt
 from models.port.lora import LoRA
-from models.reformer import lengths, weights
-from models.reformer.config import ReformerConfig
+from models.reformer import lengths
 from models.reformer.modeling import ReformerModelWithLMHead
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, generate_together
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "reformer_lm.yaml"
 VOCABULARY = 50
-#: Of chunks that most lengths are no multiple of.
-SMALL = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "attn_layers": ["local", "lsh", "local"], "num_attention_heads": 2,
-    "attention_head_size": 16, "feed_forward_size": 48, "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6,
-    "num_hashes": 2, "num_buckets": 4, "axial_pos_shape": [8, 6], "axial_pos_embds_dim": [8, 24],
-    "max_position_embeddings": 48, "is_decoder": True, "hash_seed": 3,
-}  # fmt: skip
 #: google/reformer-crime-and-punishment, less wide.
 CRIME_AND_PUNISHMENT = {
     "attn_layers": ["local", "lsh"] * 3, "local_attn_chunk_length": 64, "lsh_attn_chunk_length": 64, "num_hashes": 1,
@@ -35,17 +28,8 @@ CRIME_AND_PUNISHMENT = {
 
 
 def reformer(dtype: str = "float64", **keys) -> ReformerModelWithLMHead:
-    config = ReformerConfig(**{**SMALL, **keys})
-    before = paddle.get_default_dtype()
-    paddle.set_default_dtype(dtype)
-    try:
-        model = ReformerModelWithLMHead(config)
-    finally:
-        paddle.set_default_dtype(before)
-    louder = {"initializer_range": 0.4, "axial_norm_std": 0.3}
-    weights.load(model, weights.initial_weights({**config.to_dict(), **louder}, "causal_lm", 1))
-    model.eval()
-    return model
+    table = {"axial_pos_shape": [8, 6], "max_position_embeddings": 48, "hash_seed": 3}
+    return decoder(dtype, **{**table, **keys})
 
 
 class Plain:

@@ -15,6 +15,7 @@ from test_tables import read, write
 from test_train import RECIPE, WORDS, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from toolkit.commands.export.export import export_run
 from toolkit.commands.label_file import label_file
 from toolkit.commands.predict import evaluate, load_run, predict
 from toolkit.errors import UserError
@@ -106,6 +107,13 @@ def test_other_texts_do_not_matter_and_a_cut_text_says_otherwise(run, tmp_path):
     assert among[2].probabilities != pytest.approx(alone.probabilities, abs=1e-6)
     assert not any(one.truncated for one in among)
     assert classify(load_run(run), []) == []
+
+
+def test_an_export_says_how_longer_texts_are_read(run, tmp_path):
+    padding = json.loads((export_run(run, "hf", tmp_path / "hf", False, console()) / "export.json").read_text())[
+        "padding"
+    ]
+    assert padding["mean_of_windows_of"] == LONGEST and "text_cut_to" not in padding
 
 
 def test_the_card_s_code_gives_the_run_s_logits_in_transformers(run):

@@ -95,7 +95,7 @@ def classification(
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
-    long = len(columns.texts) == 1 and choose.percentile(tokens.lengths) > choose.LONGEST
+    long = len(columns.texts) == 1 and choose.percentile(tokens.lengths) > choose.AT_ONCE
     length = choose.WINDOW if long else choose.length_for(tokens.lengths)
     cut = float(np.mean(tokens.lengths > length))
     windows = choose.windows_of(tokens.lengths, length) if long else 1.0

@@ -3,7 +3,7 @@
 A bundle is a folder. It holds what the job folder (:mod:`.files`) holds when the reference has finished, and
 ``bundle.json``, which says what it is and vouches for every file by its size and SHA-256::
 
-    {"format": "toolkit parity reference", "schema": 8, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
+    {"format": "toolkit parity reference", "schema": 9, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
      "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, randomized_parameters},
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
@@ -45,7 +45,7 @@ from toolkit.parity.measure.evaluation import RUNS
 
 FORMAT = "toolkit parity reference"
 #: Raised whenever a reference's files change, or the port's side needs others.
-SCHEMA = 8
+SCHEMA = 9
 MANIFEST = "bundle.json"
 #: Why no bundle is of bfloat16.
 NOT_RECORDED = (

@@ -45,7 +45,7 @@ def mean_of_texts(logits: np.ndarray, text_of: np.ndarray) -> np.ndarray:
     Args:
         text_of: (windows,) the text of each, in the order of the texts.
     """
-    starts = np.flatnonzero(np.diff(text_of, prepend=-1))
+    starts = _first_windows(text_of)
     if len(starts) == len(text_of):
         return logits  # no bit of a text in one window changes
     sums = np.add.reduceat(logits.astype(np.float64), starts, axis=0)
@@ -56,7 +56,11 @@ def by_text(outputs: tuple[np.ndarray, ...], dataset: datasets.Dataset) -> tuple
     """Reduce a split's logits and labels, a row for each window, to a row for each text."""
     logits, labels = outputs
     text_of = texts_of(dataset)
-    return mean_of_texts(logits, text_of), labels[np.flatnonzero(np.diff(text_of, prepend=-1))]
+    return mean_of_texts(logits, text_of), labels[_first_windows(text_of)]
+
+
+def _first_windows(text_of: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.diff(text_of, prepend=-1))
 
 
 def texts_of(dataset: datasets.Dataset) -> np.ndarray:
