@@ -101,7 +101,7 @@ demo: install  ## fine-tune Reformer on text of many languages, behind the parit
 test: install  ## the tests that are not `slow`: at most 8 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
-test-slow: install  ## the tests marked `slow`: all faults of the catalogues, sweeps, limits, whole runs
+test-slow: install  ## the tests marked `slow`: the catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
 	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 lint: install  ## ruff (errors, imports, formatting), types, and which module may import which

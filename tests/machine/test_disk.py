@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from soak import some
 from test_train import assert_same_run, recipe_file, run  # noqa: F401 - a recipe, its data and a whole run of it
 
 from toolkit import cli
@@ -135,11 +136,8 @@ def test_a_cache_that_is_read_only_or_full_is_a_note(recipe_file, tmp_path, how)
     assert done.stderr.startswith(f"note: the cache {cache}/cache: ") and done.stderr.count("\n") == 1
 
 
-#: Sizes of disks, in KiB, that fill while a run begins, trains, saves or ends. ``FULL_DISKS`` asks for more of them.
-SIZES = [
-    100 + 3100 * number // int(os.environ.get("FULL_DISKS", 4))
-    for number in range(int(os.environ.get("FULL_DISKS", 4)))
-]
+#: Sizes of disks, in KiB, that fill while a run begins, trains, saves or ends.
+SIZES = some(range(100, 3200, 100), 8)
 
 
 @needs_mount

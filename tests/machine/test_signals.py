@@ -1,7 +1,4 @@
-"""What asks a command to end, at every moment: Ctrl-C, SIGTERM, SIGHUP. It saves, says a line, and the run goes on.
-
-``MOMENTS`` in the environment asks for more moments than the suite takes each time.
-"""
+"""What asks a command to end, at every moment: Ctrl-C, SIGTERM, SIGHUP. It saves, says a line, and the run goes on."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ from kills import (
     stop_at_random,
     write_recipes,
 )
+from soak import some, times
 from test_trainer import assert_same, finetuner, weights, without_time
 
 from toolkit.machine import interruption
@@ -348,18 +346,18 @@ def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_a_run_that_is_asked_for_its_end_at_random_ends_and_goes_on_bit_for_bit(tmp_path):
-    stopped = stop_at_random(int(os.environ.get("MOMENTS", 8)), signal.SIGTERM, SEED, tmp_path)
-    assert len({one.doing for one in stopped}) > 4
+    stopped = stop_at_random(times(4, 40), signal.SIGTERM, SEED, tmp_path)
+    assert len({one.doing for one in stopped}) > times(2, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP])
 def test_so_it_is_with_the_other_signals(how, tmp_path):
-    assert stop_at_random(3, how, SEED + how, tmp_path, "--skip-parity", "asked for its end")
+    assert stop_at_random(times(1, 9), how, SEED + how, tmp_path, "--skip-parity", "asked for its end")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("doing", ["start", "training", "validation", "test evaluation"])
+@pytest.mark.parametrize("doing", some(["training", "start", "test evaluation", "validation"]))
 def test_so_it_is_with_several_processes(doing, tmp_path):
     """The command hands it on to them."""
     options = ("--skip-parity", "x", "--processes", "2")

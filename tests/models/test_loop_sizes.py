@@ -12,6 +12,7 @@ import pytest
 from gates import ROOT
 from loop_cases import OneAfterAnother, calls, sizes, wrong_with
 from loop_faults import FAULTS, Fault
+from soak import some
 
 from models.operations import compiled, kernels, loop_code
 from toolkit.parity.candidate import loop_outputs
@@ -70,7 +71,7 @@ def mask(seed: int, cells: int, threshold: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some([*FAULTS], 3))
 def test_a_loop_that_is_wrong_at_some_size_is_seen(fault, monkeypatch):
     assert wrong_by(FAULTS[fault], monkeypatch)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from soak import some
 
 from toolkit.parity.pairs.axes import axes_between
 
@@ -41,7 +42,8 @@ NAMED = {
 
 
 def in_lanes(names: tuple[str, ...]) -> list:
-    return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in some([name for name in names if name not in FAST])]
+    return [*(name for name in names if name in FAST), *slow]
 
 
 def gated(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from soak import some
 
 from toolkit.errors import ParityDrift
 from toolkit.parity import require_parity
@@ -80,7 +81,7 @@ def another_seed(pair: Path) -> dict:
     return {"seed": 1}
 
 
-SLOW = [pytest.param(change, marks=pytest.mark.slow) for change in (changed_port, changed_map, another_seed)]
+SLOW = [pytest.param(change, marks=pytest.mark.slow) for change in some([changed_port, changed_map, another_seed], 3)]
 
 
 @pytest.mark.parametrize("change", [changed_import, *SLOW])

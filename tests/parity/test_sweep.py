@@ -11,6 +11,7 @@ import pytest
 from gates import quiet
 from rich.console import Console
 from safetensors.numpy import save_file
+from soak import times
 
 from models.families import part
 from toolkit import cli
@@ -26,17 +27,20 @@ from toolkit.parity.trials.sweep import judge_all, random_request, sweep
 RIGHT = Verdict([Comparison("loss", "float64", 0.0, 1.0, 0.0, 1.0, 0.0, True)])
 
 
-#: Where two gates begin. 9065: the reference's sum of a key bias's gradient, which cancels, is right by luck on its
+#: Where gates begin. 9065: the reference's sum of a key bias's gradient, which cancels, is right by luck on its
 #: exact input. 13004: how scores at -1e4 are rounded decides gradients; five runs that share their luck would stop the
 #: port. 13060: there is no gradient where float64's exp ends. 31011 and 31036: on the way back through plain residuals
 #: the inputs of a ReLU lose their digits, in float64 by more than float32 tells, and their signs turn.
 SWEEPS = [("reformer", 0), ("reformer", 31011), ("reformer", 31036), ("ctrl", 9065), ("ctrl", 13004), ("ctrl", 13060)]
 
+#: At each.
+GATES = times(1, 10)
+
 
 @pytest.fixture(scope="module")
 def judged() -> dict:
     """What comes out of the gates of all :data:`SWEEPS`, whose jobs two processes do one after another."""
-    gates = [(model, seed) for model, first in SWEEPS for seed in (first, first + 1)]
+    gates = [(model, seed) for model, first in SWEEPS for seed in range(first, first + GATES)]
     requests = [random_request(model, seed) for model, seed in gates]
     return {(one.model, one.seed): outcome for one, outcome in zip(requests, judge_all(requests, quiet()), strict=True)}
 
@@ -46,8 +50,8 @@ def judged() -> dict:
 def test_a_sweep_over_random_shapes_raises_no_alarm(judged, monkeypatch, model, seed):
     monkeypatch.setattr(sweep_module, "judge_all", lambda some, _: [judged[one.model, one.seed] for one in some])
     out = io.StringIO()
-    assert sweep(partial(random_request, model), range(seed, seed + 2), Console(file=out)) == []
-    assert "0 false alarms in 2 gates" in out.getvalue()
+    assert sweep(partial(random_request, model), range(seed, seed + GATES), Console(file=out)) == []
+    assert f"0 false alarms in {GATES} gate" in out.getvalue()
 
 
 #: 8 layers with large gains, whose way back through plain residuals loses 47 times the gradient in float64.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from gates import copied_source, toolkit_in
 from rich.console import Console
+from soak import some
 
 from toolkit.errors import Inconclusive, ToolkitError
 from toolkit.parity.gate import run_gate
@@ -86,7 +87,7 @@ def gated(folder: Path, tampering: str, *edits: tuple[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TAMPERINGS]
+    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in some([*TAMPERINGS]) if name not in FAST)]
 )
 def test_a_wrong_port_that_changes_what_it_can_reach_is_not_parity(name, tmp_path):
     assert gated(tmp_path, TAMPERINGS[name], WRONG) != "parity"
@@ -110,20 +111,20 @@ LEFT_OUT = {
     "own draws": (("        generators.hand(job, folder, over)", "        pass"), "randomness"),
     "new weights": (("        hand_new_values(job, over)\n", ""), "initialisation"),
     "other backward": (("    other.run(lambda name", "    lambda: other.run(lambda name"), "recomputed"),
-    "replays": (
-        ("            hand_replays(backwards, job, folder, over, dtype)\n    over", "            pass\n    over"),
-        "replay",
-    ),
     "without hooks": (
         ('step.run(lambda name, value: over.hand("unwatched", name, value), watched=False)', "pass"),
         "structure",
+    ),
+    "replays": (
+        ("            hand_replays(backwards, job, folder, over, dtype)\n    over", "            pass\n    over"),
+        "replay",
     ),
     "constants": (('    over.hand_all("constant", step.constants.items())\n', ""), "structure"),
 }
 
 
 @pytest.mark.parametrize(
-    "what", [name if name == "replays" else pytest.param(name, marks=pytest.mark.slow) for name in LEFT_OUT]
+    "what", ["replays", *(pytest.param(name, marks=pytest.mark.slow) for name in some([*LEFT_OUT]))]
 )
 def test_what_is_not_handed_over_of_a_port_is_a_finding(what, tmp_path):
     """Nothing passes by being left out."""

@@ -1,27 +1,24 @@
-"""Whatever a recipe says: one line for each thing that is wrong, at its place; and what is accepted trains a step.
-
-``FUZZED_RECIPES`` and ``TRAINED_RECIPES`` in the environment ask for more of them than the suite tries each time.
-"""
+"""Whatever a recipe says: one line for each thing that is wrong, at its place; and what is accepted trains a step."""
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from recipe_fuzz import Worker, likely_recipes, recipes
+from soak import times
 
 SEED = 20261122
 #: What every line of an error begins with.
 PLACE = re.compile(r"(x\.yaml:\d+|command line)(: |$)")
 
 
-def examples(name: str, default: int):
+def examples(count: int):
     """Settings of a search that shows each failure once, and neither shrinks nor remembers it: a recipe that ends the
     worker takes seconds each time."""
     return settings(
-        max_examples=int(os.environ.get(name, default)),
+        max_examples=count,
         deadline=None,
         database=None,
         phases=[Phase.explicit, Phase.generate],
@@ -48,11 +45,11 @@ def assert_said(told: dict, case: tuple) -> None:
                 assert all(map(PLACE.match, lines)), (told, case)
 
 
-def tried(worker: Worker, strategy, train: bool, count: int, name: str) -> list[dict]:
+def tried(worker: Worker, strategy, train: bool, count: int) -> list[dict]:
     answers = []
 
     @seed(SEED)
-    @examples(name, count)
+    @examples(count)
     @given(strategy)
     def trial(case) -> None:
         told = worker.ask(*case, train)
@@ -64,17 +61,17 @@ def tried(worker: Worker, strategy, train: bool, count: int, name: str) -> list[
 
 
 def test_a_wrong_recipe_is_refused_in_lines_that_name_their_place(worker):
-    answers = tried(worker, recipes(), False, 200, "FUZZED_RECIPES_AT_ONCE")
+    answers = tried(worker, recipes(), False, 100)
     assert sum("refused" in told for told in answers) > len(answers) / 2
 
 
 @pytest.mark.slow
 def test_many_wrong_recipes_are_refused_in_lines_that_name_their_place(worker):
-    answers = tried(worker, recipes(), False, 2000, "FUZZED_RECIPES")
+    answers = tried(worker, recipes(), False, times(700, 20000))
     assert sum("refused" in told for told in answers) > len(answers) / 2
 
 
 @pytest.mark.slow
 def test_a_recipe_that_is_accepted_trains_a_step_or_says_why_not(worker):
-    answers = tried(worker, likely_recipes(), True, 150, "TRAINED_RECIPES")
+    answers = tried(worker, likely_recipes(), True, times(60, 2000))
     assert sum("trained" in told for told in answers) > len(answers) / 4

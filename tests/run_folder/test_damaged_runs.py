@@ -20,6 +20,7 @@ import test_question_answering
 import test_train
 import yaml
 from safetensors.numpy import load_file, save_file
+from soak import WHOLE, some
 
 from toolkit import cli
 from toolkit.finetune.finetune import finetune
@@ -206,8 +207,8 @@ CASES = [
     for name in names
     for damage in (*DAMAGES, *(TENSORS if name.endswith(".safetensors") else ()))
 ]
-#: Those that are tried: each third, so that each file and each damage is met; with ``DAMAGED_RUNS=all`` every one.
-TRIED = CASES if os.environ.get("DAMAGED_RUNS") == "all" else CASES[::3]
+#: Those that are tried: so many that each file and each damage is met.
+TRIED = some(CASES, 3)
 #: What is said of a folder without metrics.json or recipe.yaml.
 NO_RUN = (
     ": the run has not finished; resume it: toolkit finetune ",
@@ -328,14 +329,13 @@ def hangs(number: int, frame: object) -> None:
 def test_whatever_is_damaged_in_a_run_folder_is_one_line_or_does_no_harm(
     runs, tmp_path, monkeypatch, capfd, command, name
 ):
-    """Each third of what is there, so that each file meets two damages by each command; ``DAMAGED_RUNS=all``: all."""
+    """Each file meets one of the damages by each command, and all of them in a soak."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
     run = (runs.unfinished if command == "finetune" else runs.finished)("classification")
     there = sorted(path.relative_to(run) for path in run.rglob("*"))
-    step = 1 if os.environ.get("DAMAGED_RUNS") == "all" else 3
     before = signal.signal(signal.SIGALRM, hangs)
     try:
-        for relative in there[ANYWHERE.index(name) % step :: step]:
+        for relative in some(there[0 if WHOLE else ANYWHERE.index(name) :], len(ANYWHERE)):
             folder = moved(run, tmp_path / "run")
             places = {"RUN": str(folder), "RECIPE": str(shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml"))}
             harm(folder / relative, name)

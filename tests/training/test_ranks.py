@@ -21,6 +21,7 @@ from gates import ROOT
 from kills import assert_same_bits, toolkit, write_recipes
 from rank_worker import train
 from recipe_fuzz import BASES, write_data
+from soak import some
 
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune import launch, passed_gate
@@ -319,7 +320,7 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("shares", some([False, True]))
 def test_a_port_that_another_program_wants_stays_ours_or_is_one_line(shares, recipe, tmp_path):
     run = start(recipe, tmp_path / "run", stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120

@@ -15,7 +15,7 @@ def set_up(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports a compiler, too: a second
     transformers.logging.set_verbosity_error()
 
 
