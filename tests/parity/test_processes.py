@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from gates import quiet
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
@@ -138,6 +139,30 @@ def test_of_two_sides_that_fail_the_one_that_failed_first_is_named(first, tmp_pa
 
 
 STRAY = ("random", "queue", "numpy", "datasets", "json", "torch", "safetensors", "models", "toolkit", "runpy")
+
+
+#: Hands over what is no message, waits until the comparator has said so, and fails as a port does whose pipe is broken.
+BREAKS = """
+import os, pathlib, time
+os.write(int(os.environ["TOOLKIT_PARITY_PIPE"]), b"nothing\\n")
+while not pathlib.Path({compared!r}).exists(): time.sleep(0.01)
+pathlib.Path({failed!r}).write_text("port.py:1: Broken pipe")
+os._exit(2)
+"""
+
+
+def test_a_port_whose_pipe_breaks_is_not_blamed(tmp_path, monkeypatch):
+    """Even if it is seen to stop before the comparator is."""
+    plain = processes._has_stopped
+    monkeypatch.setattr(processes, "_has_stopped", lambda side, *of: side != processes.COMPARATOR and plain(side, *of))
+    (tmp_path / "candidate").mkdir()
+    compared, failed = (str(files.failure_path(tmp_path, side, files.RESULT)) for side in ("comparator", "candidate"))
+    sides = {
+        "candidate": program(tmp_path / "port", BREAKS.format(compared=compared, failed=failed)),
+        "reference": program(tmp_path / "other", "import time\ntime.sleep(60)"),
+    }
+    with pytest.raises(Inconclusive, match="what the port computed could not be measured: "):
+        run_workers([tmp_path], quiet(), sides)
 
 
 @pytest.mark.parametrize(

@@ -295,8 +295,11 @@ def test_a_page_without_any_entity_says_so(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["hf", "paddle"])
+@pytest.mark.parametrize("form", ["hf", "paddle", "onnx"])
 def test_a_run_is_exported(run, tmp_path, form):
+    if form == "onnx":
+        pytest.importorskip("paddle2onnx")
+        pytest.importorskip("onnxruntime")
     folder, _ = run
     made = export_run(folder, form, tmp_path / form, False, Console(file=io.StringIO()))
     about = json.loads((made / "export.json").read_text())

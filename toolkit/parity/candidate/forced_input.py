@@ -27,6 +27,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.real_numbers import as_complex
 from toolkit.parity.mutants import by_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,6 +119,8 @@ class Points:
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Hand a tensor over and return its replacement."""
         true = self.hand(name, self.step.laid_out(name, x.numpy()))
+        if true is not None and x.is_complex():
+            true = as_complex(true)
         if true is None or true.size != x.size:
             return x.clone()
         return paddle.to_tensor(self.step.in_own_layout(name, true, x.shape)).astype(x.dtype)

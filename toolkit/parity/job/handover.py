@@ -19,6 +19,7 @@ import numpy as np
 
 from toolkit.parity.job.records import text_of
 from toolkit.parity.measure.error_stats import PIECE
+from toolkit.parity.measure.real_numbers import as_real
 
 #: Variable with the number of the pipe's end that the port's process writes to.
 PIPE = "TOOLKIT_PARITY_PIPE"
@@ -45,10 +46,10 @@ class Sender:
         self._write(kind, name, content)
 
     def hand(self, kind: str, name: str, value: np.ndarray, content: Any = None) -> None:
-        """Hand over an array, as it is now."""
+        """Hand over an array, as it is now; of complex numbers, both parts."""
         if self._pipe is None:
             return
-        value = np.asarray(value, order="C")
+        value = np.asarray(as_real(value), order="C")
         self._write(kind, name, content, value.dtype.str, list(value.shape))
         if value.size:
             self._put(value.reshape(-1).view(np.uint8).data)

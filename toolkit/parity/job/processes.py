@@ -68,7 +68,8 @@ def run_workers(
             seconds = f"{time.monotonic() - started:.0f} s"
             status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
-    if COMPARATOR in stopped and (words := _words_of_comparator(jobs, workers[COMPARATOR], task)):
+    # When it fails, the port's pipe breaks: the port may have been seen to stop first.
+    if words := _words_of_comparator(jobs, workers, task, COMPARATOR in stopped):
         raise Inconclusive(f"parity gate: what the port computed could not be measured: {words}")
     for job in jobs:
         for side in _without_result(job, interpreters, stopped, task):
@@ -80,13 +81,15 @@ def run_workers(
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
 
 
-def _words_of_comparator(jobs: Sequence[Path], comparator: subprocess.Popen, task: str) -> str:
-    """Why the comparator stopped; empty if it only lacked what the port's process should hand over."""
-    if comparator.returncode == 0:
-        return ""
+def _words_of_comparator(
+    jobs: Sequence[Path], workers: Mapping[str, subprocess.Popen], task: str, has_stopped: bool
+) -> str:
+    """Why the comparator failed; empty if it only lacked what the port's process should hand over."""
     failures = (files.failure_path(job, COMPARATOR, task) for job in jobs)
     words = next((failure.read_text(encoding="utf-8").strip() for failure in failures if failure.exists()), "")
-    return words or _last_words(comparator, jobs[0] / f"{COMPARATOR}.log")
+    if words or not has_stopped or workers[COMPARATOR].returncode == 0:
+        return words
+    return _last_words(workers[COMPARATOR], jobs[0] / f"{COMPARATOR}.log")
 
 
 def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], task: str) -> list[str]:

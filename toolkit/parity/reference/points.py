@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from toolkit.parity.measure.masked_scores import left_as_they_are
+from toolkit.parity.measure.real_numbers import as_complex, as_real
 
 #: Called with the name and value of everything that is recorded, in execution order. An output's value is the
 #: reference's own memory, which may change later: copy it to keep it.
@@ -21,13 +22,20 @@ def ignore(name: str, value: np.ndarray) -> None:
 
 
 def values_of(tensor: torch.Tensor) -> np.ndarray:
-    """The current values of a tensor, without a copy if they are in host memory."""
-    return tensor.numpy(force=True)
+    """The current values of a tensor, without a copy if they are in host memory; of complex ones, both parts."""
+    return as_real(tensor.numpy(force=True))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor: the reference later changes some in place (CTRL scales its embedded tokens so)."""
-    return np.array(tensor.detach().cpu().numpy())
+    """Copy a tensor as :func:`values_of` gives it: the reference later changes some in place (CTRL scales its embedded
+    tokens so)."""
+    return np.array(values_of(tensor))
+
+
+def to_torch(value: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """Make a tensor of such values, of the shape, the device and the kind of numbers of another."""
+    made = torch.from_numpy(as_complex(value) if like.is_complex() else value)
+    return made.reshape(like.shape).to(like.device)
 
 
 class Operation(NamedTuple):
@@ -83,7 +91,7 @@ class Points:
         given, unmasked = moved(truth, self.nudge), left_as_they_are(name, true, self.truth)
         if unmasked is not None:  # a mask's own number is no result: one unit of -1e9 in float32 is 64
             given = np.where(unmasked, given, truth)
-        return torch.from_numpy(given.reshape(value.shape)).to(x.device)
+        return to_torch(given, x)
 
 
 def moved(value: np.ndarray, nudge: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from paddle import nn
 
 from toolkit.parity.job.buffers import is_same
 from toolkit.parity.job.pair import BufferFacts, ParameterFacts, ParameterMatch
+from toolkit.parity.measure.real_numbers import as_complex, as_real
 
 
 def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
@@ -21,8 +22,8 @@ def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
 
 
 def values_of(model: nn.Layer) -> dict[str, np.ndarray]:
-    """Return copies of their values."""
-    return {name: np.array(value.numpy()) for name, value in buffers_of(model).items()}
+    """Return copies of their values; of complex ones, both parts."""
+    return {name: np.array(as_real(value.numpy())) for name, value in buffers_of(model).items()}
 
 
 def facts_of(
@@ -65,4 +66,5 @@ def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str,
     ours = buffers_of(model)
     for match in matches:
         held = ours[match.port]
-        held.set_value(paddle.to_tensor(given[match.reference]).astype(held.dtype))
+        value = given[match.reference]
+        held.set_value(paddle.to_tensor(as_complex(value) if held.is_complex() else value).astype(held.dtype))

@@ -96,7 +96,12 @@ class PairStep(Step):
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
         self.dtype, held = dtype, HELD_IN[dtype]
-        self.model = self._model_in(held).to(device=self.device, dtype=held)
+        self.model = self._model_in(held)
+        of_complex = [one for one in self.model.named_buffers() if one[1].is_complex()]
+        self.model.to(device=self.device, dtype=held)
+        for name, buffer in of_complex:  # of which torch has kept the real parts alone
+            path, _, leaf = name.rpartition(".")
+            setattr(self.model.get_submodule(path), leaf, buffer.to(self.device, held.to_complex()))
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(nudged(self.weights[name], held, nudge))
@@ -217,7 +222,7 @@ def exact_buffers(double: nn.Module, theirs: Mapping[str, torch.Tensor]) -> dict
     """
 
     def chosen(exact: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        if not exact.is_floating_point() or not exact.numel():
+        if not (exact.is_floating_point() or exact.is_complex()) or not exact.numel():
             return drawn
         drawn = drawn.to(exact)
         return exact if torch.allclose(exact, drawn, rtol=0, atol=SAME * float(drawn.abs().max())) else drawn
