@@ -34,8 +34,8 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 def to_torch(value: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     """Make a tensor of such values, of the shape, the device and the kind of numbers of another."""
-    made = torch.from_numpy(as_complex(value) if like.is_complex() else value)
-    return made.reshape(like.shape).to(like.device)
+    value = as_complex(value) if like.is_complex() else value
+    return torch.from_numpy(value.reshape(like.shape)).to(like.device)  # torch's own reshape would make a view
 
 
 class Operation(NamedTuple):
