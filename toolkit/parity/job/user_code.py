@@ -83,7 +83,7 @@ def functions_of(source: str, wanted: Mapping[str, Sequence[str]] = FUNCTIONS) -
 _built: weakref.WeakSet = weakref.WeakSet()
 
 
-def check_built(source: Any, model: Any, kind: type[Any], called: str) -> None:
+def check_built(source: Any, model: Any, kind: type, called: str) -> None:
     """Check that a side's ``build`` has given a new model.
 
     Args:
@@ -91,14 +91,18 @@ def check_built(source: Any, model: Any, kind: type[Any], called: str) -> None:
         kind: of the model; ``called`` is its name.
 
     Raises:
-        UserCodeError: it is none of that kind, or one that it has given before, or has a parameter that is not real.
+        UserCodeError: it is none of that kind, or one that it has given before.
     """
     if not isinstance(model, kind):
         raise UserCodeError(f"{shown(source)}: build() gave {type(model).__name__}; it is to give a {called}")
     if model in _built:
         raise UserCodeError(f"{shown(source)}: build() gave one module twice; it is to make a new one")
     _built.add(model)
-    for path, parameter in model.named_parameters():
+
+
+def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
+    """Check that all parameters, by path, are real. Raises UserCodeError if one is not."""
+    for path, parameter in parameters:
         if parameter.is_complex():
             raise UserCodeError(
                 f"{shown(source)}: {path} is a parameter of complex numbers; keep its real and imaginary parts as two"

@@ -334,6 +334,7 @@ def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
     with user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")
+    user_code.check_real(source, model.named_parameters())
     recurrent = (one for one in model.named_sublayers() if isinstance(one[1], nn.layer.rnn.RNNBase))
     user_code.check_recurrent(source, recurrent)
     return model

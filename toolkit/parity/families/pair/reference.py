@@ -211,6 +211,7 @@ def built(source: Any, job: Job, dtype: torch.dtype = torch.float32, seed: int |
     with eager_attention(), computing_in(dtype), user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Module, "torch.nn.Module")
+    user_code.check_real(source, model.named_parameters())
     recurrent = (one for one in model.named_modules() if isinstance(one[1], nn.RNNBase))
     user_code.check_recurrent(source, recurrent)
     return model
