@@ -55,6 +55,7 @@ def bitwise(request: GateRequest, kinds: list[str], folder: Path) -> tuple[Bitwi
 @pytest.mark.parametrize(
     ("model", "head", "changes", "kind"),
     [
+        pytest.param("reformer", "sequence_classification", {}, "heavy-tailed", marks=pytest.mark.slow),
         pytest.param(
             "reformer",
             "causal_lm",
@@ -70,6 +71,7 @@ def bitwise(request: GateRequest, kinds: list[str], folder: Path) -> tuple[Bitwi
             marks=pytest.mark.slow,
         ),
         ("ctrl", "causal_lm", {}, "heavy-tailed"),
+        pytest.param("ctrl", "sequence_classification", {}, "random", marks=pytest.mark.slow),
     ],
 )
 def test_with_the_references_kernels_every_tensor_agrees_to_the_last_bit(tmp_path, model, head, changes, kind):
