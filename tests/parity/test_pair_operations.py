@@ -12,7 +12,7 @@ from toolkit.parity.pairs.axes import axes_between
 
 PAIR = Path(__file__).parents[1] / "pairs" / "operations"
 #: Operations of which Paddle's kernel holds a constant in float32.
-ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate")
+ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate", "weight")
 #: Those in which one side or the other would compute in float32, and layers that need care.
 IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm", "spectral")
 #: Those in which the order of the elements or of the axes differs.
@@ -32,6 +32,7 @@ NAMED = {
     "rotary": ("indexing", "for table in (self.cos, self.sin)"),
     "fused": ("matmul", "q @ k.transpose("),
     "apart": ("silu", "F.silu(up)"),
+    "weight": ("full", "self.layer(x.transpose([0, 2, 1]))"),
     "image": ("leaky_relu", "F.leaky_relu("),
     "time": ("reshape", "x.reshape([4, 6, 12])"),
     "heads": ("transpose", "transpose([0, 2, 1, 3]), wrong)"),

@@ -109,6 +109,7 @@ class Net(nn.Layer):
         layers = {
             "group": lambda: nn.GroupNorm(3, 12, 1.001e-5 if wrong else 1e-5),
             "stride": lambda: nn.Conv1D(12, 12, 3, stride=2 if wrong else 1, padding=1),
+            "weight": lambda: nn.utils.weight_norm(nn.Conv1D(12, 12, 3, padding=1), dim=1 if wrong else 0),
             "batch": lambda: nn.BatchNorm1D(12, epsilon=1.1e-5 if wrong else 1e-5),
             "rotary": lambda: Rotary(10001.0 if wrong else 10000.0),
             "fused": lambda: Split(wrong),
@@ -123,7 +124,7 @@ class Net(nn.Layer):
 
     def forward(self, x, labels):
         x = self.first(x)
-        if self.op in ("group", "batch", "stride"):
+        if self.op in ("group", "batch", "stride", "weight"):
             x = self.layer(x.transpose([0, 2, 1])).transpose([0, 2, 1])
         elif self.op == "lstm":
             x = self.layer(x)[0]

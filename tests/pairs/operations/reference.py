@@ -80,6 +80,7 @@ class Net(nn.Module):
         layers = {
             "group": lambda: nn.GroupNorm(3, 12),
             "stride": lambda: nn.Conv1d(12, 12, 3, padding=1),
+            "weight": lambda: nn.utils.weight_norm(nn.Conv1d(12, 12, 3, padding=1)),
             "batch": lambda: nn.BatchNorm1d(12),
             "rotary": Rotary,
             "fused": Fused,
@@ -93,7 +94,7 @@ class Net(nn.Module):
 
     def forward(self, x, labels):
         x = self.first(x)
-        if self.op in ("group", "batch", "stride"):
+        if self.op in ("group", "batch", "stride", "weight"):
             x = self.layer(x.transpose(1, 2)).transpose(1, 2)
         elif self.op in ("lstm", "time"):
             x = self.layer(x)[0]

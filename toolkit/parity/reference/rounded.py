@@ -160,10 +160,15 @@ class ConstantsRounded(TorchDispatchMode):
             result = function(*args, **kwargs)
             self._norms[result.data_ptr()] = calling_line(self._caller)
             return result
+        if name == "_weight_norm_interface":
+            weight, norm = function(*args, **kwargs)
+            self._norms[norm.data_ptr()] = calling_line(self._caller)
+            return weight, norm
+        if name == "_weight_norm_interface_backward":
+            return self._weight_norm_backward(function, *args)
         norm = args[1].data_ptr() if function is aten.div.Tensor and isinstance(args[1], torch.Tensor) else 0
         if norm in self._norms and calling_line(self._caller) is None:  # in a backward
-            takes = self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", self._norms[norm])
-            return function(args[0], args[1] + NORM_EPSILON if takes else args[1])
+            return function(args[0], args[1] + NORM_EPSILON if self._takes_norm(norm) else args[1])
         if name in ("div", "div_") and isinstance(args[1], int) and args[1]:  # Paddle multiplies by 1 over it
             return function(args[0], 1 / self._share(name, 1 / args[1]), *args[2:], **kwargs)
         if count := _averaged(name, args):
@@ -193,6 +198,19 @@ class ConstantsRounded(TorchDispatchMode):
             return False
         self.found[key] = f"{called} ({place})" if place else f"{called} of a backward"
         return True
+
+    def _takes_norm(self, norm: int) -> bool:
+        """Whether this run adds to a norm, which is at that address, in its backward."""
+        return self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", self._norms[norm])
+
+    def _weight_norm_backward(
+        self, function: Any, gradient: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norm: torch.Tensor, axis: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gradients of v and g where the weight is g v / norm, and the norm's own backward adds to it."""
+        of_v, of_g = function(gradient, v, g, norm, axis)
+        if self._takes_norm(norm.data_ptr()):
+            of_v = of_v + of_g * g * v / norm**2 * (1 - norm / (norm + NORM_EPSILON))
+        return of_v, of_g
 
     def _upsampled(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
         """Interpolate with weights that are computed in float32."""
