@@ -369,6 +369,7 @@ def test_no_sentence_is_left_without_a_test():
         "forward-only",
         "not-trained",
         "brief-pair",
+        "sketched",
         "outputs-left-out",
         "outputs-choices",
         "outputs-rounded",

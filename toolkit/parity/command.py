@@ -153,6 +153,11 @@ ANY_FRAMEWORK = click.option(
     is_flag=True,
     help="Record --reference-model for a port in any framework, which toolkit parity judge judges.",
 )
+SMALL = click.option(
+    "--small",
+    is_flag=True,
+    help="Of --reference-model, record sums of large tensors in place of their values, and the weights beside BUNDLE.",
+)
 STEPS = click.option(
     "--steps",
     type=click.IntRange(1, 10_000),
@@ -264,10 +269,10 @@ def _asked(description: dict[str, Any], recorded: bool = False) -> Any:
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
-    keys = ("port_python", "time_limit", "forward_only", "any_framework", "steps")
+    keys = ("port_python", "time_limit", "forward_only", "any_framework", "small", "steps")
     others = {key: options.pop(key, None) for key in keys}
     if any(pair.values()):
-        flags = {name: bool(others[name]) for name in ("forward_only", "any_framework")}
+        flags = {name: bool(others[name]) for name in ("forward_only", "any_framework", "small")}
         return {**pair, **others, **flags, "steps": others["steps"] or 0}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
@@ -299,7 +304,7 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*PAIR[:-2], FORWARD_ONLY, ANY_FRAMEWORK, *DESCRIPTION[1:])
+@takes(*PAIR[:-2], FORWARD_ONLY, ANY_FRAMEWORK, SMALL, *DESCRIPTION[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", help="The dtypes to record.")
 @takes(REFERENCE_REVERSIBLE)
 @click.option(
@@ -325,7 +330,8 @@ def record(device: str, output: Path, **description: Any) -> None:
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.option("--dtype", type=RecordedDtype(), help="The dtypes to judge. Default: all that BUNDLE has.")
 @takes(PAIR[1], TIME_LIMIT, PORT_PYTHON, MAP, DEVICES, OUTPUT)
-def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: Any) -> int:
+@click.option("--weights", metavar="FILE|FOLDER", type=PATH, help="The weights of a BUNDLE recorded with --small.")
+def replay(bundle: Path, dtype: str | None, device: str, output: Path, weights: Path | None, **pair: Any) -> int:
     """Judge the port by the reference that `toolkit parity record` wrote to BUNDLE.
 
     The port may run on another device than the reference. If the bundle is of a --reference-model, set --port.
@@ -338,7 +344,7 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: A
     from toolkit.parity.pairs.options import replayed
 
     places = _cleared(output, device)
-    recording = open_recording(bundle)
+    recording = open_recording(bundle, weights)
     request = replayed(recording, **pair)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)

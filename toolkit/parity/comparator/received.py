@@ -7,13 +7,16 @@ import numpy as np
 from toolkit.parity.job.handover import Handed
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import PIECE, RunningStats, TensorStats
+from toolkit.parity.measure.sketch import Sketch
 
 
-def difference(handed: Handed, truth: np.ndarray | None) -> TensorStats:
+def difference(handed: Handed, truth: np.ndarray | Sketch | None) -> TensorStats:
     """As :func:`.error_stats.difference`, block by block. Without a truth of the same shape: the shape and whether all
     is finite."""
     if truth is None or truth.shape != handed.shape:
         return TensorStats(list(handed.shape), RunningStats.of_pieces(handed.blocks()).finite)
+    if isinstance(truth, Sketch):
+        return RunningStats.of(Sketch.of_pieces(handed.blocks(), handed.shape).values, truth.values).stats(handed.shape)
     return RunningStats.of_pieces(handed.blocks(), truth).stats(handed.shape)
 
 

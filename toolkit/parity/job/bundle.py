@@ -3,9 +3,10 @@
 A bundle is a folder. It holds what the job folder (:mod:`.files`) holds when the reference has finished, and
 ``bundle.json``, which says what it is and vouches for every file by its size and SHA-256::
 
-    {"format": "toolkit parity reference", "schema": 9, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
+    {"format": "toolkit parity reference", "schema": 10, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
      "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, randomized_parameters},
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
+     "weights": {"wte.weight": SHA-256, ...}, if they are left out (:mod:`.left_out`),
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
 
 Nothing in a bundle is code, and nothing is used before all of it has been checked: names stay inside the folder, no
@@ -35,6 +36,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request
 from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.left_out import digests, write_weights
 from toolkit.parity.job.pair import PAIR, Description, Pair
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.recorded import check_recorded
@@ -45,8 +47,9 @@ from toolkit.parity.measure.evaluation import RUNS
 
 FORMAT = "toolkit parity reference"
 #: Raised whenever a reference's files change, or the port's side needs others.
-SCHEMA = 9
+SCHEMA = 10
 MANIFEST = "bundle.json"
+WEIGHTS = "weights.safetensors"
 #: Why no bundle is of bfloat16.
 NOT_RECORDED = (
     "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
@@ -55,7 +58,7 @@ NOT_RECORDED = (
 #: Files that the port's side reads. A bundle may hold more, if its manifest lists them.
 NEEDED = (
     "job.json",
-    "weights.safetensors",
+    WEIGHTS,
     "batch.safetensors",
     "reference/float64.safetensors",
     "labels.safetensors",
@@ -123,9 +126,9 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {}") -> It
     console.print(f"next: toolkit parity {command.format(folder)}", highlight=False, soft_wrap=True)
 
 
-def seal(partial: Path, randomized: int) -> None:
+def seal(partial: Path, randomized: int, weights: Path | None = None) -> None:
     """Make a bundle of a job folder in which the reference has finished: remove what means nothing elsewhere, and write
-    ``bundle.json``."""
+    ``bundle.json``. ``weights``: where they go, in place of the bundle."""
     (partial / "reference.log").unlink()
     for place in partial.iterdir():  # the port's, which is empty, and what torch has left among its temporary files
         if place.is_dir() and place.name != "reference":
@@ -140,6 +143,7 @@ def seal(partial: Path, randomized: int) -> None:
             has_loss=job.pair.has_loss,
             forward_only=job.pair.forward_only,
             any_framework=job.pair.any_framework,
+            small=job.pair.small,
         )
     )
     if job.pair is not None:
@@ -151,7 +155,11 @@ def seal(partial: Path, randomized: int) -> None:
     )
     for name in (files.CHECKPOINT, files.POSITIONS, files.OWN_WEIGHTS):
         (partial / "reference" / name).unlink(missing_ok=True)
-    files.write_report(partial / MANIFEST, manifest_of(partial, job, randomized))  # which people read, too
+    left_out = {}
+    if weights is not None:
+        left_out = {"weights": digests(partial / WEIGHTS)}
+        os.replace(partial / WEIGHTS, weights)
+    files.write_report(partial / MANIFEST, {**manifest_of(partial, job, randomized), **left_out})  # people read it, too
 
 
 def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
@@ -221,25 +229,40 @@ class Recording:
         manifest: the content of ``bundle.json``.
         identity: the SHA-256 of ``bundle.json``, which vouches for all other files.
         asked: the request that it was recorded for.
+        weights: where the weights of a small bundle are; None for one that holds its own.
     """
 
     folder: Path
     manifest: Mapping[str, Any]
     identity: str
     asked: GateRequest
+    weights: Path | None = None
 
     def lay_out(self, job: Path) -> None:
-        """Fill a job folder, but for ``job.json``, with what a finished reference leaves to the port's side."""
+        """Fill a job folder, but for ``job.json``, with what a finished reference leaves to the port's side. Raises
+        UserError if the weights given to a small bundle are others."""
         for name in self.manifest["files"]:
             if name != "job.json":
                 (job / name).parent.mkdir(parents=True, exist_ok=True)
                 (job / name).symlink_to((self.folder / name).absolute())
+        if self.weights is not None:
+            shapes = self.manifest["describes"]["parameters"]
+            write_weights(job / WEIGHTS, self.weights, self.manifest["weights"], shapes)
 
 
-def open_recording(folder: Path) -> Recording:
-    """Read a bundle and check every file. Raises UserError if it is none, of another schema, incomplete, changed, or
-    describes no model that is known here."""
+def open_recording(folder: Path, weights: Path | None = None) -> Recording:
+    """Read a bundle and check every file.
+
+    Args:
+        weights: a file or folder that has the weights of a small bundle.
+
+    Raises:
+        UserError: it is none, of another schema, incomplete, changed, or describes no model that is known here; or
+            weights are given to one that holds its own.
+    """
     manifest = read_manifest(folder)
+    if weights is not None and "weights" not in manifest:
+        raise UserError(f"--weights: {folder} holds its own")
     _check_files(folder, manifest["files"])
     try:
         asked = _request_of(folder, manifest["describes"]["model"])
@@ -247,7 +270,7 @@ def open_recording(folder: Path) -> Recording:
         named = "" if isinstance(problem, ValueError) else f"{type(problem).__name__}: "
         reason = " ".join(f"{named}{problem}".split())
         raise UserError(f"{folder}: describes no model that can be judged here: {reason}") from None
-    return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked)
+    return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked, weights)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -274,9 +297,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise UserError(f"{folder}: {MANIFEST} names {name!r}, which is no file of a bundle")
     described = manifest.get("describes")
     is_pair = isinstance(described, dict) and described.get("model") == PAIR
-    if missing := [name for name in (*NEEDED, OF_PAIR if is_pair else OF_FAMILY) if name not in listed]:
+    elsewhere = (WEIGHTS,) if _has_digests(manifest) else ()
+    needed = (*NEEDED, OF_PAIR if is_pair else OF_FAMILY)
+    if missing := [name for name in needed if name not in listed and name not in elsewhere]:
         raise UserError(f"{folder}: {MANIFEST} does not list {missing[0]}")
     return manifest
+
+
+def _has_digests(manifest: Mapping[str, Any]) -> bool:
+    """Whether the weights are left out, and the manifest has the SHA-256 of each that it describes."""
+    described, digests = manifest.get("describes"), manifest.get("weights")
+    parameters = described.get("parameters") if isinstance(described, dict) else None
+    return isinstance(digests, dict) and isinstance(parameters, dict) and digests.keys() == parameters.keys()
 
 
 def _is_entry(entry: Any) -> bool:
@@ -322,7 +354,7 @@ def _request_of(folder: Path, model: str) -> GateRequest:
     check_recorded(folder, job)
     return GateRequest(
         **{name: getattr(job, name) for name in TAKEN},
-        weights=files.read_tensors(folder / "weights.safetensors"),
+        weights=files.read_tensors(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {},
         batch=files.read_tensors(folder / "batch.safetensors"),
         labels=files.read_tensors(folder / "labels.safetensors"),
         streamed=False,
@@ -341,7 +373,7 @@ def _check_family(folder: Path, job: Job) -> None:
 
 def _without_facts(pair: Pair) -> Pair:
     """A pair without what a bundle says of it."""
-    return replace(pair, has_loss=False, forward_only=False, any_framework=False)
+    return replace(pair, has_loss=False, forward_only=False, any_framework=False, small=False)
 
 
 def _check_pair(folder: Path, job: Job) -> None:

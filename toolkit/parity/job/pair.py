@@ -199,6 +199,7 @@ class Pair:
         forward_only: compare what the model computes in evaluation mode, and nothing that trains it.
         any_framework: record for ports in any framework: the reference's epsilons are not rounded as Paddle's kernels
             round theirs.
+        small: record sketches of large tensors, and no weights (:mod:`.left_out`).
         steps: that each side then trains by itself.
         is_large: so many parameters that less is compared (:attr:`.job.Job.brief`).
     """
@@ -211,6 +212,7 @@ class Pair:
     has_loss: bool = False
     forward_only: bool = False
     any_framework: bool = False
+    small: bool = False
     steps: int = 0
     is_large: bool = False
     accept: dict[str, KnownDifference] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from models.files.tensor_file import TYPES, entry, header
+from toolkit.parity.measure.sketch import Sketch
 
 #: NumPy's types by their name in the format.
 NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
@@ -28,6 +29,8 @@ NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
 MAPPED = 2**20
 #: Metadata key: tensors that repeat others, by name.
 REPEATS = "repeats"
+#: Likewise: tensors of which only a sketch is kept, with their shapes.
+SKETCHED = "sketched"
 #: Bytes reserved for a header before all that follows must be rewritten: about 8,000 tensors'.
 ROOM = 2**20
 
@@ -52,6 +55,7 @@ class TensorWriter:
         self._room = room
         self._over = over
         self._repeats: dict[str, str] = {}
+        self._sketched: dict[str, list[int]] = {}
         self._names = ChainMap[str, Any](self.header, self._repeats)
 
     def __enter__(self) -> TensorWriter:
@@ -64,8 +68,11 @@ class TensorWriter:
         self._file.seek(8 + self._room)
         return self
 
-    def add(self, name: str, value: np.ndarray) -> None:
-        """Append a tensor."""
+    def add(self, name: str, value: np.ndarray | Sketch) -> None:
+        """Append a tensor, or its sketch."""
+        if isinstance(value, Sketch):
+            self._sketched[name] = list(value.shape)
+            value = value.values
         value = np.asarray(value, order="C")
         self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self._names)
         value.tofile(self._file)
@@ -97,8 +104,9 @@ class TensorWriter:
             self._partial.unlink()
 
     def _write_header(self) -> None:
-        metadata = {"__metadata__": {REPEATS: json.dumps(self._repeats)}} if self._repeats else {}
-        entries = {**metadata, **self.header}
+        said = {REPEATS: self._repeats, SKETCHED: self._sketched}
+        metadata = {key: json.dumps(one) for key, one in said.items() if one}
+        entries = {**({"__metadata__": metadata} if metadata else {}), **self.header}
         written = header(entries, self._room)
         if len(written) > 8 + self._room:  # rare: all is written once more
             self._file.seek(8 + self._room)
@@ -171,10 +179,16 @@ class TensorFile(_OnDisk):
             if name in self.header or first not in self.header:
                 raise ValueError(f"{path}: says that {name} is {first} once more, which cannot be")
             self.header[name] = self.header[first]
+        self._sketched = {
+            id(self.header[name]): tuple(shape) for name, shape in json.loads(metadata.get(SKETCHED, "{}")).items()
+        }
         self._start = 8 + size
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return _read(self._file, self.header[name], self._start)
+    def __getitem__(self, name: str) -> Any:
+        """A tensor's values; or its :class:`.sketch.Sketch`, if that is what the file has."""
+        value = _read(self._file, self.header[name], self._start)
+        shape = self._sketched.get(id(self.header[name]))
+        return value if shape is None else Sketch(value, shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of a tensor that need not be read for it."""

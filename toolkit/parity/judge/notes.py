@@ -129,6 +129,11 @@ TEXTS: Mapping[str, str] = {
         "a model this large: the gate does not compare the step without hooks, or the updates by an optimizer of its "
         "own. Smaller models show both"
     ),
+    "sketched": (
+        "recorded --small: of a tensor of {least:,} elements and more, {sums:,} sums of its elements with random signs "
+        "are compared. They tell the RMS of an error to 1%. A single wrong element is seen if it is larger than the "
+        "rounding of a sum"
+    ),
     "streamed": (
         "stage by stage: the gate does not compare the optimizer's step, evaluation mode, the step without hooks, "
         "recomputed layers, the port's own generator, its compiled loops by themselves, what the reference's own "

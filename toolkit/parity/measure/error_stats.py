@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from toolkit.parity.measure.sketch import Sketch
+
 #: Elements processed at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
 #: Rows of a large matrix processed at a time.
@@ -146,18 +148,23 @@ def _of_piece(piece: np.ndarray) -> RunningStats:
     return RunningStats(piece.size, largest, float(np.dot(piece, piece)), float(piece.sum()))
 
 
-def describe(value: np.ndarray) -> TensorStats:
-    """A tensor by itself."""
+def describe(value: np.ndarray | Sketch) -> TensorStats:
+    """A tensor by itself, or what its sketch tells of it."""
+    if isinstance(value, Sketch):
+        return RunningStats.of(value.values).stats(value.shape)
     value = np.asarray(value)
     return RunningStats.of(value).stats(value.shape)
 
 
-def difference(value: np.ndarray, truth: np.ndarray) -> TensorStats:
-    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64.
+def difference(value: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
+    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64; of the sketch of
+    that difference, if there is only a sketch of the truth.
 
     Tensors of different shape are not compared, even if they broadcast: only the shape is given.
     """
-    value, truth = np.asarray(value), np.asarray(truth)
+    value, truth = np.asarray(value), truth if isinstance(truth, Sketch) else np.asarray(truth)
     if value.shape != truth.shape:
         return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
+    if isinstance(truth, Sketch):
+        return RunningStats.of(Sketch.of(value).values, truth.values).stats(value.shape)
     return RunningStats.of(value, truth).stats(value.shape)

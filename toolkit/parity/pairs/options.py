@@ -32,6 +32,7 @@ def pair_request(
     time_limit: float | None = None,
     forward_only: bool = False,
     any_framework: bool = False,
+    small: bool = False,
     steps: int = 0,
 ) -> GateRequest:
     """Return the comparison of a user's port and reference.
@@ -45,6 +46,7 @@ def pair_request(
         time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
         forward_only: compare what both compute in evaluation mode, and nothing that trains them.
         any_framework: record for ports in any framework.
+        small: record without weights, and of large tensors a sketch.
         steps: that each side then trains by itself, with its file's ``optimizer(model)`` if both have one.
 
     Raises:
@@ -82,6 +84,7 @@ def pair_request(
             accept=told.accept,
             forward_only=forward_only,
             any_framework=any_framework,
+            small=small,
             steps=steps,
         ),
         pair_names=told.parameters,
@@ -125,6 +128,8 @@ def replayed(
         raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
     if asked.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded --any-framework, with epsilons that Paddle's kernels round")
+    if asked.pair.small and recording.weights is None:
+        raise UserError(f"{recording.folder}: is recorded --small, without weights; name them with --weights FILE")
     functions = user_code.functions_of(port)
     if "batch" in functions:
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")

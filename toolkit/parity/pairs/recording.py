@@ -16,6 +16,7 @@ from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, workers_of
 from toolkit.parity.job.bundle import Recording, new_bundle, seal
+from toolkit.parity.job.left_out import beside, check_beside
 from toolkit.parity.job.pair import Pair, PairMap
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
@@ -43,6 +44,9 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
         )
     alone = {"reference": workers_of(request)["reference"]}
     command = "judge {} PORT" if request.pair.any_framework else "replay {} --port FILE"
+    if request.pair.small:
+        check_beside(folder)
+        command += f" --weights {beside(folder)}"
     with new_bundle(folder, console, command) as job:
         ask([request], [job], console, alone)
         own = description_of(job, "reference")
@@ -51,7 +55,7 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
         weights, randomized = randomize_constants(itself.weights, request.seed)
         write_pair(request, itself, weights, job)
         run_workers([job], console, alone)
-        seal(job, randomized)
+        seal(job, randomized, beside(folder) if request.pair.small else None)
 
 
 def describe_port(recording: Recording, request: GateRequest, job: Path, console: Console) -> Sides:
@@ -71,7 +75,7 @@ def describe_port(recording: Recording, request: GateRequest, job: Path, console
         sides = settled(request, job, {})
     except UserError as problem:
         raise UserError(f"{recording.folder}: {problem}") from None
-    files.write_json(job / "job.json", job_of(replace(request, pair=replace(request.pair, map=sides.map))))
+    files.write_json(job / "job.json", job_of(replace(request, pair=sides.pair_of(request))))
     return sides
 
 

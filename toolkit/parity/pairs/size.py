@@ -31,7 +31,8 @@ def is_large(parameters: Iterable[ParameterFacts], request: GateRequest) -> bool
         Inconclusive: it does not fit the memory.
     """
     count, room = sum(math.prod(one.shape) for one in parameters), most_memory(request)
-    large = count > LARGE_ABOVE or (room is not None and memory_of(count, False) > room)
+    assert request.pair is not None
+    large = request.pair.small or count > LARGE_ABOVE or (room is not None and memory_of(count, False) > room)
     if room is not None and (needed := memory_of(count, large)) > room:
         raise Inconclusive(
             f"the gate of a model of {count:,} parameters takes about {gigabytes(needed)} of memory besides its "

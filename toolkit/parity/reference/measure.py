@@ -10,12 +10,13 @@ import numpy as np
 from toolkit.parity.job import files
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import OwnLoss, ReferenceResult
+from toolkit.parity.job.results import Note, OwnLoss, ReferenceResult
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.latest import Latest
-from toolkit.parity.measure.naming import is_gradient
+from toolkit.parity.measure.naming import TensorName, is_gradient
+from toolkit.parity.measure.sketch import COUNT, LARGE, Sketch
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
 from toolkit.parity.reference.own_weights import write_initial, write_loaded
@@ -35,13 +36,15 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     step = make_step(job, folder)
     place = folder / "reference"
     files.write_tensors(place / "constants.safetensors", step.constants())  # for the port's work meanwhile
+    is_small = job.pair is not None and job.pair.small
     records: dict[str, TensorRecord] = {}
     unhooked: dict[str, np.ndarray] = {}  # loss and gradients, of the unwatched run if there is one
     with TensorWriter(place / "float64.safetensors") as writer:
 
         def write(name: str, value: np.ndarray) -> tuple[str, TensorStats]:
-            writer.add(name, value)
-            return name, error_stats.describe(value)
+            kept = Sketch.of(value) if is_small and is_sketched(name, value) else value
+            writer.add(name, kept)
+            return name, error_stats.describe(kept)
 
         written = Latest(write)
 
@@ -73,7 +76,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         buffers=[name for name, _ in step.model.named_buffers() if f"buffer:{name}" not in records],
         facts=step.facts(records),
         leaks=leaks,
-        notes=step.notes,
+        notes=[*step.notes, *([Note("sketched", {"least": LARGE, "sums": COUNT})] if is_small else [])],
         narrowings=step.narrowings,
         own_loss=_own_loss(job, folder, truth, step),
         saturated_rows=saturated,
@@ -81,6 +84,11 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         own_backward=own_backward_error(step) if job.judge_reference_reversible else {},
         accept={} if job.pair is None else job.pair.accept,
     )
+
+
+def is_sketched(name: str, value: np.ndarray) -> bool:
+    """Whether a small bundle keeps the sketch of a tensor. Buffers stay: the port is given them."""
+    return value.size >= LARGE and TensorName.parse(name).in_its_run.kind != "buffer"
 
 
 def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:

@@ -1,0 +1,78 @@
+"""The weights of a small bundle (``toolkit parity record --small``): they lie beside it, or in a checkpoint.
+
+The bundle's manifest has the SHA-256 of each parameter's float32 values, in C order and little-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.files.hub import read_tensors
+from models.files.plain import UnreadableFile, open_tensors
+from toolkit.errors import UserError
+from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+
+
+def beside(bundle: Path) -> Path:
+    """The file beside a small bundle that its weights are written to."""
+    return bundle.with_name(f"{bundle.name}.weights.safetensors")
+
+
+def check_beside(bundle: Path) -> None:
+    """Check that the weights of a new bundle replace at most those of an earlier one. Raises UserError."""
+    if os.path.lexists(beside(bundle)) and not os.path.lexists(bundle):
+        raise UserError(f"{beside(bundle)}: is there, and no bundle {bundle} that it is of; name another place")
+
+
+def digests(path: Path) -> dict[str, str]:
+    """The SHA-256 of each tensor of a float32 file, by name."""
+    weights = TensorFile(path)
+    return {name: _digest(weights[name]) for name in weights}
+
+
+def _digest(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value, "<f4").data).hexdigest()
+
+
+def write_weights(path: Path, source: Path, known: Mapping[str, str], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Write to ``path`` the parameters that a reference was recorded with.
+
+    Args:
+        source: a safetensors file with them, or the folder of a checkpoint; it may have others, too.
+        known, shapes: of each parameter, its SHA-256 and its shape.
+
+    Raises:
+        UserError: one of them is not there, or is not as it was recorded.
+    """
+    missing = dict.fromkeys(known)
+    try:
+        with TensorWriter(path) as writer:
+            for name, value in _tensors(source):
+                if name not in known:
+                    continue
+                value = value.astype(np.float32, copy=False)
+                if list(value.shape) != list(shapes[name]) or _digest(value) != known[name]:
+                    raise UserError(f"{source}: {name} is not what the reference was recorded with")
+                writer.add(name, value)
+                del missing[name]
+    except (OSError, UnreadableFile) as problem:
+        raise UserError(str(problem)) from None
+    if missing:
+        raise UserError(f"{source}: has no {next(iter(missing))}, with which the reference was recorded")
+
+
+def _tensors(source: Path) -> Iterator[tuple[str, np.ndarray]]:
+    if source.is_dir():
+        yield from read_tensors(source)
+        return
+    with open_tensors(source) as tensors:
+        names = list(tensors.keys())
+    for name in names:  # opened anew for each, as what was read stays mapped
+        with open_tensors(source) as tensors:
+            value = tensors.get_tensor(name)
+        yield name, value
