@@ -16,7 +16,7 @@ HEAVY = (
     "scipy.optimize", "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx",
     "babel.dates", "numba",
 )  # fmt: skip
-#: What PaddleNLP's Trainer imports of `datasets`, and `datasets` itself.
+#: `datasets` and what it imports.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
 RUN_COMMAND = "from toolkit import cli; cli.main({!r})"
 ON_THE_CPU = "from toolkit.machine import runtime; runtime.configure('cpu'); "
@@ -47,6 +47,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
         "import toolkit.parity.comparator.__main__, toolkit.parity.comparator.result, toolkit.parity.comparator.stages",
         set(),
     ),
+    "the Trainer, as the gate has it": (f"{ON_THE_CPU}import toolkit.training.trainer", {"paddle", "paddlenlp"}),
     "training": (
         f"{ON_THE_CPU}import toolkit.finetune.finetune, toolkit.data.load, models.reformer.modeling, "
         "toolkit.training.trainer",
@@ -78,7 +79,8 @@ def test_paddlenlp_that_is_entered_by_the_short_way_has_all_it_has():
     """A user's own code asks for what nobody here imports; names and classes are those of a plain import."""
     code = (
         "import models.reformer.modeling, sys\n"
-        "assert 'fastapi' not in sys.modules\n"
+        "import toolkit.training.trainer\n"
+        "assert 'fastapi' not in sys.modules and 'datasets' not in sys.modules\n"
         "import paddlenlp, paddlenlp.trainer\n"
         "from paddlenlp.trainer.trainer import Trainer\n"
         "from paddlenlp.prompt import AutoTemplate\n"
@@ -87,6 +89,8 @@ def test_paddlenlp_that_is_entered_by_the_short_way_has_all_it_has():
         "assert paddlenlp.__version__ and not hasattr(paddlenlp, 'nothing_of_this_name')\n"
         "assert paddlenlp.Taskflow.__module__ == 'paddlenlp.taskflow.taskflow'\n"
         "assert 'fastapi' in sys.modules\n"
+        "from datasets import Dataset\n"
+        "assert sys.modules['paddlenlp.trainer.trainer'].datasets.Dataset is Dataset\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]

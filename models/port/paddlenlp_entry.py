@@ -10,11 +10,13 @@ No other file of `models` imports PaddleNLP; if it was imported before, it is us
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from models import collector
@@ -55,6 +57,30 @@ def run_init(package: types.ModuleType) -> None:
     package.__class__ = types.ModuleType
     assert package.__spec__ is not None and package.__spec__.loader is not None
     package.__spec__.loader.exec_module(package)
+
+
+class Later(types.ModuleType):
+    """A module that is imported on first access to a name of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def later(name: str) -> Iterator[None]:
+    """Put off the import of a module: what imports it in the ``with`` block gets a :class:`Later` in its place."""
+    if name in sys.modules or (spec := importlib.util.find_spec(name)) is None:
+        yield
+        return
+    sys.modules[name] = stand_in = Later(name)
+    stand_in.__spec__ = spec
+    try:
+        yield
+    finally:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
 
 
 with collector.paused():

@@ -35,10 +35,11 @@ import paddle
 from rich.console import Console
 
 from models.operations import precision
-from models.port import paddlenlp_entry  # noqa: F401 - before PaddleNLP, for its short way in
+from models.port import paddlenlp_entry
 
 # isort: split
-from paddlenlp.trainer.trainer import Trainer
+with paddlenlp_entry.later("datasets"):  # which the Trainer asks for a type, in what is replaced here
+    from paddlenlp.trainer.trainer import Trainer
 from paddlenlp.trainer.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from paddlenlp.trainer.training_args import TrainingArguments
