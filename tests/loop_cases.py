@@ -57,6 +57,10 @@ def sizes(*more: str) -> list[int]:
 CALLS: dict[str, list[Callable[..., list]]] = {
     "keep": [lambda rows=3, width=5: [[rows, width], [rows, width], 1 / 0.9]],
     "add_row": [lambda rows=3, width=5: [[rows, width], [width]]],
+    "gather_rows": [
+        lambda rows=3, width=5: [[7, width], [rows]],
+        lambda rows=3, width=5: [[7, width], [4, rows]],  # rounds: chunks that see one
+    ],
     "scale_columns": [lambda rows=3, columns=2, width=3, batch=2: [[rows, columns, width], [batch, columns]]],
     "scale_columns_backward": [
         lambda rows=3, columns=2, width=3, batch=2: [[batch, rows, columns, width], [batch, columns]]

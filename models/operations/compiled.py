@@ -93,6 +93,15 @@ def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
     return out
 
 
+def gather_rows(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
+    """Rows of ``x`` (., width) by int64 ``index`` (rows,), or (rounds, rows), which adds up a row per round: (rows,
+    width)."""
+    rows, width = index.shape[-1], x.shape[-1]
+    out = paddle.empty([rows, width], x.dtype)
+    _run("gather_rows", numel(index) * width, rows, x, index, out, width, numel(index) // rows)
+    return out
+
+
 def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
     """(rows, columns, width) times (B, columns): (B, rows, columns, width)."""
     (rows, columns, width), batch = table.shape, factors.shape[0]

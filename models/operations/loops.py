@@ -227,6 +227,23 @@ def scale_columns_backward(given):
                 out[i] += grad[i] * factor
 
 
+@_loop()
+def gather_rows(given):
+    """length (rows of out), x, index (int64, (rounds, rows)), out, width, rounds: the sum of a row of x per round."""
+    args = carray(given, 6)
+    width, rounds = args[4], args[5]
+    first, last = _share(args[0])
+    for row in range(first, last):
+        out = _floats(args[3], row * width, width)
+        x = _floats(args[1], _integers(args[2], row, 1)[0] * width, width)
+        for i in range(width):
+            out[i] = x[i]
+        for step in range(1, rounds):
+            x = _floats(args[1], _integers(args[2], step * args[0] + row, 1)[0] * width, width)
+            for i in range(width):
+                out[i] += x[i]
+
+
 # -- layer norm
 
 

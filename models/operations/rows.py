@@ -15,6 +15,8 @@ from typing import NamedTuple
 import paddle
 from paddle.autograd import PyLayer
 
+from models.operations import compiled
+
 
 class Order(NamedTuple):
     """The source row of each result row, and the place of each source row.
@@ -36,10 +38,14 @@ class _Gather(PyLayer):
     @staticmethod
     def forward(ctx, rows, order):
         ctx.order = order
+        if compiled.suits(rows):
+            return compiled.gather_rows(rows, order.index)
         return paddle.gather(rows, order.index)
 
     @staticmethod
     def backward(ctx, grad):
+        if compiled.suits(grad):
+            return compiled.gather_rows(grad, ctx.order.inverse)
         total = paddle.gather(grad, ctx.order.inverse[0])  # (rows, width)
         for places in ctx.order.inverse[1:]:
             total = total + paddle.gather(grad, places)

@@ -147,31 +147,44 @@ def open_stream(x: Tensor, residual: str) -> Stream:
     return GridStream.begin(x)
 
 
-class _Shown(PyLayer):
-    """The value of a wide stream for the layers, with the gradient of the plain sum."""
+class _Opened(PyLayer):
+    """The value of a new stream, with the gradient of what it began with."""
 
     @staticmethod
-    def forward(ctx, plain_sum, shown):
-        return shown.clone()
+    def forward(ctx, x, stream):
+        return stream.value.clone()
 
     @staticmethod
     def backward(ctx, grad):
         return grad
 
 
+class _Sum(PyLayer):
+    """The value of a stream after an update, with the gradients of a plain sum; the stream is added to ``made``."""
+
+    @staticmethod
+    def forward(ctx, value, update, stream, made):
+        ctx.frozen = value.stop_gradient, update.stop_gradient  # an adapter's first layers
+        made.append(stream.plus(update.detach()))
+        return made[0].value
+
+    @staticmethod
+    def backward(ctx, grad):
+        grads = grad, grad.clone()  # Paddle adds further gradients in place
+        return tuple(None if frozen else one for one, frozen in zip(grads, ctx.frozen, strict=True))
+
+
 class TracedStream:
     """A stream for autograd: its ``value`` carries the graph, its sums are those of ``inner``."""
 
-    def __init__(self, plain_sum: Tensor, inner: Stream) -> None:
-        self.value = _Shown.apply(plain_sum, inner.value)
+    def __init__(self, value: Tensor, inner: Stream) -> None:
+        self.value = value
         self.inner = inner
 
     def plus(self, update: Tensor) -> TracedStream:
-        with paddle.no_grad():
-            inner = self.inner.plus(update.detach())
-        total = TracedStream(self.value + update, inner)
-        total.value = at("stream", total.value)
-        return total
+        made: list[Stream] = []
+        value = at("stream", _Sum.apply(self.value, update, self.inner, made))
+        return TracedStream(value, made[0])
 
     def first(self, count: int) -> TracedStream:
         part = copy.copy(self)
@@ -193,7 +206,7 @@ def run_traced(
     """
     stream = open_stream(x.detach(), residual)
     followed = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
-    attention_stream = hidden_stream = TracedStream(x, stream) if followed else stream
+    attention_stream = hidden_stream = TracedStream(_Opened.apply(x, stream), stream) if followed else stream
     *layers, last = layers
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)

@@ -12,6 +12,7 @@ import pytest
 from test_ops import values_and_gradients
 
 from models.operations import compiled, kernels, ops, randomness
+from models.operations.rows import adjacent_chunks, reorder
 from models.reformer import reversible
 from models.reformer.attention import against
 
@@ -114,6 +115,19 @@ def test_a_label_that_is_no_class_is_refused_before_anything_is_read(monkeypatch
     for wrong in (-1, 4):
         with pytest.raises(IndexError, match=f"label {wrong} is none of 4 classes"):
             ops.cross_entropy(paddle.ones([2, 4]), paddle.to_tensor([0, wrong]))
+
+
+@pytest.mark.parametrize("width", [1, 64, 70])
+def test_rows_are_gathered_and_their_gradients_added_to_the_last_bit(draw, monkeypatch, width):
+    """Each chunk is seen by four."""
+    order = adjacent_chunks(3, 90, 2, 1)
+    values = draw.standard_normal((270, width)).astype("float32")
+    found = []
+    for kernel in ("compiled", "composed"):
+        monkeypatch.setenv("TOOLKIT_KERNELS", kernel)
+        found.append(values_and_gradients(lambda x: reorder(x, order), values))
+    for our, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(our, theirs)
 
 
 def test_keys_of_unit_mean_square(draw, monkeypatch):

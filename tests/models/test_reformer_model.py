@@ -20,6 +20,7 @@ from models.reformer.modeling import (
     ReformerForSequenceClassification,
     ReformerModelWithLMHead,
 )
+from models.reformer.reversible import run_traced
 from toolkit.parity.job.synthetic import SyntheticWeights
 
 
@@ -62,6 +63,18 @@ def test_a_plain_residual_loses_the_gradients_that_a_wide_one_keeps(tiny_config,
     _, plain = step(make(tiny_config, kind="large-gains", residual="plain", backward="autograd"), tiny_batch)
     _, narrow = step(make(tiny_config, kind="large-gains", residual="plain"), tiny_batch)
     assert max(relative_differences(narrow, plain).values()) > 1e-3
+
+
+def test_an_update_has_its_own_gradient_beside_those_of_the_stream():
+    x, update = (paddle.ones([3]) for _ in range(2))
+    x.stop_gradient = update.stop_gradient = False
+
+    def layer(attention_stream, hidden_stream, mask, read):
+        return attention_stream.plus(2.0 * update), hidden_stream, None
+
+    total, begun = run_traced([layer], x, None, "wide")
+    (total.sum() + (5.0 * begun).sum()).backward()
+    assert (x.grad.tolist(), update.grad.tolist()) == ([6.0] * 3, [2.0] * 3)
 
 
 def test_a_training_step_repeats_with_its_seed_and_differs_with_another(tiny_config, tiny_batch):

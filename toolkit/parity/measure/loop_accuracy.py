@@ -184,6 +184,10 @@ def _draw_normal(draw, *shapes):
     return tuple(_normal(draw, shape) for shape in shapes)
 
 
+def _draw_gather_rows(draw, x, index):
+    return _normal(draw, x), draw.integers(0, x[0], tuple(index))
+
+
 def _draw_softmax(draw, scores, masks, with_normaliser):
     return _scores(draw, scores), [(_kept(draw, shape), value) for shape, value in masks], with_normaliser
 
@@ -232,6 +236,14 @@ def _double(*arrays: np.ndarray) -> list[np.ndarray]:
 def _itself(exact: np.ndarray) -> list[Truth]:
     """One output whose unit is its own size: nothing is added up."""
     return [(exact, np.abs(exact))]
+
+
+def _gather_rows(x, index):
+    """A row that is only copied is exact."""
+    parts = x.astype(np.float64)[index]
+    if index.ndim == 1:
+        return [(parts, np.zeros_like(parts))]
+    return [(parts.sum(0), np.abs(parts).sum(0) * (len(index) > 1))]
 
 
 def _scale_columns_backward(grad, factors):
@@ -351,6 +363,7 @@ CHECKS = {
         lambda x, kept, scale: _itself(x.astype(np.float64) * kept * scale),
     ),
     "add_row": LoopCheck("add_row", (0,), _draw_normal, lambda x, row: _itself(x.astype(np.float64) + row)),
+    "gather_rows": LoopCheck("gather_rows", (1,), _draw_gather_rows, _gather_rows),
     "scale_columns": LoopCheck(
         "scale_columns",
         (1,),
