@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gates import quiet
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
@@ -171,3 +172,17 @@ def test_what_a_small_bundle_cannot_do_is_one_line(bundle, command_line, tmp_pat
     del manifest["weights"]
     (forged / "bundle.json").write_text(json.dumps(manifest))
     assert "does not list weights.safetensors" in refused("replay", forged, "--port", PAIR / "port.py")
+
+
+def test_saved_outputs_are_judged_by_a_small_bundle_and_a_port_that_needs_weights_is_not(command_line, tmp_path):
+    reference, bundle = str(PAIR / "reference.py"), tmp_path / "any"
+    asked = {"config": {"hidden": 128}, "seed": 0, "small": True, "any_framework": True}
+    record_pair(pair_request(port=None, reference_model=reference, **asked), bundle, quiet())
+    status, _, err = command_line("parity", "judge", bundle, reference)
+    assert status == 2 and "is recorded --small, without weights; judge a folder of the port's outputs" in err
+    given = {"loss": TensorFile(bundle / "reference" / "float64.safetensors")["loss"]}
+    for more, said in ({}, "PARITY 1 tensor"), ({"gradient:ffn.0.weight": np.zeros((256, 128))}, "DRIFT"):
+        save_file({**given, **more}, tmp_path / "float64.safetensors")
+        _, out, err = command_line("parity", "judge", bundle, tmp_path, "--output", tmp_path / "out")
+        assert out.startswith(said), out + err
+    assert out.startswith("DRIFT gradient:ffn.0.weight") and "off by 1.0e+00 of its size" in out
