@@ -3,7 +3,8 @@
 Each element gets a random sign and is added to one of :data:`COUNT` sums. A sketch is linear: that of a difference is
 the difference of two sketches. Divided by the root of the elements of a sum, its mean square is an unbiased estimate of
 the tensor's (Alon, Matias & Szegedy 1996; Charikar, Chen & Farach-Colton 2002), with a relative standard deviation of
-sqrt(2 / COUNT), 2%, for an RMS of 1%. No element can differ unseen: each is in a sum.
+sqrt(2 / COUNT): 2%, and 1% for an RMS. Each element is in a sum: one that differs is seen, beyond the rounding of its
+sum.
 """
 
 from __future__ import annotations
