@@ -100,7 +100,7 @@ endif
 demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate; again: runs/reformer_cls-2
 	$(BIN)/toolkit finetune recipes/reformer_cls.yaml --new
 
-test: install  ## the tests that are not `slow`: at most 8 minutes on two cores
+test: install  ## the tests that are not `slow`: 10 to 15 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 test-slow: install  ## the tests marked `slow`: the catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
