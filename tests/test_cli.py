@@ -150,7 +150,7 @@ NOT_ITS_OWN = {
     "": (["--model", "ctrl"], ["--mutants", "--limits", "--sweep=2", "--gates=2", "--reference=B", "--ops=reference",
                                "--kernels=softmax"]),
     "record": (["--model", "ctrl", "-o", "B"], ["--trace", "--reference=B", "--kernels=softmax", "--gates=2"]),
-    "replay": (["B"], ["--model=ctrl", "--seed=0", "--weights=random", "--mutants", "--reference-python=x",
+    "replay": (["B"], ["--model=ctrl", "--seed=0", "--length=32", "--mutants", "--reference-python=x",
                        "--trace", "n_layer=2"]),
     "bitwise": (["--model", "reformer"], ["--dtype=float64", "--device=gpu", "--trace", "--mutants", "--sweep=2",
                                           "--reference-reversible"]),

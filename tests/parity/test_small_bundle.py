@@ -13,6 +13,7 @@ from gates import quiet
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
+from toolkit.parity.job.bundle import check_weights_free
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.sketch import COUNT, Sketch
@@ -166,8 +167,12 @@ def test_what_a_small_bundle_cannot_do_is_one_line(bundle, command_line, tmp_pat
     taken = tmp_path / "b.weights.safetensors"
     taken.write_text("mine")
     asked = ("record", "--reference-model", PAIR / "reference.py", "--small", "-o", tmp_path / "b")
-    assert "b.weights.safetensors: is there, and no bundle" in refused(*asked) and taken.read_text() == "mine"
+    assert "b.weights.safetensors: is there, and not of a bundle" in refused(*asked) and taken.read_text() == "mine"
+    check_weights_free(bundle)
     forged = shutil.copytree(bundle, tmp_path / "forged")
+    for content in (b"mine", weights_of(bundle).read_bytes()[:-1] + b"\1"):
+        (tmp_path / "forged.weights.safetensors").write_bytes(content)
+        assert "forged.weights.safetensors: is there, and not of" in refused(*asked[:-1], forged)
     manifest = json.loads((forged / "bundle.json").read_text())
     del manifest["weights"]
     (forged / "bundle.json").write_text(json.dumps(manifest))

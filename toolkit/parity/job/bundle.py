@@ -30,13 +30,13 @@ from rich.console import Console
 
 import toolkit
 from models.families import FAMILIES, part
-from models.files.plain import read_object
+from models.files.plain import UnreadableFile, read_object
 from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request
 from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.left_out import digests, write_weights
+from toolkit.parity.job.left_out import beside, digests, write_weights
 from toolkit.parity.job.pair import PAIR, Description, Pair
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.recorded import check_recorded
@@ -198,6 +198,19 @@ def check_free(folder: Path) -> None:
         raise UserError(f"{folder}: exists and is not a bundle; name another place") from None
     if extra:
         raise UserError(f"{folder}: holds {extra[0]}, which is not part of the bundle there; name another place")
+
+
+def check_weights_free(folder: Path) -> None:
+    """Check that the weights of a new small bundle ``folder`` replace at most those of an earlier one. Raises
+    UserError if something else lies there."""
+    if not os.path.lexists(place := beside(folder)):
+        return
+    try:
+        found = digests(place)
+    except (OSError, UnreadableFile):
+        found = {}
+    if not os.path.lexists(folder) or read_manifest(folder).get("weights") != found:
+        raise UserError(f"{place}: is there, and not of a bundle {folder}; name another place")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ The bundle's manifest has the SHA-256 of each parameter's float32 values, in C o
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 from models.files.hub import read_tensors
 from models.files.plain import UnreadableFile, open_tensors
 from toolkit.errors import UserError
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.job.tensor_file import TensorWriter
 
 
 def beside(bundle: Path) -> Path:
@@ -23,16 +22,9 @@ def beside(bundle: Path) -> Path:
     return bundle.with_name(f"{bundle.name}.weights.safetensors")
 
 
-def check_beside(bundle: Path) -> None:
-    """Check that the weights of a new bundle replace at most those of an earlier one. Raises UserError."""
-    if os.path.lexists(beside(bundle)) and not os.path.lexists(bundle):
-        raise UserError(f"{beside(bundle)}: is there, and no bundle {bundle} that it is of; name another place")
-
-
 def digests(path: Path) -> dict[str, str]:
-    """The SHA-256 of each tensor of a float32 file, by name."""
-    weights = TensorFile(path)
-    return {name: _digest(weights[name]) for name in weights}
+    """The SHA-256 of each tensor of a file, by name. Raises OSError or UnreadableFile."""
+    return {name: _digest(value) for name, value in _tensors(path)}
 
 
 def _digest(value: np.ndarray) -> str:

@@ -15,8 +15,8 @@ from rich.console import Console
 from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, workers_of
-from toolkit.parity.job.bundle import Recording, new_bundle, seal
-from toolkit.parity.job.left_out import beside, check_beside
+from toolkit.parity.job.bundle import Recording, check_weights_free, new_bundle, seal
+from toolkit.parity.job.left_out import beside
 from toolkit.parity.job.pair import Pair, PairMap
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
@@ -45,7 +45,7 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
     alone = {"reference": workers_of(request)["reference"]}
     command = "judge {} PORT" if request.pair.any_framework else "replay {} --port FILE"
     if request.pair.small:
-        check_beside(folder)
+        check_weights_free(folder)
         command += f" --weights {beside(folder)}"
     with new_bundle(folder, console, command) as job:
         ask([request], [job], console, alone)
