@@ -275,7 +275,16 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         FileNotFoundError: no safetensors file. A pickle found there is named but not opened: unpickling runs code.
         UnreadableFile: one of the files or the index is damaged.
     """
-    for file, name in _names(folder):
+    for file in tensor_files(folder):
+        yield from tensors_in(file)
+
+
+def tensors_in(file: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield name and value of every tensor of a file, opened anew for each, as what was read stays mapped. Raises
+    UnreadableFile if it is damaged."""
+    with open_tensors(file) as tensors:
+        names = list(tensors.keys())
+    for name in names:
         with open_tensors(file) as tensors:
             value = tensors.get_tensor(name)
         yield name, value

@@ -52,7 +52,8 @@ def numel(x: paddle.Tensor) -> int:
 
 
 def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.float32) -> bool:
-    """Whether a compiled loop, one of :data:`LOOPS` or "" for one that does not round, can work on all of these."""
+    """Whether a compiled loop, one of :data:`LOOPS` or "" for one that rounds nothing, or to the same bits
+    as Paddle's operations, can work on all of these."""
     can = is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and numel(x) for x in tensors)
     if not (can and _left_out):
         return can

@@ -4,6 +4,7 @@ PaddleNLP's ``__init__`` imports all it has: a web server, task flows, scikit-le
 That took most of a command's start-up time, and nothing of it is used here. So the ``__init__`` of three packages is
 deferred (:class:`PutOff`). Their modules are imported unchanged; a package's own ``__init__`` runs when somebody asks
 the package for a name that is not one of its modules, as a user of PaddleNLP does. Nothing of it is replaced.
+:func:`later` puts off what the Trainer imports besides.
 
 No other file of `models` imports PaddleNLP; if it was imported before, it is used as it is.
 """

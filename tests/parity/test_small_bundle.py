@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gates import quiet
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
+from toolkit.parity.job import files
 from toolkit.parity.job.bundle import check_weights_free
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
@@ -161,6 +161,9 @@ def test_what_a_small_bundle_cannot_do_is_one_line(bundle, command_line, tmp_pat
     assert "is recorded --small, without weights; name them with --weights" in refused(
         "replay", bundle, "--port", PAIR / "port.py"
     )
+    assert "exists and is not a bundle" in refused(
+        "record", "--reference-model", PAIR / "reference.py", "--small", "-o", "."
+    )
     assert "--small: is for a --port and a --reference-model" in refused(
         "record", "--model", "ctrl", "--small", "-o", tmp_path / "b"
     )
@@ -179,10 +182,30 @@ def test_what_a_small_bundle_cannot_do_is_one_line(bundle, command_line, tmp_pat
     assert "does not list weights.safetensors" in refused("replay", forged, "--port", PAIR / "port.py")
 
 
+def test_a_port_is_not_judged_without_weights_whatever_the_bundle_says_of_itself(bundle, command_line, tmp_path):
+    forged = shutil.copytree(bundle, tmp_path / "forged")
+    vouch_for_another_job(forged)
+    status, _, err = command_line("parity", "replay", forged, "--port", PAIR / "port.py")
+    assert status == 2 and "is recorded --small, without weights; name them with --weights" in err
+
+
+def vouch_for_another_job(folder: Path) -> None:
+    """Say in job.json that the bundle is not small, and have the manifest say so, too."""
+    job = json.loads((folder / "job.json").read_text())
+    job["pair"]["small"] = False
+    (folder / "job.json").write_text(json.dumps(job))
+    manifest = json.loads((folder / "bundle.json").read_text())
+    size, digest = (folder / "job.json").stat().st_size, files.sha256(folder / "job.json")
+    manifest["files"]["job.json"] = {"bytes": size, "sha256": digest}
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+
+
 def test_saved_outputs_are_judged_by_a_small_bundle_and_a_port_that_needs_weights_is_not(command_line, tmp_path):
     reference, bundle = str(PAIR / "reference.py"), tmp_path / "any"
     asked = {"config": {"hidden": 128}, "seed": 0, "small": True, "any_framework": True}
-    record_pair(pair_request(port=None, reference_model=reference, **asked), bundle, quiet())
+    said = io.StringIO()
+    record_pair(pair_request(port=None, reference_model=reference, **asked), bundle, Console(file=said))
+    assert said.getvalue().endswith(f"judge {bundle} FOLDER\n")
     status, _, err = command_line("parity", "judge", bundle, reference)
     assert status == 2 and "is recorded --small, without weights; judge a folder of the port's outputs" in err
     given = {"loss": TensorFile(bundle / "reference" / "float64.safetensors")["loss"]}

@@ -145,7 +145,7 @@ def judge_outputs(
     started = time.monotonic()
     if recording.asked.pair is not None and not recording.asked.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded for a port in Paddle; record it again with --any-framework")
-    if recording.asked.pair is not None and recording.asked.pair.small and not port.is_dir():
+    if recording.lacks_weights and not port.is_dir():
         raise UserError(
             f"{recording.folder}: is recorded --small, without weights; judge a folder of the port's outputs"
         )

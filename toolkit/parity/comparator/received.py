@@ -15,8 +15,6 @@ def difference(handed: Handed, truth: np.ndarray | Sketch | None) -> TensorStats
     is finite."""
     if truth is None or truth.shape != handed.shape:
         return TensorStats(list(handed.shape), RunningStats.of_pieces(handed.blocks()).finite)
-    if isinstance(truth, Sketch):
-        return RunningStats.of(Sketch.of_pieces(handed.blocks(), handed.shape).values, truth.values).stats(handed.shape)
     return RunningStats.of_pieces(handed.blocks(), truth).stats(handed.shape)
 
 

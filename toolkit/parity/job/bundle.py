@@ -108,9 +108,9 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
 
 
 @contextlib.contextmanager
-def new_bundle(folder: Path, console: Console, command: str = "replay {}") -> Iterator[Path]:
+def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> Iterator[Path]:
     """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then the
-    console says so. ``command`` is what comes next, with ``{}`` for the folder. Raises UserError if ``folder`` holds
+    console says so. ``command`` is what comes next, with ``{0}`` for the folder. Raises UserError if ``folder`` holds
     something that is not a bundle."""
     check_free(folder)
     with _appearing(folder) as partial:
@@ -250,6 +250,11 @@ class Recording:
     identity: str
     asked: GateRequest
     weights: Path | None = None
+
+    @property
+    def lacks_weights(self) -> bool:
+        """Whether the weights are not in it, and nobody has said where they are."""
+        return WEIGHTS not in self.manifest["files"] and self.weights is None
 
     def lay_out(self, job: Path) -> None:
         """Fill a job folder, but for ``job.json``, with what a finished reference leaves to the port's side. Raises

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from models.files.hub import read_tensors
-from models.files.plain import UnreadableFile, open_tensors
+from models.files.hub import read_tensors, tensors_in
+from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
 from toolkit.parity.job.tensor_file import TensorWriter
 
 
 def beside(bundle: Path) -> Path:
     """The file beside a small bundle that its weights are written to."""
-    return bundle.with_name(f"{bundle.name}.weights.safetensors")
+    return Path(f"{bundle}.weights.safetensors")
 
 
 def digests(path: Path) -> dict[str, str]:
@@ -59,12 +59,4 @@ def write_weights(path: Path, source: Path, known: Mapping[str, str], shapes: Ma
 
 
 def _tensors(source: Path) -> Iterator[tuple[str, np.ndarray]]:
-    if source.is_dir():
-        yield from read_tensors(source)
-        return
-    with open_tensors(source) as tensors:
-        names = list(tensors.keys())
-    for name in names:  # opened anew for each, as what was read stays mapped
-        with open_tensors(source) as tensors:
-            value = tensors.get_tensor(name)
-        yield name, value
+    return read_tensors(source) if source.is_dir() else tensors_in(source)

@@ -175,20 +175,19 @@ class TensorFile(_OnDisk):
         size = int.from_bytes(self._file.read(8), "little")
         self.header = json.loads(self._file.read(size))
         metadata = self.header.pop("__metadata__", None) or {}
+        self._sketched: dict[str, list[int]] = json.loads(metadata.get(SKETCHED, "{}"))
         for name, first in json.loads(metadata.get(REPEATS, "{}")).items():
             if name in self.header or first not in self.header:
                 raise ValueError(f"{path}: says that {name} is {first} once more, which cannot be")
             self.header[name] = self.header[first]
-        self._sketched = {
-            id(self.header[name]): tuple(shape) for name, shape in json.loads(metadata.get(SKETCHED, "{}")).items()
-        }
+            if first in self._sketched:
+                self._sketched[name] = self._sketched[first]
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> Any:
         """A tensor's values; or its :class:`.sketch.Sketch`, if that is what the file has."""
         value = _read(self._file, self.header[name], self._start)
-        shape = self._sketched.get(id(self.header[name]))
-        return value if shape is None else Sketch(value, shape)
+        return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of a tensor that need not be read for it."""

@@ -79,14 +79,17 @@ class RunningStats:
     finite: bool = True
 
     @classmethod
-    def of(cls, value: np.ndarray, truth: np.ndarray | None = None) -> RunningStats:
+    def of(cls, value: np.ndarray, truth: np.ndarray | Sketch | None = None) -> RunningStats:
         """Of a tensor, or of its difference from another of the same shape, in float64."""
         flat = np.ravel(value)
         return cls.of_pieces((flat[start : start + PIECE] for start in range(0, flat.size, PIECE)), truth)
 
     @classmethod
-    def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | None = None) -> RunningStats:
-        """As :meth:`of`, for a tensor whose elements come at most :data:`PIECE` at a time."""
+    def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | Sketch | None = None) -> RunningStats:
+        """As :meth:`of`, for a tensor whose elements come at most :data:`PIECE` at a time. If there is only a sketch of
+        the other, those of the sketch of the difference."""
+        if isinstance(truth, Sketch):
+            return cls.of(Sketch.of_pieces(pieces, truth.shape).values, truth.values)
         stats, start = cls(), 0
         flat_truth = None if truth is None else np.ravel(truth)
         room = np.empty(0)
@@ -165,6 +168,4 @@ def difference(value: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
     value, truth = np.asarray(value), truth if isinstance(truth, Sketch) else np.asarray(truth)
     if value.shape != truth.shape:
         return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
-    if isinstance(truth, Sketch):
-        return RunningStats.of(Sketch.of(value).values, truth.values).stats(value.shape)
     return RunningStats.of(value, truth).stats(value.shape)

@@ -240,10 +240,8 @@ def _itself(exact: np.ndarray) -> list[Truth]:
 
 def _gather_rows(x, index):
     """A row that is only copied is exact."""
-    parts = x.astype(np.float64)[index]
-    if index.ndim == 1:
-        return [(parts, np.zeros_like(parts))]
-    return [(parts.sum(0), np.abs(parts).sum(0) * (len(index) > 1))]
+    parts = x.astype(np.float64)[np.atleast_2d(index)]
+    return [(parts.sum(0), np.abs(parts).sum(0) * (len(parts) > 1))]
 
 
 def _scale_columns_backward(grad, factors):

@@ -119,6 +119,8 @@ def replayed(
         UserError: a port is missing, superfluous, or no side of a pair.
     """
     asked = recording.asked
+    if recording.lacks_weights:
+        raise UserError(f"{recording.folder}: is recorded --small, without weights; name them with --weights FILE")
     if asked.pair is None:
         given = {"--port": port, "--map": map_file, "--time-limit": time_limit, "--port-python": port_python}
         for option in (name for name, value in given.items() if value):
@@ -128,8 +130,6 @@ def replayed(
         raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
     if asked.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded --any-framework, with epsilons that Paddle's kernels round")
-    if asked.pair.small and recording.weights is None:
-        raise UserError(f"{recording.folder}: is recorded --small, without weights; name them with --weights FILE")
     functions = user_code.functions_of(port)
     if "batch" in functions:
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")

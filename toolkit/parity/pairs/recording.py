@@ -43,10 +43,10 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
             f"{request.pair.reference}"
         )
     alone = {"reference": workers_of(request)["reference"]}
-    command = "judge {} PORT" if request.pair.any_framework else "replay {} --port FILE"
+    command = "judge {0} PORT" if request.pair.any_framework else "replay {0} --port FILE"
     if request.pair.small:
         check_weights_free(folder)
-        command += f" --weights {beside(folder)}"
+        command = "judge {0} FOLDER" if request.pair.any_framework else f"{command} --weights {beside(Path('{0}'))}"
     with new_bundle(folder, console, command) as job:
         ask([request], [job], console, alone)
         own = description_of(job, "reference")
