@@ -32,6 +32,8 @@ LARGEST = 2**16
 ROUND = [2**power for power in range(13)]
 #: Numbers of a case at most.
 MOST = 2**17
+#: Numbers of a parameter or cache of a layer at most.
+MOST_OF_A_LAYER = 2**13
 #: Cells on either side of an output, which nobody may write to.
 GUARD = 64
 
@@ -51,6 +53,13 @@ def sizes(*more: str) -> list[int]:
     """Beside each constant of the loops' sources, or of these, one less, it, and one more."""
     found = set(ROUND).union(*(constants((ROOT / name).read_text()) for name in SOURCES), *map(constants, more))
     return sorted({one + beside for one in found for beside in (-1, 0, 1) if 0 < one + beside <= LARGEST + 1})
+
+
+def layer(rows: int, heads: int, depth: int, inner: int, room: int) -> list[list[int]]:
+    """Shapes of a decoder layer's cache and parameters."""
+    width, held = heads * depth, [rows, heads, room, depth]
+    norm, square = [[width], [width]], [[width, width], [width]]
+    return [held, held, *norm, *4 * square, *norm, [width, inner], [inner], [inner, width], [width]]
 
 
 #: By function, how it is called: its dimensions, and what they are while another varies.
@@ -105,7 +114,14 @@ CALLS: dict[str, list[Callable[..., list]]] = {
     ],
     "keys": [lambda rows=3, width=5: [[rows, width], 1e-6, 0.125]],
     "keys_backward": [lambda rows=3, width=5: [[rows, width], [rows, width], 1e-12, 0.125]],
+    "decoder_layers": [
+        lambda rows=3, depth=3, inner=5: [[rows, 2 * depth], [layer(rows, 2, depth, inner, 7)], None, 4, 1e-6],
+        lambda heads=2, past=4: [[2, 2 * heads], 2 * [layer(2, heads, 2, 9, past + 1)], [2, past + 1], past, 1e-12],
+    ],
+    "scores": [lambda rows=3, width=5, classes=7: [[rows, width], [classes, width], [classes]]],
 }
+#: Whose threads wait for one another.
+TOGETHER = ("decoder_layers",)
 
 
 def calls(function: str, *more: str) -> Iterator[LoopCall]:
@@ -117,8 +133,16 @@ def calls(function: str, *more: str) -> Iterator[LoopCall]:
             tried.append({"rows": 2055, "width": 127})
         for one in tried:
             given = made(**one)
-            if math.prod(next(filter(loop_accuracy.is_shape, given))) <= MOST:
+            numbers = math.prod(next(filter(loop_accuracy.is_shape, given)))
+            if numbers <= MOST and all(math.prod(shape) <= MOST_OF_A_LAYER for shape in _inside(given)):
                 yield LoopCall(function, given)
+
+
+def _inside(given: list) -> Iterator[list[int]]:
+    """The shapes in lists of lists of them: those of layers."""
+    for of in given:
+        if isinstance(of, list) and of and isinstance(of[0], list) and all(map(loop_accuracy.is_shape, of[0])):
+            yield from of[0]
 
 
 class Memory:
@@ -219,7 +243,7 @@ def wrong_with(monkeypatch, threads: OneAfterAnother, call: LoopCall, counts=(1,
     """What is wrong with a call's outputs, however many threads share its work; "" where nothing is."""
     given = loop_accuracy.drawn(call)
     truths = CHECKS[call.function].exact(*given)
-    for threads.threads in counts:
+    for threads.threads in counts if call.function not in TOGETHER else (1,):
         try:
             found = threads.outputs(monkeypatch, functools.partial(loop_outputs.outputs, call, given))
         except AssertionError as problem:

@@ -212,4 +212,25 @@ FAULTS = {
     "gradients of keys beyond 2,048 are the 2,049th's": Fault(
         "keys_backward", "key_rows_backward", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
     ),
+    # Layers at one position.
+    "the last rows of a weight are left": Fault("decoder_layers", "_map", "range(whole, inner)", "range(whole, whole)"),
+    "a second text has the first's weights' rows": Fault(
+        "decoder_layers", "_map", "_floats(x, row * inner + begin, 8)", "_floats(x, begin, 8)"
+    ),
+    "a rectified map has no bias": Fault("decoder_layers", "_map", "value = total[i] + biases[i]", "value = total[i]"),
+    "nothing is added to what a layer maps": Fault(
+        "decoder_layers", "_map", "others[i] + (total[i] + biases[i])", "total[i] + biases[i]"
+    ),
+    "a position does not see itself at once": Fault(
+        "decoder_layers", "_put_behind", "room + positions - 1", "room + max(positions - 2, 0)"
+    ),
+    "all texts have the first's masks": Fault("decoder_layers", "_attend", "head // heads * positions", "0"),
+    "scores over the root of one more": Fault(
+        "decoder_layers", "_attend", "np.float32(depth)", "np.float32(depth + 1)"
+    ),
+    "the second layer reads what the first has read": Fault("decoder_layers", "decoder_layers", "x = args[3]", "pass"),
+    "half of a row is scored": Fault(
+        "scores", "score_rows", "for i in range(width):", "for i in range(width // 2 + 1):"
+    ),
+    "classes have no bias": Fault("scores", "score_rows", "total + biases[name]", "total"),
 }

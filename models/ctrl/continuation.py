@@ -1,12 +1,9 @@
 """CTRL's logits after each further token of texts: one position at a time, with the earlier keys and values.
 
 On a CPU a small model spends a token's time not on arithmetic but on overhead: layer calls, hook look-ups, unused
-gradients. So the layers of :mod:`.modeling` are written here again for one position in evaluation (128 tokens of 4
-layers of width 320: 0.33 s instead of 0.43; on two cores of an AMD EPYC 0.38 instead of 0.47). That gain is why this
-module is kept. The gate's ``decoding/`` compares both versions with the reference.
-
-A larger model spends the time on reading the weights. A product of one row with a matrix keeps only one core busy; the
-products with its two halves, stacked, run in parallel (1280 by 8192 on two cores: 1.4 ms instead of 2.0).
+gradients. So the layers of :mod:`.modeling` are written here again for one position in evaluation. For a few texts in
+float32 a layer is one compiled loop, which reads each weight once: 128 tokens of 4 layers of width 320 take SECONDS
+(two cores of an Intel Xeon). The gate's ``decoding/`` compares all versions with the reference.
 """
 
 from __future__ import annotations
@@ -21,7 +18,9 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from models.operations.ops import is_on_cpu, layer_norm
+from models.ctrl.layers import LAYER_EPSILON
+from models.operations import compiled
+from models.operations.ops import layer_norm
 from models.operations.precision import is_lowered
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from models.port.base import Port
 
 
-def _halves(matrix: Tensor) -> Tensor | None:
-    """View (rows, width) as (2, rows / 2, width); None if that is no use."""
-    rows, width = matrix.shape
-    return matrix.reshape([2, rows // 2, width]) if rows % 2 == 0 and is_on_cpu(matrix) else None
+#: Texts up to which a compiled layer is faster than products by Paddle (measured).
+FEW = 4
+#: Positions for which the cache of a compiled layer gets room at a time.
+ROOM = 64
 
 
 class _Map:
@@ -40,26 +39,23 @@ class _Map:
 
     def __init__(self, linear: Any) -> None:
         self.weight, self.bias = linear.weight, linear.bias
-        self.halves = _halves(self.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, in) -> (B, out)."""
-        if self.halves is None or x.shape[0] > 1:
-            return paddle.matmul(x, self.weight) + self.bias
-        return paddle.matmul(x.reshape([2, 1, -1]), self.halves).sum(0) + self.bias
+        return paddle.matmul(x, self.weight) + self.bias
 
 
 class _Norm:
     """A :class:`models.operations.ops.LayerNorm` in evaluation."""
 
     def __init__(self, norm: Any) -> None:
-        self.gain, self.bias, self.epsilon = norm.weight, norm.bias, norm._epsilon
+        self.weight, self.bias, self.epsilon = norm.weight, norm.bias, norm._epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, width), of the same shape."""
         if x.dtype == paddle.float64:  # Paddle rounds epsilon
-            return layer_norm(x, self.gain, self.bias, self.epsilon)
-        return F.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.epsilon)
+            return layer_norm(x, self.weight, self.bias, self.epsilon)
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.epsilon)
 
 
 class _Scores:
@@ -67,13 +63,12 @@ class _Scores:
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.bias = weight, bias
-        self.halves = _halves(weight)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, few: bool) -> Tensor:
         """(B, width) -> (B, vocabulary)."""
-        if self.halves is None or x.shape[0] > 1:
-            return paddle.matmul(x, self.weight, transpose_y=True) + self.bias
-        return paddle.matmul(x.expand([2, 1, -1]), self.halves, transpose_y=True).reshape([1, -1]) + self.bias
+        if few:
+            return compiled.scores(x, self.weight, self.bias)
+        return paddle.matmul(x, self.weight, transpose_y=True) + self.bias
 
 
 @dataclass(frozen=True)
@@ -98,6 +93,13 @@ class _Layer:
             inner=_Map(inner),
             outer=_Map(outer),
         )
+
+    @cached_property
+    def parameters(self) -> list[Tensor]:
+        """In the order of :func:`models.operations.compiled.decoder_layers`."""
+        first, second = self.norms
+        parts = (first, *self.projections, self.dense, second, self.inner, self.outer)
+        return [tensor for part in parts for tensor in (part.weight, part.bias)]
 
     def __call__(self, hidden_states: Tensor, bias: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
         """(B, n_embd) -> (B, n_embd), and the layer's keys and values."""
@@ -132,29 +134,41 @@ class Continuation:
         bias_of: Callable[[int, int, Tensor, str], Tensor],
     ) -> None:
         self.model = model
-        self.past = list(past)
+        self._held = list(past)  # with room for later positions, perhaps
+        self._length = past[0][0].shape[2]
         self.attention_mask = attention_mask
         self._bias_of = bias_of
 
     @property
     def texts(self) -> int:
         """Number of texts, B."""
-        return self.past[0][0].shape[0]
+        return self._held[0][0].shape[0]
+
+    @property
+    def past(self) -> list[Cache]:
+        """Of each layer, keys and values (B, heads, T, depth)."""
+        return [self._past_of(layer) for layer in range(len(self._held))]
+
+    def _past_of(self, layer: int) -> Cache:
+        keys, values = self._held[layer]
+        if keys.shape[2] == self._length:
+            return keys, values
+        return keys[:, :, : self._length], values[:, :, : self._length]
 
     def choose(self, rows: Tensor) -> None:
         """Continue only these texts, int64 (B,); one may occur more than once."""
-        self.past = [(paddle.index_select(k, rows), paddle.index_select(v, rows)) for k, v in self.past]
+        self._held = [(paddle.index_select(k, rows), paddle.index_select(v, rows)) for k, v in self._held]
         if self.attention_mask is not None:
             self.attention_mask = paddle.index_select(self.attention_mask, rows)
 
     def __call__(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Return logits (B, vocabulary) after one more token (B, 1) per text. ``kept`` (B, 1) is 0 for padding; all 1
         if absent. Raises ValueError beyond ``n_positions``."""
-        position = self.past[0][0].shape[2]
+        position = self._length
         self._keep(tokens, kept, position)
         if not _is_plain(self.model):
             output = self.model(tokens, self.attention_mask, past_key_values=self.past, use_cache=True)
-            self.past = list(output.past_key_values)
+            self._held, self._length = list(output.past_key_values), position + 1
             return output.logits[:, -1]
         body = self.model.transformer
         if position >= body.config.n_positions:
@@ -163,9 +177,24 @@ class Continuation:
         if self.attention_mask is not None:
             bias = self._bias_of(position, 1, self.attention_mask, str(body.w.weight.dtype).rsplit(".", 1)[-1])
         hidden_states = body.embed(tokens, paddle.full_like(tokens, position)).squeeze(1)  # (B, n_embd)
-        for index, layer in enumerate(self._layers):
-            hidden_states, self.past[index] = layer(hidden_states, bias, self.past[index])
-        return self._scores(self._last_norm(hidden_states))
+        few = compiled.suits(hidden_states) and self.texts <= FEW
+        if few:
+            hidden_states = self._compiled_layers(hidden_states, bias)
+        else:
+            for index, layer in enumerate(self._layers):
+                hidden_states, self._held[index] = layer(hidden_states, bias, self._past_of(index))
+        self._length = position + 1
+        return self._scores(self._last_norm(hidden_states), few)
+
+    def _compiled_layers(self, hidden_states: Tensor, bias: Tensor | None) -> Tensor:
+        """As the layers, by a compiled loop, which keeps keys and values in place, with room for later ones."""
+        texts, heads, room, depth = self._held[0][0].shape
+        if room == self._length:
+            more = paddle.empty([texts, heads, ROOM, depth], hidden_states.dtype)
+            self._held = [(paddle.concat([k, more], axis=2), paddle.concat([v, more], axis=2)) for k, v in self._held]
+        layers = [(*held, *layer.parameters) for held, layer in zip(self._held, self._layers, strict=True)]
+        seen = None if bias is None else bias.reshape([texts, -1])
+        return compiled.decoder_layers(hidden_states, layers, seen, self._length, LAYER_EPSILON)[0]
 
     @cached_property
     def _layers(self) -> list[_Layer]:

@@ -236,3 +236,40 @@ def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor:
     out, width = paddle.empty_like(x), x.shape[-1]
     _run("key_rows_backward", numel(x), numel(x) // width, grad, x, out, width, float(epsilon), float(factor))
     return out
+
+
+def decoder_layers(
+    x: paddle.Tensor,
+    layers: Sequence[Sequence[paddle.Tensor]],
+    bias: paddle.Tensor | None,
+    past: int,
+    epsilon: float,
+) -> tuple[paddle.Tensor, ...]:
+    """Pre-norm decoder layers with ReLU at one position of a few texts, whose keys and values are put behind those of
+    the ``past`` ones, in place.
+
+    Args:
+        x: (B, width).
+        layers: of each, keys and values, (B, heads, room, depth), with room for ``past + 1`` positions at least; and
+            gain or weight (in, out), and bias, of: norm, query, key, value, dense, norm, inner, outer.
+        bias: added to the scores, (B, past + 1).
+
+    Returns:
+        (B, width), and the keys and values of each layer.
+    """
+    rows, heads, room, depth = layers[0][0].shape
+    inner = layers[0][14].shape[1]
+    out = paddle.empty_like(x)
+    scratch = paddle.empty([rows * (5 * heads * depth + inner + heads * (past + 1))], x.dtype)
+    given = [x, 0 if bias is None else bias, out, scratch, heads, depth, room, past + 1, inner, float(epsilon)]
+    tensors = [tensor for layer in layers for tensor in layer]
+    _run("decoder_layers", numel(x) * inner * len(layers), rows, *given, len(layers), *tensors)
+    return out, *(held for layer in layers for held in layer[:2])
+
+
+def scores(x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
+    """x W^T + b for a few rows: (B, width) -> (B, classes)."""
+    (rows, width), classes = x.shape, weight.shape[0]
+    out = paddle.empty([rows, classes], x.dtype)
+    _run("score_rows", numel(weight), classes, x, weight, bias, out, rows, width)
+    return out

@@ -20,7 +20,7 @@ CHOICES = (COMPILED, COMPOSED, PADDLE)
 #: Rows that a compiled loop sums in float32 before the sums are added up.
 BLOCK_ROWS = 128
 #: Functions of OpenMP that compiled loops call, by names of our own: torch's OpenMP has the same ones.
-THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads")}
+THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")}
 
 
 def chosen() -> str:

@@ -34,6 +34,7 @@ MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 _thread = types.ExternalFunction(THREADS["omp_get_thread_num"], types.int32())
 _threads = types.ExternalFunction(THREADS["omp_get_num_threads"], types.int32())
+_wait = types.ExternalFunction(THREADS["GOMP_barrier"], types.void())
 
 
 def compiled(loop: str) -> tuple[str, str]:
@@ -525,3 +526,158 @@ def key_rows_backward(given):
         along /= np.float32(width) * mean_square
         for i in range(width):
             out[i] = (grad[i] - x[i] * along) * scale
+
+
+# -- layers at one position: each weight is read once, by all threads
+
+
+@njit(inline="always")
+def _norm(x, gain, bias, out, rows, width, epsilon):
+    """Layer norm of rows, by address."""
+    first, last = _share(rows)
+    for row in range(first, last):
+        own, normed = _floats(x, row * width, width), _floats(out, row * width, width)
+        gains, biases = _floats(gain, 0, width), _floats(bias, 0, width)
+        mean, scale = _mean_and_scale(own, width, epsilon)
+        for i in range(width):
+            normed[i] = (own[i] - mean) * scale * gains[i] + biases[i]
+
+
+@njit(inline="always")
+def _map(x, weight, bias, added, out, rows, inner, columns, relu):
+    """x weight + bias, by address: rectified if ``relu``, and plus ``added`` unless that is 0."""
+    first, last = _share(columns)
+    count = last - first
+    whole = inner - inner % 8
+    for row in range(rows):
+        total = _floats(out, row * columns + first, count)
+        for i in range(count):
+            total[i] = np.float32(0.0)
+    for begin in range(0, whole, 8):  # eight rows of the weight at once: the totals are read and written less often
+        w0 = _floats(weight, begin * columns + first, count)
+        w1 = _floats(weight, (begin + 1) * columns + first, count)
+        w2 = _floats(weight, (begin + 2) * columns + first, count)
+        w3 = _floats(weight, (begin + 3) * columns + first, count)
+        w4 = _floats(weight, (begin + 4) * columns + first, count)
+        w5 = _floats(weight, (begin + 5) * columns + first, count)
+        w6 = _floats(weight, (begin + 6) * columns + first, count)
+        w7 = _floats(weight, (begin + 7) * columns + first, count)
+        for row in range(rows):
+            total = _floats(out, row * columns + first, count)
+            own = _floats(x, row * inner + begin, 8)
+            x0, x1, x2, x3, x4, x5, x6, x7 = own[0], own[1], own[2], own[3], own[4], own[5], own[6], own[7]
+            for i in range(count):
+                low = (x0 * w0[i] + x1 * w1[i]) + (x2 * w2[i] + x3 * w3[i])
+                high = (x4 * w4[i] + x5 * w5[i]) + (x6 * w6[i] + x7 * w7[i])
+                total[i] += low + high
+    biases = _floats(bias, first, count)
+    for row in range(rows):
+        total = _floats(out, row * columns + first, count)
+        for begin in range(whole, inner):
+            own, weights = _floats(x, row * inner + begin, 1)[0], _floats(weight, begin * columns + first, count)
+            for i in range(count):
+                total[i] += own * weights[i]
+        if relu:
+            for i in range(count):
+                value = total[i] + biases[i]
+                total[i] = np.float32(0.0) if value < np.float32(0.0) else value  # not max: NaN stays NaN
+        elif added:
+            others = _floats(added, row * columns + first, count)
+            for i in range(count):
+                total[i] = others[i] + (total[i] + biases[i])
+        else:
+            for i in range(count):
+                total[i] += biases[i]
+
+
+@njit(inline="always")
+def _put_behind(new, held, heads, depth, room, positions):
+    """Copy each head's vector to the last of its ``positions``, by address."""
+    first, last = _share(heads)
+    for head in range(first, last):
+        given = _floats(new, head * depth, depth)
+        kept = _floats(held, (head * room + positions - 1) * depth, depth)
+        for i in range(depth):
+            kept[i] = given[i]
+
+
+@njit(inline="always")
+def _attend(query, keys, values, bias, out, weights, rows, heads, depth, room, positions):
+    """Attention of a row to ``positions`` of its own, by address: its heads' keys and values have ``room`` for more."""
+    root = math.sqrt(np.float32(depth))
+    first, last = _share(rows * heads)
+    for head in range(first, last):
+        asked, context = _floats(query, head * depth, depth), _floats(out, head * depth, depth)
+        scores = _floats(weights, head * positions, positions)
+        for position in range(positions):
+            key, score = _floats(keys, (head * room + position) * depth, depth), np.float32(0.0)
+            for i in range(depth):
+                score += asked[i] * key[i]
+            scores[position] = score / root
+        if bias:
+            biases = _floats(bias, head // heads * positions, positions)
+            for position in range(positions):
+                scores[position] += biases[position]
+        largest, total = _largest(scores, positions), np.float32(0.0)
+        for position in range(positions):
+            weight = _exp(scores[position] - largest)
+            scores[position] = weight
+            total += weight
+        for i in range(depth):
+            context[i] = np.float32(0.0)
+        for position in range(positions):
+            value, share = _floats(values, (head * room + position) * depth, depth), scores[position] / total
+            for i in range(depth):
+                context[i] += share * value[i]
+
+
+@_loop("reassoc", "contract")
+def decoder_layers(given):
+    """length (rows), x (rows, width), bias (rows, positions; or 0), out (rows, width), scratch, heads, depth, room,
+    positions, inner, epsilon, layers, then of each layer: keys and values (rows, heads, room, depth), and gain or
+    weight, and bias, of norm, query, key, value, dense, norm, inner, outer. Pre-norm decoder layers at the last of
+    ``positions``, whose keys and values are put behind those of the others."""
+    args = carray(given, 12)
+    rows, heads, depth, room, positions, inner = args[0], args[5], args[6], args[7], args[8], args[9]
+    epsilon, width, x = np.float32(_scalar(args[10])), heads * depth, args[1]
+    size = 4 * rows * width
+    normed, query, context, hidden = args[4], args[4] + size, args[4] + 4 * size, args[4] + 5 * size
+    weights = hidden + 4 * rows * inner
+    of_layers = carray(given, 12 + 18 * args[11])
+    for layer in range(args[11]):
+        of = of_layers[12 + 18 * layer : 30 + 18 * layer]
+        _norm(x, of[2], of[3], normed, rows, width, epsilon)
+        _wait()
+        for which in range(3):
+            _map(normed, of[4 + 2 * which], of[5 + 2 * which], 0, query + which * size, rows, width, width, False)
+        _wait()
+        _put_behind(query + size, of[0], rows * heads, depth, room, positions)
+        _put_behind(query + 2 * size, of[1], rows * heads, depth, room, positions)
+        _attend(query, of[0], of[1], args[2], context, weights, rows, heads, depth, room, positions)
+        _wait()
+        _map(context, of[10], of[11], x, query, rows, width, width, False)  # the query is no longer needed
+        _wait()
+        _norm(query, of[12], of[13], normed, rows, width, epsilon)
+        _wait()
+        _map(normed, of[14], of[15], 0, hidden, rows, width, inner, True)
+        _wait()
+        x = args[3]
+        _map(hidden, of[16], of[17], query, x, rows, inner, width, False)
+        _wait()
+
+
+@_loop("reassoc", "contract")
+def score_rows(given):
+    """length (classes), x (rows, width), weight (classes, width), bias, out (rows, classes), rows, width: x times the
+    transposed weight, plus the bias."""
+    args = carray(given, 7)
+    classes, rows, width = args[0], args[5], args[6]
+    first, last = _share(classes)
+    biases = _floats(args[3], 0, classes)
+    for name in range(first, last):
+        weight = _floats(args[2], name * width, width)
+        for row in range(rows):
+            x, total = _floats(args[1], row * width, width), np.float32(0.0)
+            for i in range(width):
+                total += x[i] * weight[i]
+            _floats(args[4], row * classes + name, 1)[0] = total + biases[name]

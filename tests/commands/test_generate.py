@@ -15,6 +15,7 @@ from small_reformers import decoder
 from models.ctrl import weights
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLLMHeadModel
+from models.operations import compiled, kernels
 from models.reformer import attention
 from models.reformer.modeling import ReformerModelWithLMHead
 from toolkit.tasks.language_modeling.decoding import (
@@ -321,26 +322,35 @@ def test_samples_follow_the_distribution_and_the_seed():
     assert again[0] == again[1] != again[2]
 
 
-@pytest.mark.parametrize(("vocabulary", "dff", "of_halves"), [(50, 24, 13), (51, 24, 12), (50, 25, 11)])
-def test_one_text_goes_on_by_halves_of_matrices_as_by_whole_ones(vocabulary, dff, of_halves, monkeypatch):
+@pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+@pytest.mark.parametrize(("vocabulary", "dff"), [(50, 24), (51, 25)])
+@pytest.mark.parametrize("texts", [1, 3, 4, 5])
+def test_a_few_texts_go_on_by_compiled_layers_as_by_paddles_products(texts, vocabulary, dff, monkeypatch):
+    """Beyond the room of a cache; from the third token on, with padding."""
     from models.ctrl import continuation
 
-    config = CTRLConfig(vocab_size=vocabulary, n_embd=16, n_head=2, n_layer=2, dff=dff, n_positions=12)
+    config = CTRLConfig(vocab_size=vocabulary, n_embd=16, n_head=2, n_layer=2, dff=dff, n_positions=90)
     model = CTRLLMHeadModel(config)
     model.eval()
-    tokens = paddle.to_tensor(np.random.default_rng(0).integers(0, 50, (1, 9)))
-    products: list[list[int]] = []
-    plain = paddle.matmul
-    monkeypatch.setattr(paddle, "matmul", lambda x, *given, **how: products.append(x.shape) or plain(x, *given, **how))
+    draw = np.random.default_rng(0)
+    tokens = paddle.to_tensor(draw.integers(0, vocabulary, (texts, 80)))
+    rows = paddle.to_tensor(draw.integers(0, texts, texts))
+    ran: list[int] = []
+    plain = compiled.decoder_layers
+    monkeypatch.setattr(compiled, "decoder_layers", lambda x, *given: ran.append(x.shape[0]) or plain(x, *given))
 
-    def said() -> np.ndarray:
+    def said() -> tuple[list[np.ndarray], list[np.ndarray]]:
         with paddle.no_grad():
-            _, going_on = model.begin(tokens[:, :8])
-            products.clear()
-            return going_on(tokens[:, 8:]).numpy()
+            _, going_on = model.begin(tokens[:, :6])
+            found = [going_on(tokens[:, 6:7]).numpy(), going_on(tokens[:, 7:8]).numpy()]
+            going_on.choose(rows)
+            kept = paddle.to_tensor(np.arange(texts)[:, None] % 2)
+            found += [going_on(tokens[:, n : n + 1], kept if n < 10 else None).numpy() for n in range(8, 80)]
+            return found, [held.numpy() for layer in going_on.past for held in layer]
 
-    by_halves = said()
-    assert sum(shape[:2] == [2, 1] for shape in products) == of_halves
-    monkeypatch.setattr(continuation, "_halves", lambda matrix: None)
-    np.testing.assert_allclose(by_halves, said(), rtol=1e-5, atol=1e-6)
-    assert not any(shape[:2] == [2, 1] for shape in products)
+    few = said()
+    assert ran == ([texts] * 74 if texts <= continuation.FEW else [])
+    monkeypatch.setattr(continuation, "FEW", 0)
+    for ours, others in zip(few, said(), strict=True):
+        for one, other in zip(ours, others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)

@@ -102,10 +102,13 @@ class WatchedSource:
 
 
 def hand(job: Job, folder: Path, over: Sender) -> None:
-    """Hand over the draws of a few float32 training steps, with layers recomputed if the family can."""
+    """Hand over the draws of a few float32 training steps, with layers recomputed if the family can; then generate."""
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.again)
     watched_steps(step.model, step.batch, job.seed, HandingOver(over))
+    step.model.eval()
+    with paddle.no_grad():
+        step.generate()
 
 
 def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, taker: Taker) -> None:

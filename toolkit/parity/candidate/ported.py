@@ -179,6 +179,9 @@ class PortedStep(Step):
             if name not in plain or self.model.adapter.adapts(name.removesuffix(".weight")):
                 measure(f"merged:{name}", value)
 
+    def generate(self) -> None:
+        """Compute a few tokens, if generation has compiled loops of its own, so that these are tried, too."""
+
     def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the parameter gradients of one step with the port's own draws and choices, unwatched."""
         with precision.lowered(self.lowered):

@@ -218,6 +218,14 @@ def _draw_add_on_grid(draw, exact, update, rounder, sign):
     return (wide + rounder) - rounder, (size * _normal(draw, update)).astype(np.float32), rounder, sign
 
 
+def _draw_decoder_layers(draw, x, layers, bias, past, epsilon):
+    """Weights that keep the size of what they map; masked positions, but not the last."""
+    drawn = [[_normal(draw, one) / np.float32(np.sqrt(one[0] if len(one) == 2 else 1)) for one in of] for of in layers]
+    if bias is not None:
+        bias = np.where(_kept(draw, bias), _normal(draw, bias), np.finfo(np.float32).min)
+    return _rows(draw, x, epsilon), drawn, bias, past, epsilon
+
+
 # -- what comes out, in float64
 
 
@@ -352,6 +360,58 @@ def _keys_backward(grad, x, epsilon, factor):
     return [((grad - x * along) * scale, (np.abs(grad) + np.abs(x) * size) * scale)]
 
 
+def _mapped(x, off, weight, bias):
+    """x weight + bias and its units, given those of x."""
+    return x @ weight + bias, (off + np.abs(x)) @ np.abs(weight) + np.abs(bias)
+
+
+def _normed_by(x, off, gain, bias, epsilon):
+    """As :func:`_mapped`, of layer norm."""
+    normed, scale, unit = _normed(x, epsilon)
+    moved = off * scale
+    unit = (
+        unit + moved + moved.mean(-1, keepdims=True) + np.abs(normed) * (np.abs(normed) * moved).mean(-1, keepdims=True)
+    )
+    return normed * gain + bias, unit * np.abs(gain) + np.abs(bias)
+
+
+def _decoder_layers(x, layers, bias, past, epsilon):
+    """What is rounded in a layer is a part of the units of all behind it."""
+    (x,) = _double(x)
+    off, kept = np.zeros_like(x), []
+    for keys, values, *parameters in layers:
+        keys, values, *parameters = _double(keys, values, *parameters)
+        rows, heads, _, depth = keys.shape
+        by_head, root = [rows, heads, depth], np.sqrt(depth)
+        normed = _normed_by(x, off, parameters[0], parameters[1], epsilon)
+        query, key, value = (
+            [one.reshape(by_head) for one in _mapped(*normed, *parameters[first : first + 2])] for first in (2, 4, 6)
+        )
+        key_off, value_off = np.zeros_like(keys), np.zeros_like(values)
+        for held, held_off, (new, new_off) in ((keys, key_off, key), (values, value_off, value)):
+            held[:, :, past], held_off[:, :, past] = new, new_off
+        kept += [(keys, key_off), (values, value_off)]
+        seen, seen_off = keys[:, :, : past + 1], key_off[:, :, : past + 1]
+        scores = np.einsum("bhd,bhtd->bht", query[0], seen) / root
+        size = np.einsum("bhd,bhtd->bht", query[1] + np.abs(query[0]), np.abs(seen) + seen_off) / root
+        if bias is not None:
+            scores, size = scores + bias[:, None], size + np.abs(bias[:, None])
+        weights, _, _ = _weights(scores)
+        moved = weights * (2.0 + np.where(weights > 0, size, 0.0))
+        own, own_off = values[:, :, : past + 1], value_off[:, :, : past + 1]
+        context = np.einsum("bht,bhtd->bhd", weights, own)
+        unit = np.einsum("bht,bhtd->bhd", moved, np.abs(own)) + np.einsum("bht,bhtd->bhd", weights, own_off)
+        unit += np.abs(context) * moved.sum(-1, keepdims=True)
+        middle, unit = _mapped(context.reshape(x.shape), unit.reshape(x.shape), *parameters[8:10])
+        middle, middle_off = x + middle, off + unit + np.abs(x)
+        hidden, unit = _mapped(
+            *_normed_by(middle, middle_off, parameters[10], parameters[11], epsilon), *parameters[12:14]
+        )
+        more, unit = _mapped(np.maximum(hidden, 0.0), unit, *parameters[14:])
+        x, off = middle + more, middle_off + unit + np.abs(middle)
+    return [(x, off), *kept]
+
+
 #: By function of :mod:`models.operations.compiled`: all but the random masks, which verdict 7 judges.
 CHECKS = {
     "keep": LoopCheck(
@@ -407,5 +467,12 @@ CHECKS = {
         (0, 1),
         lambda draw, grad, x, epsilon, factor: (_normal(draw, grad), _rows(draw, x, epsilon), epsilon, factor),
         _keys_backward,
+    ),
+    "decoder_layers": LoopCheck("decoder_layers", (0, 1, 2), _draw_decoder_layers, _decoder_layers),
+    "scores": LoopCheck(
+        "score_rows",
+        (1, 2),
+        _draw_normal,
+        lambda x, weight, bias: [_mapped(*_double(x, np.zeros_like(x), weight.T, bias))],
     ),
 }

@@ -76,6 +76,9 @@ class CTRLStep(PortedStep):
                 logits = by_layers.logits[:, -1].numpy()
             measure(numbered(named(DECODING, "logits"), number), logits[:, None])
 
+    def generate(self) -> None:
+        self.decode(lambda *_: None)
+
 
 def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first row of each tensor (B, ...)."""

@@ -41,11 +41,11 @@ def _mask_of_the_first(port):
     return [(port.modeling, "attention_bias", attention_bias)]
 
 
-def _halves_exchanged(port):
-    """Exchange the halves of a single text's scores, which are computed side by side."""
+def _scores_of_others(port):
+    """Give a single text's tokens the scores of other ones."""
 
-    def scores(plain, self, x):
-        found = plain(self, x)
+    def scores(plain, self, x, few):
+        found = plain(self, x, few)
         return port.paddle.roll(found, found.shape[1] // 2, 1) if x.shape[0] == 1 else found
 
     return around(port.continuation._Scores, "__call__", scores)
@@ -72,9 +72,9 @@ EVALUATION: tuple[Mutant, ...] = (
     ),
     _fault("ctrl-cache-unmasked", "padding in the past is attended to", "decoding/logits", _mask_of_the_first),
     _fault(
-        "ctrl-one-text-halves",
-        "the halves of the scores of a single text are exchanged",
+        "ctrl-one-text-scores",
+        "tokens after a single text have the scores of others",
         "decoding/logits",
-        _halves_exchanged,
+        _scores_of_others,
     ),
 )
