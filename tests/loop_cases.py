@@ -65,6 +65,10 @@ def layer(rows: int, heads: int, depth: int, inner: int, room: int) -> list[list
 #: By function, how it is called: its dimensions, and what they are while another varies.
 CALLS: dict[str, list[Callable[..., list]]] = {
     "keep": [lambda rows=3, width=5: [[rows, width], [rows, width], 1 / 0.9]],
+    "relu": [lambda rows=3, width=5: [[rows, width]]],
+    "relu_backward": [lambda rows=3, width=5: [[rows, width], [rows, width]]],
+    "square_sums": [lambda rows=3, width=5: [[rows, width]]],
+    "scale_": [lambda rows=3, width=5: [[rows, width], 0.3]],
     "add_row": [lambda rows=3, width=5: [[rows, width], [width]]],
     "gather_rows": [
         lambda rows=3, width=5: [[7, width], [rows]],

@@ -63,6 +63,16 @@ FAULTS = {
     "a seed of half the bits": Fault("random_mask", "random_mask", '.view("int64")[0])', "[0])", "compiled"),
     # Elements.
     "the last of eight are not dropped": Fault("keep", "keep", "range(count)", "range(count - count % 8)"),
+    "numbers below -1 go through": Fault(
+        "relu", "rectify", "decides[i] <= np.float32(0.0)", "-1.0 < decides[i] <= 0.0"
+    ),
+    "a gradient goes through where it is positive": Fault("relu_backward", "rectify", "if decides[i]", "if x[i]"),
+    "the last block of squares is as long as others": Fault(
+        "square_sums", "square_sums", "min(BLOCK_COLUMNS, args[1] - block * BLOCK_COLUMNS)", "BLOCK_COLUMNS"
+    ),
+    "the last of four are not scaled": Fault(
+        "scale_", "scale", "range(last - first)", "range((last - first) // 4 * 4)"
+    ),
     "columns beyond 1,024 have no bias": Fault("add_row", "add_row", ACROSS, "for i in range(min(width, 1024)):"),
     "an odd number is left": Fault("add_on_grid", "add_on_grid", "range(count)", "range(count - count % 2)"),
     "a stream is read before it is added to": Fault(

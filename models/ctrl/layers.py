@@ -13,7 +13,7 @@ from paddle import Tensor, nn
 
 from models.ctrl.config import CTRLConfig
 from models.ctrl.heads import merge_heads, split_heads
-from models.operations.ops import LayerNorm, Linear, product, softmax
+from models.operations.ops import LayerNorm, Linear, ReLU, product, softmax
 from models.operations.randomness import Dropout
 from models.operations.trace import at
 
@@ -101,7 +101,7 @@ class EncoderLayer(nn.Layer):
     def __init__(self, config: CTRLConfig) -> None:
         super().__init__()
         self.multi_head_attention = MultiHeadAttention(config)
-        self.ffn = nn.Sequential(Linear(config.n_embd, config.dff), nn.ReLU(), Linear(config.dff, config.n_embd))
+        self.ffn = nn.Sequential(Linear(config.n_embd, config.dff), ReLU(), Linear(config.dff, config.n_embd))
         self.layernorm1 = LayerNorm(config.n_embd, epsilon=LAYER_EPSILON)
         self.layernorm2 = LayerNorm(config.n_embd, epsilon=LAYER_EPSILON)
         self.dropout1 = Dropout(config.resid_pdrop)

@@ -14,7 +14,7 @@ import paddle.nn.functional as F
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models.operations.ops import is_composed
+from models.operations.ops import ReLU, is_composed
 
 #: GELU by tanh is x times the logistic function of LINEAR x + CUBIC x^3.
 LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
@@ -97,7 +97,7 @@ class Tanh(nn.Layer):
 
 #: By name in Hugging Face's configurations.
 ACTIVATIONS = {
-    "relu": nn.ReLU,
+    "relu": ReLU,
     "gelu": nn.GELU,
     "gelu_new": TanhGELU,
     "silu": SiLU,

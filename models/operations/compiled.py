@@ -87,6 +87,34 @@ def keep(x: paddle.Tensor, kept: paddle.Tensor, scale: float) -> paddle.Tensor:
     return out
 
 
+def relu(x: paddle.Tensor) -> paddle.Tensor:
+    """The larger of ``x`` and 0."""
+    out = paddle.empty_like(x)
+    _run("rectify", numel(x), numel(x), x, x, out)
+    return out
+
+
+def relu_backward(grad: paddle.Tensor, rectified: paddle.Tensor) -> paddle.Tensor:
+    """The gradient of ``x``, given that of :func:`relu`, and its result."""
+    out = paddle.empty_like(grad)
+    _run("rectify", numel(grad), numel(grad), grad, rectified, out)
+    return out
+
+
+def square_sums(x: paddle.Tensor) -> paddle.Tensor:
+    """Sums of squares of :data:`.kernels.BLOCK_COLUMNS` numbers each, in any order of axes: float64 (blocks,)."""
+    blocks = -(-numel(x) // kernels.BLOCK_COLUMNS)
+    out = paddle.empty([blocks], "float64")
+    _run("square_sums", numel(x), blocks, numel(x), x, out)
+    return out
+
+
+def scale_(x: paddle.Tensor, factor: float) -> paddle.Tensor:
+    """Multiply ``x``, which must be contiguous, by the factor, in place."""
+    _run("scale", numel(x), numel(x), x, float(factor))
+    return x
+
+
 def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
     out, width = paddle.empty_like(x), x.shape[-1]

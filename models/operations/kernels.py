@@ -19,6 +19,8 @@ COMPILED, COMPOSED, PADDLE = "compiled", "composed", "paddle"
 CHOICES = (COMPILED, COMPOSED, PADDLE)
 #: Rows that a compiled loop sums in float32 before the sums are added up.
 BLOCK_ROWS = 128
+#: Columns that it sums in float32; these sums are then added in float64.
+BLOCK_COLUMNS = 4096
 #: Functions of OpenMP that compiled loops call, by names of our own: torch's OpenMP has the same ones.
 THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")}
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from models.operations.kernels import BLOCK_ROWS, THREADS
+from models.operations.kernels import BLOCK_COLUMNS, BLOCK_ROWS, THREADS
 
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)
@@ -26,8 +26,6 @@ S2, S3, S4, S5, S6, S7 = SERIES[2:]
 #: exp of anything smaller is 0 in float32.
 LEAST = np.float32(-110.0)
 LOWEST = np.int32(-(2**31))
-#: Columns that are summed in float32; these sums are then added in float64.
-BLOCK_COLUMNS = 4096
 #: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -177,6 +175,43 @@ def keep(given):
     scale = np.float32(_scalar(args[4]))
     for i in range(count):
         out[i] = x[i] * (scale if kept[i] else np.float32(0.0))
+
+
+@_loop()
+def rectify(given):
+    """length (numbers), x, decides, out: x where ``decides`` is above 0, or no number, else 0."""
+    args = carray(given, 4)
+    first, last = _share(args[0])
+    count = last - first
+    x, decides, out = _floats(args[1], first, count), _floats(args[2], first, count), _floats(args[3], first, count)
+    for i in range(count):
+        out[i] = np.float32(0.0) if decides[i] <= np.float32(0.0) else x[i]
+
+
+# -- gradients of parameters
+
+
+@_loop("reassoc", "contract")
+def square_sums(given):
+    """length (blocks of BLOCK_COLUMNS numbers), numbers, x, out (float64): each block's sum of squares."""
+    args = carray(given, 4)
+    first, last = _share(args[0])
+    for block in range(first, last):
+        count = min(BLOCK_COLUMNS, args[1] - block * BLOCK_COLUMNS)
+        x, total = _floats(args[2], block * BLOCK_COLUMNS, count), np.float32(0.0)
+        for i in range(count):
+            total += x[i] * x[i]
+        _doubles(args[3], block, 1)[0] = total
+
+
+@_loop()
+def scale(given):
+    """length (numbers), x, factor: x times the factor, in place."""
+    args = carray(given, 3)
+    first, last = _share(args[0])
+    x, factor = _floats(args[1], first, last - first), np.float32(_scalar(args[2]))
+    for i in range(last - first):
+        x[i] *= factor
 
 
 # -- rows

@@ -80,6 +80,26 @@ def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle
     return x * paddle.rsqrt(mean_square + epsilon) / divisor
 
 
+class _ReLU(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        rectified = compiled.relu(x)
+        ctx.save_for_backward(rectified)
+        return rectified
+
+    @staticmethod
+    def backward(ctx, grad):
+        return compiled.relu_backward(grad, *ctx.saved_tensor())
+
+
+class ReLU(nn.ReLU):
+    """The larger of a number and 0."""
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Any shape."""
+        return _ReLU.apply(x) if compiled.suits(x) else F.relu(x)
+
+
 class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):

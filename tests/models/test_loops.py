@@ -135,6 +135,16 @@ def test_keys_of_unit_mean_square(draw, monkeypatch):
     assert_equals_the_composed_one(monkeypatch, lambda x: ops.unit_mean_square(x, 1e-6, np.sqrt(48)), rows)
 
 
+def test_a_rectified_number_is_the_larger_and_one_that_is_none_stays_so(draw, monkeypatch):
+    assert_equals_the_composed_one(monkeypatch, ops.ReLU(), draw.standard_normal((40, 30)))
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    x = paddle.to_tensor([-1.0, -0.0, 0.0, 2.0, np.nan, np.inf, -np.inf], stop_gradient=False)
+    rectified = ops.ReLU()(x)
+    rectified.sum().backward()
+    np.testing.assert_array_equal(rectified.numpy(), [0, 0, 0, 2, np.nan, np.inf, 0])
+    np.testing.assert_array_equal(x.grad.numpy(), [0, 0, 0, 1, 1, 1, 0])
+
+
 def test_a_bias_and_dropout(draw, monkeypatch):
     kept = paddle.to_tensor(draw.random((40, 30)) < 0.8)
     inputs = [draw.standard_normal((40, 30)), draw.standard_normal(30)]

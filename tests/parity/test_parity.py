@@ -272,23 +272,36 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("file", "before", "after", "named"),
     [
         (
+            "models/ctrl/continuation.py",
             "return paddle.matmul(x, self.weight, transpose_y=True) + self.bias",
             "return paddle.matmul(x, self.weight, transpose_y=True)",
+            "(Continuation.__call__, models/ctrl/continuation.py:",
         ),
-        ("paddle.full_like(tokens, position)", "paddle.full_like(tokens, position - 1)"),
+        (
+            "models/ctrl/continuation.py",
+            "paddle.full_like(tokens, position)",
+            "paddle.full_like(tokens, position - 1)",
+            "(Continuation.__call__, models/ctrl/continuation.py:",
+        ),
+        (
+            "models/operations/loops.py",
+            "root = math.sqrt(np.float32(depth))",
+            "root = math.sqrt(np.float32(depth + 1))",
+            "decoder_layers (compiled loop, models/operations/loops.py:",
+        ),
     ],
-    ids=["scores", "position"],
+    ids=["scores", "position", "compiled layers"],
 )
-def test_a_fault_of_generation_is_named_where_it_is_made(before, after, tmp_path):
-    source = copied_source(tmp_path, "models/ctrl/continuation.py", (before, after))
+def test_a_fault_of_generation_is_named_where_it_is_made(file, before, after, named, tmp_path):
+    source = copied_source(tmp_path, file, (before, after))
     small = ["--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
     done = toolkit_in(source, "parity", "--model", "ctrl", *small, "--dtype", "float64", "--output", tmp_path / "out")
     assert done.returncode == 1, done.stdout + done.stderr
     stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
-    assert "(Continuation.__call__, models/ctrl/continuation.py:" in stored["culprit"]["place"], stored["culprit"]
+    assert named in stored["culprit"]["place"], stored["culprit"]
 
 
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
-from toolkit.training.optimizer import KINDS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
+from toolkit.training.optimizer import KINDS, LARGE, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
 
 
 class Network(paddle.nn.Layer):
@@ -108,9 +108,10 @@ def test_three_steps_of_the_others_are_by_the_book_in_double_precision(by_the_bo
             np.testing.assert_allclose(parameters[name].numpy(), ours[name], rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("width", [9, LARGE // 64])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype):
-    values = paddle.to_tensor(np.random.default_rng(0).standard_normal((70, 9))).astype(dtype)
+def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype, width):
+    values = paddle.to_tensor(np.random.default_rng(0).standard_normal((70, width))).astype(dtype)
     factor = paddle.to_tensor(1 / 3).astype(dtype)
     scaled = values.clone()
     scale_in_place(scaled, factor)
@@ -130,6 +131,16 @@ def test_a_parameter_without_a_gradient_is_left_alone_in_that_step(kind):
         optimizer.clear_grad()
         moved = not np.array_equal(network.layer_norm.weight.numpy(), spared)
         assert moved == (len(parameters) == 4)
+
+
+def test_a_large_gradient_and_a_small_one_are_scaled_by_one_norm():
+    draw = np.random.default_rng(0)
+    values = [draw.standard_normal(shape).astype("float32") for shape in ((LARGE // 50, 61), (3,))]
+    given = [(paddle.create_parameter(value.shape, "float32"), paddle.to_tensor(value)) for value in values]
+    clipped = [gradient.numpy() for _, gradient in ClipGradByGlobalNorm(1.0)(given)]
+    norm = np.sqrt(sum(np.square(value.astype("float64")).sum() for value in values))
+    for value, found in zip(values, clipped, strict=True):
+        np.testing.assert_allclose(found, value / (norm + 1e-6), rtol=3e-7)
 
 
 def test_gradients_below_the_norm_are_left_as_they_are():

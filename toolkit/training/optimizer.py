@@ -9,8 +9,12 @@ from typing import Any
 import paddle
 from paddle.nn.clip import _squared_l2_norm
 
+from models.operations import compiled
+
 #: Added to the norm that gradients are divided by, as torch's clip_grad_norm_ does.
 NORM_EPSILON = 1e-6
+#: Numbers of a gradient from which on compiled loops clip it.
+LARGE = 2**17
 #: Adafactor's, by torch's defaults: exponent of the moments' decay, least size of a parameter, and least root of a
 #: moment, which in float64 is float32's too, so that both dtypes compute one function.
 BETA2_DECAY, LEAST_SIZE, EPSILON = -0.8, 1e-3, 2.0**-23
@@ -23,7 +27,7 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
 
     @paddle.no_grad()
     def _dygraph_clip(self, params_grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        squares = [_squared_l2_norm(grad) for _, grad in params_grads if grad is not None]
+        squares = [_squared_norm(grad) for _, grad in params_grads if grad is not None]
         if not squares:
             return params_grads
         wide = "float64" if squares[0].dtype == paddle.float64 else "float32"
@@ -39,10 +43,21 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
         return params_grads
 
 
+def _squared_norm(grad: paddle.Tensor) -> paddle.Tensor:
+    return compiled.square_sums(grad).sum(keepdim=True) if _is_large(grad) else _squared_l2_norm(grad)
+
+
+def _is_large(grad: paddle.Tensor) -> bool:
+    """Whether a compiled loop, with its call, takes less time than Paddle's operation, which has one thread."""
+    return compiled.numel(grad) >= LARGE and compiled.suits(grad) and grad.is_contiguous()
+
+
 def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
     """Multiply in place by a tensor of one number. On a CPU, by the number itself: Paddle's product with a broadcast
     tensor takes five times as long there. Not on a GPU, where the host would have to wait for the number."""
-    if grad.place.is_cpu_place():
+    if _is_large(grad):
+        compiled.scale_(grad, float(factor))
+    elif grad.place.is_cpu_place():
         grad.scale_(float(factor))
     else:
         grad.multiply_(factor)

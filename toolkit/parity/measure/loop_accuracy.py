@@ -219,11 +219,12 @@ def _draw_add_on_grid(draw, exact, update, rounder, sign):
 
 
 def _draw_decoder_layers(draw, x, layers, bias, past, epsilon):
-    """Weights that keep the size of what they map; masked positions, but not the last."""
+    """Input in whose variance epsilon counts, weights that keep the size of what they map, and masked positions, but
+    not the last."""
     drawn = [[_normal(draw, one) / np.float32(np.sqrt(one[0] if len(one) == 2 else 1)) for one in of] for of in layers]
     if bias is not None:
         bias = np.where(_kept(draw, bias), _normal(draw, bias), np.finfo(np.float32).min)
-    return _rows(draw, x, epsilon), drawn, bias, past, epsilon
+    return np.float32(4.0 * np.sqrt(epsilon)) * _normal(draw, x), drawn, bias, past, epsilon
 
 
 # -- what comes out, in float64
@@ -244,6 +245,17 @@ def _double(*arrays: np.ndarray) -> list[np.ndarray]:
 def _itself(exact: np.ndarray) -> list[Truth]:
     """One output whose unit is its own size: nothing is added up."""
     return [(exact, np.abs(exact))]
+
+
+def _exactly(exact: np.ndarray) -> list[Truth]:
+    """One output that may not be rounded."""
+    return [(exact.astype(np.float64), np.zeros(exact.shape))]
+
+
+def _square_sums(x, columns=ONE_SUM):
+    """``columns`` are those of a block, :data:`models.operations.kernels.BLOCK_COLUMNS`."""
+    squares = np.square(x.astype(np.float64)).ravel()
+    return _itself(np.add.reduceat(squares, np.arange(0, len(squares), columns)))
 
 
 def _gather_rows(x, index):
@@ -361,8 +373,8 @@ def _keys_backward(grad, x, epsilon, factor):
 
 
 def _mapped(x, off, weight, bias):
-    """x weight + bias and its units, given those of x."""
-    return x @ weight + bias, (off + np.abs(x)) @ np.abs(weight) + np.abs(bias)
+    """x weight + bias and its units, given those of x, which are roundings that have nothing to do with one another."""
+    return x @ weight + bias, np.sqrt(off**2 @ weight**2) + np.abs(x) @ np.abs(weight) + np.abs(bias)
 
 
 def _normed_by(x, off, gain, bias, epsilon):
@@ -393,7 +405,9 @@ def _decoder_layers(x, layers, bias, past, epsilon):
         kept += [(keys, key_off), (values, value_off)]
         seen, seen_off = keys[:, :, : past + 1], key_off[:, :, : past + 1]
         scores = np.einsum("bhd,bhtd->bht", query[0], seen) / root
-        size = np.einsum("bhd,bhtd->bht", query[1] + np.abs(query[0]), np.abs(seen) + seen_off) / root
+        size = np.einsum("bhd,bhtd->bht", np.abs(query[0]), np.abs(seen)) / root
+        size += np.sqrt(np.einsum("bhd,bhtd->bht", query[1] ** 2, seen**2)) / root
+        size += np.sqrt(np.einsum("bhd,bhtd->bht", query[0] ** 2, seen_off**2)) / root
         if bias is not None:
             scores, size = scores + bias[:, None], size + np.abs(bias[:, None])
         weights, _, _ = _weights(scores)
@@ -419,6 +433,20 @@ CHECKS = {
         (0, 1),
         lambda draw, x, kept, scale: (_normal(draw, x), draw.random(tuple(kept)) < 0.8, scale),
         lambda x, kept, scale: _itself(x.astype(np.float64) * kept * scale),
+    ),
+    "relu": LoopCheck("rectify", (0,), _draw_normal, lambda x: _exactly(np.maximum(x, 0.0))),
+    "relu_backward": LoopCheck(
+        "rectify",
+        (0, 1),
+        lambda draw, grad, rectified: (_normal(draw, grad), np.maximum(_normal(draw, rectified), np.float32(0.0))),
+        lambda grad, rectified: _exactly(np.where(rectified > 0.0, grad, 0.0)),
+    ),
+    "square_sums": LoopCheck("square_sums", (0,), _draw_normal, _square_sums),
+    "scale_": LoopCheck(
+        "scale",
+        (0,),
+        lambda draw, x, factor: (_normal(draw, x), factor),
+        lambda x, factor: _exactly(x * np.float32(factor)),
     ),
     "add_row": LoopCheck("add_row", (0,), _draw_normal, lambda x, row: _itself(x.astype(np.float64) + row)),
     "gather_rows": LoopCheck("gather_rows", (1,), _draw_gather_rows, _gather_rows),
