@@ -18,7 +18,6 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from models.ctrl.layers import LAYER_EPSILON
 from models.operations import compiled
 from models.operations.ops import layer_norm
 from models.operations.precision import is_lowered
@@ -194,7 +193,8 @@ class Continuation:
             self._held = [(paddle.concat([k, more], axis=2), paddle.concat([v, more], axis=2)) for k, v in self._held]
         layers = [(*held, *layer.parameters) for held, layer in zip(self._held, self._layers, strict=True)]
         seen = None if bias is None else bias.reshape([texts, -1])
-        return compiled.decoder_layers(hidden_states, layers, seen, self._length, LAYER_EPSILON)[0]
+        epsilon = self._layers[0].norms[0].epsilon
+        return compiled.decoder_layers(hidden_states, layers, seen, self._length, epsilon)[0]
 
     @cached_property
     def _layers(self) -> list[_Layer]:
