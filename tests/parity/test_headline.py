@@ -118,7 +118,9 @@ def test_what_a_forward_is_given_has_its_place_in_the_training_loop():
 
 def test_a_module_of_a_list_has_the_line_of_what_holds_it():
     found = places(CTRLModel(CTRLConfig(**CTRL_TRIAL)))
-    assert "self.ffn = " in line_of(found["h.0.ffn"].where) and found["h.0.ffn.1"].where == found["h.0.ffn"].where
+    made, _, defined = found["h.0.ffn.1"].where.partition(", class at ")
+    assert made == found["h.0.ffn"].where and "self.ffn = " in line_of(made)
+    assert line_of(defined).startswith("class ReLU")
     assert line_of(found["h.0"].where.removeprefix("class at ")).startswith("class EncoderLayer")
 
 

@@ -26,7 +26,9 @@ def places(model: nn.Layer) -> dict[str, Place]:
         around, _, attribute = name.rpartition(".")
         for part in filter(None, around.split(".")):
             parent = getattr(parent, part) if not part.isdigit() else parent[int(part)]
-        where = source_of(layer, parent, attribute) or (found[around].where if around in found else "")
+        where = source_of(layer, parent, attribute)
+        if around in found and (not where or isinstance(parent, nn.Sequential)):  # of a list, which has no line for it
+            where = ", ".join(filter(None, [found[around].where, where]))
         found[name] = Place(type(layer).__name__, where)
     return found
 
