@@ -96,9 +96,9 @@ FAULTS = {
         "scale_columns_backward", "scale_columns_backward", "out[i] = np.float32(0.0)", "pass"
     ),
     # Layer norm.
-    "rows beyond 2,048 are left": Fault("layer_norm", "norm_rows", ROWS, "for row in range(first, min(last, 2048)):"),
+    "rows beyond 2,048 are left": Fault("layer_norm", "_norm", ROWS, "for row in range(first, min(last, 2048)):"),
     "rows beyond 2,048 are normed as the 2,049th": Fault(
-        "layer_norm", "norm_rows", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
+        "layer_norm", "_norm", "_floats(x, row * width", "_floats(x, min(row, 2048) * width"
     ),
     "variance in one pass": Fault(
         "layer_norm", "_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"

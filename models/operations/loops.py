@@ -295,18 +295,23 @@ def _mean_and_scale(row, width, epsilon):
     return mean, np.float32(1.0) / math.sqrt(squares / np.float32(width) + epsilon)
 
 
+@njit(inline="always")
+def _norm(x, gain, bias, out, rows, width, epsilon):
+    """Layer norm of rows, by address."""
+    first, last = _share(rows)
+    for row in range(first, last):
+        own, normed = _floats(x, row * width, width), _floats(out, row * width, width)
+        gains, biases = _floats(gain, 0, width), _floats(bias, 0, width)
+        mean, scale = _mean_and_scale(own, width, epsilon)
+        for i in range(width):
+            normed[i] = (own[i] - mean) * scale * gains[i] + biases[i]
+
+
 @_loop("reassoc", "contract")
 def norm_rows(given):
     """length (rows), x, gain, bias, out, width, epsilon."""
     args = carray(given, 7)
-    width, epsilon = args[5], np.float32(_scalar(args[6]))
-    gain, bias = _floats(args[2], 0, width), _floats(args[3], 0, width)
-    first, last = _share(args[0])
-    for row in range(first, last):
-        x, out = _floats(args[1], row * width, width), _floats(args[4], row * width, width)
-        mean, scale = _mean_and_scale(x, width, epsilon)
-        for i in range(width):
-            out[i] = (x[i] - mean) * scale * gain[i] + bias[i]
+    _norm(args[1], args[2], args[3], args[4], args[0], args[5], np.float32(_scalar(args[6])))
 
 
 @_loop("reassoc", "contract")
@@ -564,18 +569,6 @@ def key_rows_backward(given):
 
 
 # -- layers at one position: each weight is read once, by all threads
-
-
-@njit(inline="always")
-def _norm(x, gain, bias, out, rows, width, epsilon):
-    """Layer norm of rows, by address."""
-    first, last = _share(rows)
-    for row in range(first, last):
-        own, normed = _floats(x, row * width, width), _floats(out, row * width, width)
-        gains, biases = _floats(gain, 0, width), _floats(bias, 0, width)
-        mean, scale = _mean_and_scale(own, width, epsilon)
-        for i in range(width):
-            normed[i] = (own[i] - mean) * scale * gains[i] + biases[i]
 
 
 @njit(inline="always")
