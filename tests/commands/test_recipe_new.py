@@ -240,7 +240,7 @@ def test_what_cannot_be_learned_is_one_line_and_nothing_is_written(run, tmp_path
     ("arguments", "expected"),
     [
         (["nowhere.csv"], "nowhere.csv: no such file or folder"),
-        (["folder"], "folder: holds no data; it should hold files that end in one of .csv"),
+        (["folder"], "folder/below: holds no data; it should hold files that end in one of .csv"),
         (["a.csv", "-o", "there.yaml"], "there.yaml: exists and is not overwritten"),
         (["a.csv", "-o", "none/x.yaml"], "there is no folder none"),
         (["a.csv", "--label", "lable"], "a.csv: has no column lable, did you mean label?"),

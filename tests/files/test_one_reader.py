@@ -195,6 +195,13 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "lists of objects of JSON": ("a.json", b'{"a": [{"text": "x"}], "b": [{"text": "y", "n": 1}]}',
                                  (("split", "text", "n"), ("a", "x", None), ("b", "y", 1))),
     "one list of objects of JSON": ("a.json", f'{{"data": [{LINES.strip()}]}}'.replace("\n", ", ").encode(), XY),
+    "columns of JSON": ("a.json", b'{"text": ["x", "y"],\n"n": ["1", "2"]}', XY),
+    "columns of JSON, as pandas has them": ("a.json", b'{"text": {"0": "x", "1": "y"}, "n": {"0": "1", "1": "2"}}', XY),
+    "rows of JSON by their index": ("a.json", b'{"0": {"text": "x", "n": "1"}, "a": {"text": "y", "n": "2"}}', XY),
+    "rows and columns of JSON apart": ("a.json", b'{"columns": ["text", "n"], "data": [["x", "1"], ["y", "2"]]}', XY),
+    "a row that looks like columns": ("a.jsonl", b'{"m": [1, 2], "n": [3, 4]}', (("m", "n"), ([1, 2], [3, 4]))),
+    "rows that look like columns": ("a.json", b'{"m": [1], "n": [2]}\n{"m": [3], "n": [4]}',
+                                    (("m", "n"), ([1], [2]), ([3], [4]))),
     "rows that hold lists alone": ("a.jsonl", b'{"n": [["x"]]}\n{"n": [["y"]]}\n', (("n",), ([["x"]],), ([["y"]],))),
     "parquet": ("a.parquet", parquet(["1", "2"]), XY),
     "categories in parquet": ("a.parquet", parquet(pa.array(["1", "2"]).dictionary_encode()), XY),
@@ -339,7 +346,7 @@ def test_another_kind_of_file_is_refused_alike(tmp_path, name, content, expected
 
 def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):
     texts = ["Enter Hamlet, Horatio\nExit Hamlet, Horatio\n" * 9, "a\tb\nc\n", "a,b\n", "one\ntwo\n"]
-    for content in [*texts, "__label__a __label__b x\n" * 2]:
+    for content in [*texts, "Of __label__a __label__b x\n" * 2]:
         (tmp_path / "a.txt").write_text(content)
         assert look(tmp_path / "a.txt").kind == "text"
     (tmp_path / "a.txt").write_text("a\tb\nc\td\n")

@@ -65,12 +65,12 @@ def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence
     return datasets.concatenate_datasets(list(parts))
 
 
-def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield the texts of ``data.sources``, each with the name that it is under, in the recipe's order. Raises UserError
-    for a file that is missing, empty or in another encoding than the recipe says."""
-    for name, files in settled(recipe.data.sources).items():
+def named_texts(recipe: Recipe, sources: str = "sources") -> Iterator[tuple[str, str]]:
+    """Yield the texts of ``data.sources``, or of another key like it, each with the name that it is under, in the
+    recipe's order. Raises UserError for a file that is missing, empty or in another encoding than the recipe says."""
+    for name, files in settled(getattr(recipe.data, sources)).items():
         for index, written in enumerate([files] if isinstance(files, str) else files):
-            key = ("data", "sources", name) if isinstance(files, str) else ("data", "sources", name, str(index))
+            key = ("data", sources, name) if isinstance(files, str) else ("data", sources, name, str(index))
             paths = recipe.resolve_all(written)
             if not paths:
                 raise recipe.error(key, f"{written}: no such file{_looked_in(recipe, written)}")

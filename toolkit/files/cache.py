@@ -26,7 +26,7 @@ from toolkit.machine.scratch import scratch_until_exit
 from toolkit.terminal.failure import describe
 
 #: Part of every key: raise it when what is stored changes.
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 
 #: The file that names its entry: a whole folder may have been put in another's place.
 NAME = "entry.txt"

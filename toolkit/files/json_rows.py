@@ -1,5 +1,6 @@
-"""The rows of a file of JSON, as they are written: objects one after the other, one list of them, or a list for each
-split. A row may be a list, too: its columns are named as those of csv without a header."""
+"""The rows of a file of JSON, as they are written: objects one after the other, one list of them, a list for each
+split, or a table as one object (:mod:`toolkit.files.json_columns`). A row may be a list, too: its columns are named as
+those of csv without a header."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from models.files.plain import UnreadableFile
+from toolkit.files.json_columns import rows_of
+from toolkit.files.packed import ending
 from toolkit.files.text_encoding import opened_text
 
 #: Characters of a JSON file read at a time.
 BLOCK = 2**16
 #: Deepest nesting of a row. Data stays far below it; pyarrow crashes at some thousands.
 DEEPEST = 200
+#: Endings of files with a row on each line: one alone is a row, though it may look like a table.
+LINES = (".jsonl", ".ndjson")
 #: The column of texts that are not in a table.
 TEXT = "text"
 #: The column of the names of the lists, where a file has several.
@@ -27,8 +32,8 @@ def _refused(name: str) -> None:
 
 
 def json_rows(path: Path, encoding: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the text and the value of each object of a file: JSON lines, one list, or an object of lists. A text in a
-    list is a row of it. ``columns`` name those of rows that are lists; None for ``column1`` and so on. Raises
+    """Yield the text and the value of each object of a file: JSON lines, one list, an object of lists, or a table. A
+    text in a list is a row of it. ``columns`` name those of rows that are lists; None for ``column1`` and so on. Raises
     UnreadableFile for anything else."""
     decoder = json.JSONDecoder(parse_constant=_refused)
     with opened_text(path, encoding, newline="") as file:
@@ -60,11 +65,11 @@ def json_rows(path: Path, encoding: str, columns: Sequence[str] | None = None) -
                 text, place, counted = text[place:] + more, 0, 0
                 continue
             written = text[place:end]
-            if number == 1 and not opened and _is_of_lists(row):
+            if number == 1 and not opened and (lists := _lists_in(path, row)):
                 while not text[end:].strip() and (more := file.read(BLOCK)):
                     text += more
                 if not text[end:].strip():
-                    yield from _of_lists(path, row, columns)
+                    yield from _of_lists(path, lists, columns)
                     return
             if opened and isinstance(row, str):
                 row, written = {TEXT: row}, f'{{"{TEXT}": {written}}}'
@@ -97,12 +102,14 @@ def _named(
     return named, json.dumps(named, ensure_ascii=False)
 
 
-def _is_of_lists(value: Any) -> bool:
-    """Whether a file's one object holds lists of rows, and nothing else."""
-    if not isinstance(value, dict) or not all(isinstance(rows, list) for rows in value.values()):
-        return False
-    kinds = {type(row) for rows in value.values() for row in rows}
-    return kinds in ({list}, {dict})
+def _lists_in(path: Path, value: Any) -> dict[str, list[Any]]:
+    """Return the lists of rows of a file's one object, by their names; none of an object that is a row."""
+    if isinstance(value, dict) and all(isinstance(rows, list) for rows in value.values()):
+        kinds = {type(row) for rows in value.values() for row in rows}
+        if kinds in ({list}, {dict}):
+            return value
+    rows = None if ending(path) in LINES else rows_of(value)
+    return {TEXT: rows} if rows else {}
 
 
 def _of_lists(

@@ -20,6 +20,8 @@ KINDS = {
     ".parquet": "parquet", ".arrow": "arrow",
     ".txt": "text", ".text": "text", ".md": "text",
 }  # fmt: skip
+#: Endings of archives of files.
+ARCHIVES = (".tar", ".tgz", ".7z", ".rar")
 #: Kinds that have no encoding.
 BINARY = ("parquet", "arrow", "xlsx")
 #: First bytes of a file -> its kind.
@@ -28,12 +30,16 @@ MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 #: A line that begins with its only label.
 LABELLED = re.compile(r"(__label__\S+ (?!__label__)|[A-Za-z_]+:\w+ )\S")
+#: A line that begins with several, as fastText has them.
+SEVERAL_LABELS = re.compile(r"(?:__label__\S+[ \t,]+){2,}")
 #: Bytes that are looked at.
 LOOKED_AT = 2**16
 
 
 def kind_of(path: Path) -> str:
     """What a file holds: a value of :data:`KINDS`. Raises UserError if neither its ending nor its content says it."""
+    if ending(path) in ARCHIVES:
+        raise UserError(f"{path}: is an archive; unpack it")
     kind = KINDS.get(ending(path)) or (_by_content(path) if path.is_file() else None)
     if kind is None:
         raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
@@ -77,6 +83,13 @@ def first_label(text: str) -> str | None:
     if len(lines) < 2 or not all(map(LABELLED.match, lines)):
         return None
     return lines[0].partition(" ")[0]
+
+
+def first_labels(text: str) -> str | None:
+    """Some line's labels, of a text whose lines begin with ``__label__`` and one with several; None of another."""
+    lines = [line for line in text.splitlines() if line]
+    found = filter(None, map(SEVERAL_LABELS.match, lines))
+    return next((match[0].strip() for match in found if all(line.startswith("__label__") for line in lines)), None)
 
 
 def _decoded(head: bytes) -> str:

@@ -31,15 +31,22 @@ def opened(rows: Dataset, names: Iterable[str]) -> Dataset:
     """Return the rows with the named columns that are nested in others appended as columns of that name."""
     from datasets import concatenate_datasets
 
-    for name in dict.fromkeys(names):
-        if name in rows.column_names:
-            continue
-        for outer in [outer for outer in rows.column_names if name.startswith(f"{outer}.")]:
-            inner = rows.select_columns([outer]).flatten()
-            if name in inner.column_names:
-                rows = concatenate_datasets([rows, inner.select_columns([name])], axis=1)
-                break
-    return rows
+    wanted = dict.fromkeys(name for name in names if name not in rows.column_names)
+    parts = [rows]
+    for outer in rows.column_names:
+        if inside := [name for name in wanted if name.startswith(f"{outer}.")]:
+            flat = rows.select_columns([outer]).flatten()
+            found = [name for name in inside if name in flat.column_names]
+            parts += [flat.select_columns(found)] if found else []
+            wanted = {name: None for name in wanted if name not in found}
+    return concatenate_datasets(parts, axis=1) if len(parts) > 1 else rows
+
+
+def values_of(rows: Dataset, name: str) -> list[Any]:
+    """Return a column's values. ``rows[name]`` copies the types of all columns: of 2,000, that takes 5 seconds."""
+    if rows._indices is not None:  # chosen from others
+        return rows.select_columns([name])[:][name]
+    return rows.data.column(name).to_pylist()
 
 
 def names_within(features: Features) -> Iterator[str]:

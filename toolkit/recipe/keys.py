@@ -48,6 +48,8 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.long_texts": "cut",
         "data.problem_type": "single_label",
         "data.sources": None,
+        "data.validation_sources": None,
+        "data.test_sources": None,
         "train.class_weights": None,
         "train.label_smoothing": 0.0,
         "train.token_dropout": 0.0,
@@ -118,7 +120,7 @@ OPTIMIZER_KEYS: dict[str, dict[str, Any]] = {
 FORMER_KEYS = {"data.config_name": "data.config"}
 
 #: Keys that take patterns of files.
-FILE_KEYS = (("data", "files"), ("data", "sources"))
+FILE_KEYS = (("data", "files"), ("data", "sources"), ("data", "validation_sources"), ("data", "test_sources"))
 
 #: Tokenizers that are read from a file or trained on the recipe's text -> the file, in words.
 TRAINED_KINDS = {kind: file for known in KNOWN.values() for kind, file in known.tokenizers.items() if file}
@@ -253,6 +255,7 @@ Filter = Annotated[dict[str, Any] | None, PlainValidator(_as_filter)]
 TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
 LabelColumns = Annotated[str | list[str] | None, PlainValidator(_as_label_columns)]
 MissingLabels = Annotated[str | list[str] | None, PlainValidator(_as_missing_labels)]
+Sources = dict[str, str | list[str]] | None
 LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
 
 
@@ -272,7 +275,9 @@ class Data(Section):
     quote: Literal['"', "'", "none"] | None = None
     columns: Annotated[list[str], Field(min_length=1)] | None = None
     encoding: str | None = None
-    sources: dict[str, str | list[str]] | None = None
+    sources: Sources = None
+    validation_sources: Sources = None
+    test_sources: Sources = None
     text: TextColumns = "text"
     label: LabelColumns = None
     label_separator: Annotated[str, Field(min_length=1)] | None = None
@@ -300,10 +305,11 @@ class Data(Section):
 
     @property
     def paths(self) -> list[str]:
-        """The files of ``files`` and ``sources``, as they are written; a name may be a pattern."""
+        """The files of ``files`` and of all sources, as they are written; a name may be a pattern."""
         written = [path for path in (self.files.model_dump().values() if self.files else ()) if path]
-        for source in (self.sources or {}).values():
-            written += [source] if isinstance(source, str) else source
+        for named in (self.sources, self.validation_sources, self.test_sources):
+            for source in (named or {}).values():
+                written += [source] if isinstance(source, str) else source
         return written
 
     @property

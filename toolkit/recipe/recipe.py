@@ -186,10 +186,10 @@ def places_of_paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
     ]
     if values["data"]["dataset"] not in FILE_KINDS:  # a folder may have the name of a kind
         places.append(("data", "dataset"))
-    places += [("data", "files", split) for split in values["data"]["files"] or {}]
-    for code, files in (values["data"]["sources"] or {}).items():
-        source = ("data", "sources", code)
-        places += [(*source, index) for index in range(len(files))] if isinstance(files, list) else [source]
+    for section, key in FILE_KEYS:
+        for name, files in (values[section].get(key) or {}).items():
+            place = (section, key, name)
+            places += [(*place, index) for index in range(len(files))] if isinstance(files, list) else [place]
     return [path for path in places if section_of(values, path)[path[-1]]]
 
 

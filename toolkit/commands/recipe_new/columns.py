@@ -131,8 +131,7 @@ def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) ->
         UserError: there is none.
     """
     lengths: dict[str, float] = {}
-    for name in sample.column_names:
-        values = sample.select_columns([name])[:][name]
+    for name, values in sample[:].items():
         if name in labels or not all(isinstance(value, str) for value in values):
             continue
         if np.mean([bool(IDENTIFIER.fullmatch(value.strip())) for value in values]) < 0.5:

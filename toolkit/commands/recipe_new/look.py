@@ -13,6 +13,16 @@ from typing import Any, NamedTuple
 import datasets
 
 from models.files.plain import UnreadableFile, plain_file
+from toolkit.commands.recipe_new.folders import (
+    SPLIT_NAMES,
+    UNLABELLED,
+    folders_of_texts,
+    parts_of,
+    saved_splits,
+    splits_beside,
+    splits_of_labels,
+    visible,
+)
 from toolkit.data.source_layout import checked_layout
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError
@@ -26,7 +36,7 @@ from toolkit.files.csv_rows import (
     usual_delimiter,
 )
 from toolkit.files.json_rows import SPLIT, column_names
-from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of
+from toolkit.files.kinds import KINDS, first_label, first_labels, head_of, is_table, kind_of
 from toolkit.files.packed import begins_packed, ending
 from toolkit.files.sheet_rows import sheet_names, sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
@@ -34,12 +44,6 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.token_classification import conll
 
-#: Split -> pattern in its file's name.
-SPLIT_NAMES = {
-    "train": r"train(ing)?",
-    "validation": r"valid(ation)?|val|dev(elopment)?",
-    "test": r"test(ing)?",
-}
 #: A folder with more texts gets one control code, not one per file.
 MOST_CODES = 8
 #: Folders of at least this many texts each are taken for labels.
@@ -62,6 +66,7 @@ class DataFiles:
         rows: of the training split; None for plain text and for questions.
         questions: of a question file.
         classes: whether each label has a folder of texts; then ``files`` is label -> its texts.
+        held_out: split -> the same of its own folder.
         tagged: whether it is CoNLL, with the columns ``text`` (tokens) and ``label`` (tags).
         notes: assumptions, a line each.
     """
@@ -69,6 +74,7 @@ class DataFiles:
     kind: str
     files: dict[str, list[Path]]
     classes: bool = False
+    held_out: dict[str, dict[str, list[Path]]] = field(default_factory=dict)
     tagged: bool = False
     delimiter: str | None = None
     encoding: str | None = None
@@ -81,7 +87,7 @@ class DataFiles:
 
     def has(self, split: str) -> bool:
         """Whether there are rows of a split."""
-        return split in self.files or split in self.splits
+        return split in self.held_out if self.classes else split in self.files or split in self.splits
 
 
 class Said(NamedTuple):
@@ -126,9 +132,12 @@ def _file(path: Path, said: Said) -> DataFiles:
     kind = kind_of(path)
     if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
+    if kind == "text" and not said.as_text and (labels := first_labels(head_of(path))):
+        right = "write a table of texts and labels (a,b), or --task language_modeling reads it as text"
+        raise UserError(f"{path}: lines begin with several labels ({labels}); {right}")
     if kind == "text":
         return _text({code_of(path): [path]}, said)
-    return _table(kind, {"train": path, **_siblings(path)}, said)
+    return _table(kind, {"train": parts_of(path), **splits_beside(path)}, said)
 
 
 def _is_tagged(path: Path) -> bool:
@@ -140,7 +149,7 @@ def _is_tagged(path: Path) -> bool:
 
 def _tagged(path: Path, said: Said) -> DataFiles:
     """Read a CoNLL file."""
-    found = DataFiles("text", {split: [one] for split, one in {"train": path, **_siblings(path)}.items()}, tagged=True)
+    found = DataFiles("text", {"train": [path], **splits_beside(path)}, tagged=True)
     checked_layout(said.layout, "text", path)
     found.encoding = _encoding(found, path, said)
     try:
@@ -154,39 +163,34 @@ def _tagged(path: Path, said: Said) -> DataFiles:
     return found
 
 
-def _siblings(path: Path) -> dict[str, Path]:
-    """Return split -> the file beside a training file whose name differs only in the split."""
-    match = re.search(rf"(?<![a-z])({SPLIT_NAMES['train']})(?![a-z])", path.name, re.IGNORECASE)
-    if match is None:
-        return {}
-    found: dict[str, Path] = {}
-    for other in sorted(path.parent.iterdir()):
-        for split in ("validation", "test"):
-            begin, end = re.escape(path.name[: match.start()]), re.escape(path.name[match.end() :])
-            if re.fullmatch(f"{begin}({SPLIT_NAMES[split]}){end}", other.name, re.IGNORECASE) and other.is_file():
-                found.setdefault(split, other)
-    return found
-
-
 def _folder(folder: Path, said: Said) -> DataFiles:
-    entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
+    if files := saved_splits(folder):
+        return _table("arrow", files, said)
+    entries = visible(folder)
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
     texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
-    below = {path: sorted(path.glob("*.txt")) for path in entries if path.is_dir()}
-    below = {path: files for path, files in below.items() if files}
     if tables:
-        named = [path for path in tables if _siblings(path) or len(tables) == 1]
+        tables = [path for path in tables if path == parts_of(path)[0]]
+        named = [path for path in tables if splits_beside(path) or len(tables) == 1]
         train = [path for path in tables if re.search(SPLIT_NAMES["train"], path.name, re.IGNORECASE)]
         if len(chosen := train or named) == 1:
             return _file(plain_file(chosen[0]), said)
         names = ", ".join(path.name for path in tables[:6])
         raise UserError(f"{folder}: holds several tables ({names}), so it is unclear which one to train on; name it")
-    if below:
+    if labels := splits_of_labels(folder):
+        return _below(labels.pop("train"), said, labels)
+    if below := folders_of_texts(folder):
         return _below(below, said)
     if texts:
         many = len(texts) > MOST_CODES
         return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts}, said)
+    inner = [path for path in entries if path.is_dir()]
+    if len(inner) == 1:
+        return _folder(inner[0], said)
+    if inner:
+        names = ", ".join(path.name for path in inner[:6])
+        raise UserError(f"{folder}: holds no data but in its folders ({names}); name one")
     raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}")
 
 
@@ -199,16 +203,27 @@ def code_of(path: Path) -> str:
 # -- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _below(folders: dict[Path, list[Path]], said: Said) -> DataFiles:
-    """Read texts in folders: one label per folder if there are several, of several texts each; else a control code."""
-    if len(folders) < 2 or min(map(len, folders.values())) < FEWEST_TEXTS:
+def _below(
+    folders: dict[Path, list[Path]], said: Said, held_out: dict[str, dict[Path, list[Path]]] | None = None
+) -> DataFiles:
+    """Read texts in folders: one label per folder if there are several, of several texts each; else a control code.
+
+    Args:
+        held_out: other splits' folders.
+    """
+    labels = {path: files for path, files in folders.items() if not UNLABELLED.fullmatch(path.name)}
+    if len(labels) < 2 or min(map(len, labels.values())) < FEWEST_TEXTS:
         return _text({code_of(path): files for path, files in folders.items()}, said)
-    found = _text({path.name: files for path, files in folders.items()}, said)
+    found = _text({path.name: files for path, files in labels.items()}, said)
     found.classes = True
+    for split, others in (held_out or {}).items():
+        found.held_out[split] = {path.name: files for path, files in others.items() if path.name in found.files}
+        found.notes.append(f"{next(iter(others)).parent.name} is the {split} split")
+    found.notes += [f"{path.name} is no label: --pretrain {path} reads it" for path in folders.keys() - labels]
     read = {label: [_whole(path, found.encoding or "utf-8") for path in paths] for label, paths in found.files.items()}
     texts = [text for texts in read.values() for text in texts]
-    labels = [label for label, texts in read.items() for _ in texts]
-    found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels})
+    labels_of = [label for label, texts in read.items() for _ in texts]
+    found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels_of})
     return found
 
 
@@ -223,20 +238,27 @@ def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
     checked_layout(said.layout, "text", first)
     if said.header is not None:
         raise UserError(f"--header: is for csv, not for {first}; remove it")
-    encodings = {_encoding(found, plain_file(path), said) for paths in files.values() for path in paths}
+    encodings: dict[str | None, list[Path]] = {}
+    for paths in files.values():
+        for path in paths:
+            encodings.setdefault(_encoding(found, plain_file(path), said), []).append(path)
+    if len(encodings) == 2 and all(path.read_bytes().isascii() for path in encodings.get(None, [])):
+        encodings.pop(None)  # ASCII is the same in the other
     if len(encodings) > 1:
         wrong = ", ".join(sorted(encoding or "utf-8" for encoding in encodings))
         raise UserError(f"{next(iter(files.values()))[0].parent}: the texts are in several encodings ({wrong})")
-    found.encoding = encodings.pop()
+    if len(found.notes) > 1:
+        found.notes = [f"{found.notes[0]}, as are {len(found.notes) - 1:,} other texts"]
+    (found.encoding,) = encodings
     return found
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
-    train = files["train"]
-    found = DataFiles(kind, {split: [path] for split, path in files.items()})
+def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
+    train = files["train"][0]
+    found = DataFiles(kind, files)
     if (by_name := KINDS.get(ending(train))) != kind:
         otherwise = "; --task language_modeling reads it as text" if by_name == "text" else ""
         found.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
@@ -263,15 +285,19 @@ def _table(kind: str, files: dict[str, Path], said: Said) -> DataFiles:
     if kind == "json" and found.encoding is None and (questions := _squad(train)):
         found.questions = questions
         return found
-    found.rows = _rows(found, train)
+    found.rows = rows_of_split(found, "train")
     names = column_names(sum(name != SPLIT for name in found.rows.column_names))
     if kind == "json" and found.columns is None and set(names) == {*found.rows.column_names} - {SPLIT}:
         found.columns = names
         found.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
     _divide(found)
+    if len(files["train"]) > 1:
+        found.notes.append(f"{len(files['train'])} files like {train.name} are the training split")
     for split in ("validation", "test"):
         if split in files:
-            found.notes.append(f"{files[split].name}, beside {train.name}, is the {split} split")
+            other = files[split][0]
+            where = f"{other.name}, beside {train.name}," if other.parent == train.parent else other.parent.name
+            found.notes.append(f"{where} is the {split} split")
     return found
 
 
@@ -371,16 +397,22 @@ def _squad(path: Path) -> list[squad.Example]:
     return squad.read_examples(path)
 
 
-def _rows(found: DataFiles, path: Path) -> datasets.Dataset:
-    """Read the rows of a table as a run does."""
+def rows_of_split(found: DataFiles, split: str) -> datasets.Dataset:
+    """Read the rows of a table's split as a run does.
+
+    Raises:
+        UserError: they cannot be read, or there are none.
+    """
     keys = ("delimiter", "encoding", "quote", "columns")
     settings: dict[str, Any] = {key: getattr(found, key) for key in keys}
-    data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(path)}, **settings}
+    paths = found.files[split]
+    data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(paths[0])}, **settings}
     provisional = Recipe.model_validate({"data": data, "train": {"learning_rate": 1.0, "epochs": 1.0}})
     try:
-        rows = read_file(provisional, "train", path)
+        parts = [read_file(provisional, "train", plain_file(path)) for path in paths]
+        rows = datasets.concatenate_datasets(parts)
     except UserError as problem:
-        raise UserError(f"{path}: {str(problem).rpartition('data.')[2]}") from None
+        raise UserError(f"{paths[0]}: {str(problem).rpartition('data.')[2]}") from None
     if not len(rows):
-        raise UserError(f"{path}: holds no rows")
+        raise UserError(f"{paths[0]}: holds no rows")
     return rows

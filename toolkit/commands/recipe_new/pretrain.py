@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import spread, text_columns
+from toolkit.commands.recipe_new.folders import named
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
 from toolkit.commands.recipe_new.write import Line
 from toolkit.errors import UserError
@@ -41,7 +41,7 @@ class Unlabelled:
     def source(self, write: Callable[[Path], str]) -> list[Line]:
         """The lines of ``data`` that name plain text."""
         sources: list[Line] = [
-            (name, write(_named(paths)), f"{len(paths):,} file{'s' * (len(paths) > 1)}")
+            (name, named(paths, write), f"{len(paths):,} file{'s' * (len(paths) > 1)}")
             for name, paths in self.found.files.items()
         ]
         return [("dataset", "text", "plain text"), ("sources", sources, "")]
@@ -90,8 +90,3 @@ def _table(path: Path, found: DataFiles, wanted: Sequence[str], weights: str) ->
     size = round(sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) / len(texts) * len(rows))
     found = replace(found, files={"train": found.files["train"]})
     return Unlabelled(found, column, texts, len(rows), size, weights)
-
-
-def _named(paths: Sequence[Path]) -> Path:
-    """The file, or a pattern for all texts of its folder."""
-    return paths[0] if len(paths) == 1 else Path(glob.escape(str(paths[0].parent))) / "*.txt"

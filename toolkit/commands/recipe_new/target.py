@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 
+from toolkit.files.nested_columns import values_of
 from toolkit.files.written_values import value_of
 from toolkit.tasks.classification.label_lists import NO, YES
 
@@ -145,8 +146,8 @@ def _allowed(kind: str, problem: str | None) -> bool:
 def _written(rows: datasets.Dataset, name: str) -> list[Any]:
     """The values of a column as they are written, without blanks around them; lists as they are, None where there is
     no value."""
-    kind = rows.features[name]
-    values: list[Any] = rows.select_columns([name])[:][name]
+    kind = (rows.info.features or {}).get(name)  # `rows.features` copies all
+    values = values_of(rows, name)
     if isinstance(kind, datasets.ClassLabel):
         return [None if value in (None, -1) else kind.int2str(value) for value in values]
     if getattr(kind, "dtype", "").startswith("float") and all(v is None or v != v or v.is_integer() for v in values):

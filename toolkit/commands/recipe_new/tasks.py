@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,8 @@ from models import families
 from toolkit.commands.recipe_new import choose
 from toolkit.commands.recipe_new.columns import Columns, choose_columns, question_columns, spread
 from toolkit.commands.recipe_new.entities import entity_columns, tagged_texts
-from toolkit.commands.recipe_new.look import DataFiles
+from toolkit.commands.recipe_new.folders import named
+from toolkit.commands.recipe_new.look import DataFiles, rows_of_split
 from toolkit.commands.recipe_new.pretrain import Unlabelled
 from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
@@ -89,6 +89,7 @@ def classification(
     assert found.rows is not None
     rows = _flat(found.rows)
     columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
+    _leave_unlabelled(found, columns.target)
     target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
     if wanted.missing == "drop" and len(found.files) > 1:
         dropped = dropped or "drop"  # other splits may lack some
@@ -101,7 +102,7 @@ def classification(
     windows = choose.windows_of(tokens.lengths, length) if long else 1.0
     one_each = target.problem == "single_label"
     counts = list(target.counts.values()) if one_each else [len(rows)]
-    share = None if found.has("validation") and not found.classes else choose.held_out(counts)
+    share = None if found.has("validation") else choose.held_out(counts)
     kept = round(len(rows) * (1 - (share or 0)) * windows)
     most = min(20, choose.epochs_for(len(target.counts), kept, length))
     steps = choose.steps_for(kept, length, choose.LABEL_BUDGET, most)
@@ -136,6 +137,15 @@ def classification(
         *_validation(found, share),
     ]
     return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
+
+
+def _leave_unlabelled(found: DataFiles, target: Target) -> None:
+    """Leave out the files of other splits that lack the labels, as those of a competition do."""
+    for split in [split for split in found.files if split != "train" and not found.classes]:
+        if lacking := set(target.columns) - set(names_within(rows_of_split(found, split).features)):
+            file = found.files.pop(split)[0]
+            found.notes = [note for note in found.notes if not note.startswith(f"{file.name}, beside")]
+            found.notes.append(f"{file.name} is not used: it has no column {sorted(lacking)[0]}")
 
 
 def _flat(rows: Dataset) -> Dataset:
@@ -448,7 +458,7 @@ def _tokenizer(pieces: int | None) -> str:
 
 def _files(found: DataFiles, write: PathWriter) -> list[Line]:
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
-    files: list[Line] = [(split, write(paths[0]), what[split]) for split, paths in found.files.items()]
+    files: list[Line] = [(split, named(paths, write), what[split]) for split, paths in found.files.items()]
     unnamed = "column1, column2" if found.kind == "json" else "the first row is the header"
     layout: list[Line] = [
         ("delimiter", found.delimiter, "what parts the columns"),
@@ -474,12 +484,13 @@ def _splits(splits: Mapping[str, str]) -> list[Line]:
 
 
 def _folders(found: DataFiles, write: PathWriter) -> list[Line]:
-    """A folder of texts for each label."""
-    folders = {label: Path(glob.escape(str(files[0].parent))) for label, files in found.files.items()}
-    sources: list[Line] = [
-        (label, write(folder / "*.txt"), f"{len(found.files[label]):,} texts") for label, folder in folders.items()
-    ]
-    return [("dataset", "text", "each file is a text"), ("sources", sources, ""), *_encoding(found)]
+    """A folder of texts for each label, and those of other splits."""
+    sources = {"sources": found.files, **{f"{split}_sources": labels for split, labels in found.held_out.items()}}
+    lines: list[Line] = [("dataset", "text", "each file is a text")]
+    for key, labels in sources.items():
+        texts: list[Line] = [(label, named(paths, write), f"{len(paths):,} texts") for label, paths in labels.items()]
+        lines.append((key, texts, ""))
+    return [*lines, *_encoding(found)]
 
 
 def _encoding(found: DataFiles) -> list[Line]:
@@ -542,7 +553,8 @@ def _lengths(tokens: choose.TokenLengths, length: int, longer: float, then: str 
 
 def _validation(found: DataFiles, share: float | None) -> list[str]:
     held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
+    kind, key = ("folder", "test_sources") if found.classes else ("file", "files.test")
     return [
         *held,
-        *([] if found.has("test") or found.classes else ["no test file, so no final figure: add data.files.test"]),
+        *([] if found.has("test") else [f"no test {kind}, so no final figure: add data.{key}"]),
     ]

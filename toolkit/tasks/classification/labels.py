@@ -28,6 +28,8 @@ Json = getattr(datasets, "Json", ())
 
 #: The file of a split in the cache.
 TOKENS = "tokens.arrow"
+#: Split -> the key of the files of each label.
+SOURCES = {"train": "sources", "validation": "validation_sources", "test": "test_sources"}
 
 
 def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
@@ -49,11 +51,15 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
 
 def _from_sources(recipe: Recipe) -> DatasetDict:
     """Read each file under a label as one text; the recipe names the two columns."""
-    rows = list(named_texts(recipe))
     (column,) = recipe.data.text_columns
     (target,) = recipe.data.label_columns
-    columns = {column: [text for _, text in rows], target: [label for label, _ in rows]}
-    return DatasetDict({"train": Dataset.from_dict(columns)})
+    splits = DatasetDict()
+    for split, key in SOURCES.items():
+        if getattr(recipe.data, key) is not None:
+            rows = list(named_texts(recipe, key))
+            columns = {column: [text for _, text in rows], target: [label for label, _ in rows]}
+            splits[split] = Dataset.from_dict(columns)
+    return splits
 
 
 def tokenize(

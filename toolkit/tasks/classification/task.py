@@ -82,8 +82,9 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.long_texts", "windows would read two texts apart; set cut")
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
-    if data.dataset != "text" and data.sources is not None:
-        raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
+    for key in ("sources", "validation_sources", "test_sources"):
+        if data.dataset != "text" and getattr(data, key) is not None:
+            raise recipe.error(f"data.{key}", f"is for dataset: text, not for {data.dataset}; remove it")
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:

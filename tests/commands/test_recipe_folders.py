@@ -1,0 +1,149 @@
+"""`toolkit recipe new` of folders as they are published: what `datasets` saved, a clone of a hub repository, the files
+of a competition, and folders of texts by split and label."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict
+from test_recipe_new import labels, run, table, texts  # noqa: F401
+
+from toolkit.data.rows import quietly
+from toolkit.recipe.load import load_recipe
+from toolkit.tasks import task_of
+
+
+def rows(count: int = 60) -> Dataset:
+    plain = Dataset.from_dict({"text": texts(count), "label": [number % 2 for number in range(count)]})
+    return quietly(plain.cast_column, "label", ClassLabel(names=["bad", "good"]))
+
+
+def splits_of(path: str) -> DatasetDict:
+    """What a run of the recipe would train on and measure."""
+    recipe = load_recipe(path)
+    return task_of(recipe).load_splits(recipe)
+
+
+def write_texts(folder: Path, said: list[str], ending: str = ".txt", encoding: str = "utf-8") -> None:
+    folder.mkdir(parents=True)
+    for number, text in enumerate(said):
+        (folder / f"{number}{ending}").write_text(text, encoding=encoding)
+
+
+def test_what_datasets_saved_is_read_with_its_splits_and_the_names_of_its_labels(run, tmp_path):  # noqa: F811
+    saved = DatasetDict({"train": rows(), "test": rows(10), "other": rows(5)})
+    quietly(saved.save_to_disk, str(tmp_path / "saved [1]"), num_shards={"train": 3, "test": 1, "other": 1})
+    status, out, err = run("recipe", "new", "saved [1]", "-o", "x.yaml")
+    assert (status, err) == (0, "")
+    assert "test is the test split" in out and "2 labels: bad 50%, good 50%" in out and "60 rows" in out
+    found = splits_of("x.yaml")
+    assert (len(found["train"]) + len(found["validation"]), len(found["test"])) == (60, 10)
+    assert found["test"].features["label"].names == ["bad", "good"] and found["test"]["text"][:] == texts(10)
+    quietly(rows().save_to_disk, str(tmp_path / "one"))
+    assert run("recipe", "new", "one")[::2] == (0, "")
+    assert list(splits_of("one.yaml")) == ["train", "validation"]
+    quietly(DatasetDict({"first": rows()}).save_to_disk, str(tmp_path / "none"))
+    assert run("recipe", "new", "none")[2].startswith("error: none: has no split called train; it has first")
+
+
+def test_a_clone_of_a_hub_repository_has_its_parts_in_a_folder(run, tmp_path):  # noqa: F811
+    (tmp_path / "clone/data").mkdir(parents=True)
+    (tmp_path / "clone/README.md").write_text("---\nlicense: mit\n---\n")
+    for part in range(3):
+        quietly(rows().shard(3, part).to_parquet, str(tmp_path / f"clone/data/train-{part:05}-of-00003.parquet"))
+    quietly(rows(10).to_parquet, str(tmp_path / "clone/data/test-00000-of-00001.parquet"))
+    status, out, err = run("recipe", "new", "clone")
+    assert (status, err) == (0, "") and "3 files like train-00000-of-00003.parquet are the training split" in out
+    found = splits_of("clone.yaml")
+    assert (len(found["train"]) + len(found["validation"]), len(found["test"])) == (60, 10)
+    assert run("recipe", "new", "clone/data/train-00001-of-00003.parquet", "-o", "part.yaml")[::2] == (0, "")
+    assert load_recipe("part.yaml").data.files == load_recipe("clone.yaml").data.files
+    (tmp_path / "two/a").mkdir(parents=True), (tmp_path / "two/b").mkdir()
+    assert "two: holds no data but in its folders (a, b); name one" in run("recipe", "new", "two")[2]
+
+
+def test_the_files_of_a_competition_whose_test_has_no_labels(run, tmp_path):  # noqa: F811
+    table(tmp_path / "game/train.csv", {"id": list(range(60)), "text": texts(60), "target": labels(60, 2)})
+    table(tmp_path / "game/test.csv", {"id": list(range(60, 70)), "text": texts(10)})
+    status, out, err = run("recipe", "new", "game")
+    assert (status, err) == (0, "")
+    assert "test.csv is not used: it has no column target" in out and "is the test split" not in out
+    assert "no test file, so no final figure" in out and load_recipe("game.yaml").data.files.test is None
+
+
+@pytest.mark.parametrize("name", ["valid", None])
+def test_texts_by_split_and_label_are_trained_and_measured_on_as_they_lie(run, tmp_path, name):  # noqa: F811
+    said = texts(30)
+    for label in ("neg", "pos"):
+        write_texts(tmp_path / "films/train" / label, [f"{label} {text}" for text in said])
+        write_texts(tmp_path / "films/test" / label, [f"{label} test {text}" for text in said[:7]])
+        if name:
+            write_texts(tmp_path / f"films/{name}" / label, said[:5])
+    write_texts(tmp_path / "films/train/unsup", said)
+    (tmp_path / "films/train/urls_neg.txt").write_text("https://example.org\n")
+    (tmp_path / "films/films.vocab").write_text("the\n")
+    status, out, err = run("recipe", "new", "films")
+    assert (status, err) == (0, "")
+    assert "unsup is no label: --pretrain films/train/unsup reads it" in out and "test is the test split" in out
+    assert "no test" not in out and "60 texts" in out
+    found = splits_of("films.yaml")
+    assert found["test"]["text"][:] == [f"{label} test {text}" for label in ("neg", "pos") for text in said[:7]]
+    assert found["test"]["label"][:] == [0] * 7 + [1] * 7
+    assert len(found["train"]) + (0 if name else len(found["validation"])) == 60
+    assert run("recipe", "check", "films.yaml")[0] == 0
+
+
+def test_a_label_that_only_a_test_has_or_another_kind_of_data_is_refused_at_its_line(run, tmp_path):  # noqa: F811
+    for split, label in (("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")):
+        write_texts(tmp_path / "x" / split / label, texts(10))
+    assert run("recipe", "new", "x")[0] == 0
+    written = (tmp_path / "x.yaml").read_text()
+    wrong = written.replace('    a: "x/test', '    c: "x/test').replace("    a: x/test", "    c: x/test")
+    assert wrong != written
+    (tmp_path / "x.yaml").write_text(wrong)
+    status, _, err = run("recipe", "check", "x.yaml")
+    assert status == 2 and "'c'" in err and err.startswith("error: x.yaml:")
+    gone = written.replace("x/test/a", "x/test/gone")
+    (tmp_path / "x.yaml").write_text(gone)
+    line = 1 + next(number for number, text in enumerate(gone.splitlines()) if "gone" in text)
+    assert f"x.yaml:{line}: data.test_sources.a: x/test/gone/*.txt: no such file" in run("recipe", "check", "x.yaml")[2]
+    table(tmp_path / "a.csv", {"text": texts(60), "label": labels(60, 2)})
+    assert run("recipe", "new", "a.csv")[0] == 0
+    status, _, err = run("recipe", "check", "a.yaml", "data.test_sources={a: a.txt}")
+    assert status == 2 and "data.test_sources: is for dataset: text, not for csv; remove it" in err
+
+
+def test_mails_without_endings_in_ascii_and_latin_1_are_texts(run, tmp_path):  # noqa: F811
+    write_texts(tmp_path / "news/sci.space", texts(10, 30), "", "latin-1")
+    write_texts(tmp_path / "news/rec.autos", ["plain words", "of ASCII", "alone"], "")
+    status, out, err = run("recipe", "new", "news")
+    assert (status, err) == (0, "") and out.count("is not utf-8") == 1 and "as are 8 other texts" in out
+    assert len(splits_of("news.yaml")["train"]) + len(splits_of("news.yaml")["validation"]) == 13
+    (tmp_path / "news/rec.autos/3").write_text("Größe")
+    assert (
+        "news/rec.autos: the texts are in several encodings (cp1252, utf-8)"
+        in run("recipe", "new", "news", "-o", "y")[2]
+    )
+
+
+def test_tables_of_json_that_pandas_wrote_get_a_recipe(run, tmp_path):  # noqa: F811
+    frame = rows().to_pandas()
+    for orient in ("columns", "index", "split", "records"):
+        frame.to_json(tmp_path / f"{orient}.json", orient=orient)
+        assert run("recipe", "new", f"{orient}.json")[::2] == (0, "")
+        found = splits_of(f"{orient}.yaml")
+        assert len(found["train"]) + len(found["validation"]) == 60
+
+
+def test_why_some_files_get_none(run, tmp_path):  # noqa: F811
+    lines = [f"__label__a {'__label__b ' * (number % 2)}{text}" for number, text in enumerate(texts(20))]
+    (tmp_path / "tags.txt").write_text("\n".join(lines))
+    assert (
+        "tags.txt: lines begin with several labels (__label__a __label__b); write a table"
+        in run("recipe", "new", "tags.txt")[2]
+    )
+    with tarfile.open(tmp_path / "texts.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "tags.txt", "tags.txt")
+    assert run("recipe", "new", "texts.tar.gz")[2] == "error: texts.tar.gz: is an archive; unpack it\n"
