@@ -137,6 +137,30 @@ def test_tables_of_json_that_pandas_wrote_get_a_recipe(run, tmp_path):  # noqa: 
         assert len(found["train"]) + len(found["validation"]) == 60
 
 
+def test_a_folder_of_markdown_is_text_without_its_readme(run, tmp_path):  # noqa: F811
+    (tmp_path / "notes").mkdir()
+    for name in ("a.md", "b.md", "README.md"):
+        (tmp_path / "notes" / name).write_text("\n\n".join(texts(600)), encoding="utf-8")
+    assert run("recipe", "new", "notes")[::2] == (0, "")
+    assert load_recipe("notes.yaml").data.sources == {"A": "notes/a.md", "B": "notes/b.md"}
+
+
+def test_texts_by_split_alone_are_no_labels(run, tmp_path):  # noqa: F811
+    for split in ("train", "test"):
+        write_texts(tmp_path / "prose" / split, ["\n\n".join(texts(1000))] * 4)
+    assert run("recipe", "new", "prose")[::2] == (0, "")
+    recipe = load_recipe("prose.yaml")
+    assert recipe.task == "language_modeling"
+    assert recipe.data.sources == {"Prose": [f"prose/train/{number}.txt" for number in range(4)]}
+
+
+def test_a_state_of_something_else_beside_a_table_is_none_of_datasets(run, tmp_path):  # noqa: F811
+    table(tmp_path / "run/train.csv", {"text": texts(60), "label": labels(60, 2)})
+    (tmp_path / "run/state.json").write_text('{"step": 3}')
+    assert run("recipe", "new", "run", "-o", "x.yaml")[::2] == (0, "")
+    assert load_recipe("x.yaml").data.dataset == "csv"
+
+
 def test_why_some_files_get_none(run, tmp_path):  # noqa: F811
     lines = [f"__label__a {'__label__b ' * (number % 2)}{text}" for number, text in enumerate(texts(20))]
     (tmp_path / "tags.txt").write_text("\n".join(lines))

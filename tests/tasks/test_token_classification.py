@@ -165,7 +165,8 @@ def test_tokens_become_a_text_and_spans_become_tags():
     assert chinese.text == "他在北京。" and chinese.words[2] == (2, 3)
     text = "In New York, Ann's."
     spans = [{"start": 13, "end": 16, "label": "PER"}, {"start": 3, "end": 11, "label": "LOC"}]
-    for given in (spans, [list(one.values()) for one in spans], json.dumps(spans)):
+    doccano = [{"start_offset": one["start"], "end_offset": one["end"], "label": one["label"]} for one in spans]
+    for given in (spans, doccano, [list(one.values()) for one in spans], json.dumps(spans)):
         found = rows.tagged(text, given, {})
         assert [text[a:b] for a, b in found.words] == ["In", "New", "York", ",", "Ann", "'", "s", "."]
         assert found.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"] and not found.widened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from toolkit.errors import UserError
@@ -50,41 +50,47 @@ def splits_beside(path: Path) -> dict[str, list[Path]]:
     return found
 
 
+def by_split(paths: Iterable[Path]) -> dict[str, Path]:
+    """Return split -> the one of these whose name is the split's."""
+    return {split: path for path in paths for split, pattern in SPLIT_NAMES.items()
+            if re.fullmatch(pattern, path.name, re.IGNORECASE)}  # fmt: skip
+
+
 def saved_splits(folder: Path) -> dict[str, list[Path]]:
     """Return split -> the Arrow files of a folder that ``Dataset.save_to_disk`` wrote; empty for another.
 
     Raises:
         UserError: it has no split to train on.
     """
-    if (folder / "state.json").is_file():
-        return {"train": _saved_files(folder)}
+    if files := _saved_files(folder):
+        return {"train": files}
     if not (folder / "dataset_dict.json").is_file():
         return {}
-    below = [path for path in visible(folder) if (path / "state.json").is_file()]
-    found = {
-        split: path for split, pattern in SPLIT_NAMES.items() for path in below if re.fullmatch(pattern, path.name)
-    }
+    below = [path for path in visible(folder) if path.is_dir()]
+    found = {split: files for split, path in by_split(below).items() if (files := _saved_files(path))}
     if "train" not in found:
         names = ", ".join(path.name for path in below) or "none"
         raise UserError(f"{folder}: has no split called train; it has {names}: name the folder of one")
-    return {split: _saved_files(path) for split, path in found.items()}
-
-
-def _by_split(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return split -> the one of these whose name is a split's."""
-    return {split: path for split, pattern in SPLIT_NAMES.items() for path in paths
-            if re.fullmatch(pattern, path.name, re.IGNORECASE)}  # fmt: skip
+    return found
 
 
 def _saved_files(folder: Path) -> list[Path]:
+    if not (folder / "state.json").is_file():
+        return []
     return [path for path in visible(folder) if path.suffix == ".arrow"]
 
 
+def plain_texts(folder: Path) -> list[Path]:
+    """Return the ``.txt`` files of a folder; without any, its other files of text, but for a README."""
+    files = [path for path in visible(folder) if path.is_file() and KINDS.get(ending(path)) == "text"]
+    plain = [path for path in files if ending(path) == ".txt"]
+    return plain or [path for path in files if path.stem.lower() != "readme"]
+
+
 def texts_in(folder: Path) -> list[Path]:
-    """Return the texts of a folder: its ``.txt`` files, or, without any, files whose names have no ending of data."""
-    files = [path for path in visible(folder) if path.is_file()]
-    plain = [path for path in files if path.suffix.lower() == ".txt"]
-    return plain or [path for path in files if ending(path) not in KINDS]
+    """Return the texts of a label's folder; without any, the files whose names have no ending of data."""
+    others = (path for path in visible(folder) if path.is_file() and ending(path) not in KINDS)
+    return plain_texts(folder) or list(others)
 
 
 def folders_of_texts(folder: Path) -> dict[Path, list[Path]]:
@@ -95,8 +101,8 @@ def folders_of_texts(folder: Path) -> dict[Path, list[Path]]:
 
 def splits_of_labels(folder: Path) -> dict[str, dict[Path, list[Path]]]:
     """Return split -> its folders of texts, of a folder with ``train/LABEL`` and the like; empty for another."""
-    named = _by_split([path for path in visible(folder) if path.is_dir()])
-    found = {split: folders_of_texts(path) for split, path in named.items()}
+    folders = by_split(path for path in visible(folder) if path.is_dir())
+    found = {split: folders_of_texts(path) for split, path in folders.items()}
     return {split: labels for split, labels in found.items() if labels} if found.get("train") else {}
 
 

@@ -16,8 +16,10 @@ from models.files.plain import UnreadableFile, plain_file
 from toolkit.commands.recipe_new.folders import (
     SPLIT_NAMES,
     UNLABELLED,
+    by_split,
     folders_of_texts,
     parts_of,
+    plain_texts,
     saved_splits,
     splits_beside,
     splits_of_labels,
@@ -169,7 +171,6 @@ def _folder(folder: Path, said: Said) -> DataFiles:
     entries = visible(folder)
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
-    texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
     if tables:
         tables = [path for path in tables if path == parts_of(path)[0]]
         named = [path for path in tables if splits_beside(path) or len(tables) == 1]
@@ -181,8 +182,11 @@ def _folder(folder: Path, said: Said) -> DataFiles:
     if labels := splits_of_labels(folder):
         return _below(labels.pop("train"), said, labels)
     if below := folders_of_texts(folder):
+        splits = by_split(below)
+        if "train" in splits and len(splits) == len(below):  # texts without labels
+            return _text({code_of(folder): below[splits["train"]]}, said)
         return _below(below, said)
-    if texts:
+    if texts := plain_texts(folder):
         many = len(texts) > MOST_CODES
         return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts}, said)
     inner = [path for path in entries if path.is_dir()]

@@ -77,8 +77,8 @@ def of_tokens(tokens: Sequence[Any], tags: Sequence[Any], names: Mapping[str, st
 
 
 def of_spans(text: str, spans: Sequence[Any]) -> TaggedText:
-    """Tag the words of a text by spans of its characters: ``[start, end, label]``, or a mapping with these keys. An
-    entity that begins or ends inside a word is widened to the word.
+    """Tag the words of a text by spans of its characters: ``[start, end, label]``, or a mapping with these keys or with
+    doccano's. An entity that begins or ends inside a word is widened to the word.
 
     Raises:
         ValueError: something is no span of the text, or two overlap.
@@ -101,7 +101,7 @@ def of_spans(text: str, spans: Sequence[Any]) -> TaggedText:
 
 def _span(text: str, span: Any) -> tuple[int, int, str]:
     if isinstance(span, Mapping):
-        span = [span.get(key) for key in ("start", "end", "label")]
+        span = [span.get(key, span.get(f"{key}_offset")) for key in ("start", "end", "label")]  # _offset: doccano's
     if not isinstance(span, list | tuple) or len(span) != 3 or not isinstance(span[2], str) or not span[2]:
         raise ValueError(f"has {span!r:.60} as an entity; it should be [start, end, label], or have these keys")
     if not all(isinstance(place, int) for place in span[:2]) or not 0 <= span[0] < span[1] <= len(text):
