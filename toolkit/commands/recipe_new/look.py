@@ -91,6 +91,16 @@ class DataFiles:
         """Whether there are rows of a split."""
         return split in self.held_out if self.classes else split in self.files or split in self.splits
 
+    def split_notes(self) -> dict[str, str]:
+        """Return split -> the note that says which file it is, but for the training split."""
+        train, *_ = self.files["train"]
+        others = {split: files[0] for split, files in self.files.items() if split != "train"}
+        beside = f", beside {train.name},"
+        return {
+            split: f"{file.name + beside if file.parent == train.parent else file.parent.name} is the {split} split"
+            for split, file in others.items()
+        }
+
 
 class Said(NamedTuple):
     """What the user says of the layout; see :func:`look`."""
@@ -160,8 +170,7 @@ def _tagged(path: Path, said: Said) -> DataFiles:
         raise UserError(f"{path}:{problem}") from None
     found.rows = datasets.Dataset.from_dict(dict(zip(("text", "label"), zip(*sentences, strict=True), strict=True)))
     found.notes.append("each line is a token and its tag (CoNLL); --task language_modeling reads it as text")
-    found.notes += [f"{one[0].name}, beside {path.name}, is the {split} split"
-                    for split, one in found.files.items() if split != "train"]  # fmt: skip
+    found.notes += found.split_notes().values()
     return found
 
 
@@ -223,7 +232,7 @@ def _below(
     for split, others in (held_out or {}).items():
         found.held_out[split] = {path.name: files for path, files in others.items() if path.name in found.files}
         found.notes.append(f"{next(iter(others)).parent.name} is the {split} split")
-    found.notes += [f"{path.name} is no label: --pretrain {path} reads it" for path in folders.keys() - labels]
+    found.notes += [f"{path.name} is no label: --pretrain {path} reads it" for path in folders if path not in labels]
     read = {label: [_whole(path, found.encoding or "utf-8") for path in paths] for label, paths in found.files.items()}
     texts = [text for texts in read.values() for text in texts]
     labels_of = [label for label, texts in read.items() for _ in texts]
@@ -297,11 +306,7 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     _divide(found)
     if len(files["train"]) > 1:
         found.notes.append(f"{len(files['train'])} files like {train.name} are the training split")
-    for split in ("validation", "test"):
-        if split in files:
-            other = files[split][0]
-            where = f"{other.name}, beside {train.name}," if other.parent == train.parent else other.parent.name
-            found.notes.append(f"{where} is the {split} split")
+    found.notes += found.split_notes().values()
     return found
 
 

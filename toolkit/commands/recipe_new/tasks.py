@@ -141,11 +141,11 @@ def classification(
 
 def _leave_unlabelled(found: DataFiles, target: Target) -> None:
     """Leave out the files of other splits that lack the labels, as those of a competition do."""
-    for split in [split for split in found.files if split != "train" and not found.classes]:
+    for split, note in ({} if found.classes else found.split_notes()).items():
         if lacking := set(target.columns) - set(names_within(rows_of_split(found, split).features)):
-            file = found.files.pop(split)[0]
-            found.notes = [note for note in found.notes if not note.startswith(f"{file.name}, beside")]
-            found.notes.append(f"{file.name} is not used: it has no column {sorted(lacking)[0]}")
+            file, *_ = found.files.pop(split)
+            found.notes.remove(note)
+            found.notes.append(f"{file.name} is not used: it has no column {min(lacking)}")
 
 
 def _flat(rows: Dataset) -> Dataset:
