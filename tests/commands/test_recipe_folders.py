@@ -105,6 +105,8 @@ def test_a_label_that_only_a_test_has_or_another_kind_of_data_is_refused_at_its_
     (tmp_path / "x.yaml").write_text(wrong)
     status, _, err = run("recipe", "check", "x.yaml")
     assert status == 2 and "'c'" in err and err.startswith("error: x.yaml:")
+    write_texts(tmp_path / "x/test/c", texts(3))
+    assert "'c'" in run("recipe", "new", "x", "-o", "y.yaml")[2] and not (tmp_path / "y.yaml").exists()
     gone = written.replace("x/test/a", "x/test/gone")
     (tmp_path / "x.yaml").write_text(gone)
     line = 1 + next(number for number, text in enumerate(gone.splitlines()) if "gone" in text)
@@ -148,7 +150,8 @@ def test_a_folder_of_markdown_is_text_without_its_readme(run, tmp_path):  # noqa
 def test_texts_by_split_alone_are_no_labels(run, tmp_path):  # noqa: F811
     for split in ("train", "test"):
         write_texts(tmp_path / "prose" / split, ["\n\n".join(texts(1000))] * 4)
-    assert run("recipe", "new", "prose")[::2] == (0, "")
+    status, out, err = run("recipe", "new", "prose")
+    assert (status, err) == (0, "") and "not used: test, since a language model's texts have no splits" in out
     recipe = load_recipe("prose.yaml")
     assert recipe.task == "language_modeling"
     assert recipe.data.sources == {"Prose": [f"prose/train/{number}.txt" for number in range(4)]}

@@ -85,11 +85,12 @@ def first_label(text: str) -> str | None:
     return lines[0].partition(" ")[0]
 
 
-def first_labels(text: str) -> str | None:
-    """Some line's labels, of a text whose lines begin with ``__label__`` and one with several; None of another."""
+def several_labels(text: str) -> str | None:
+    """The first labels of a text whose lines begin with ``__label__``, one of them with several; None of another."""
     lines = [line for line in text.splitlines() if line]
-    found = filter(None, map(SEVERAL_LABELS.match, lines))
-    return next((match[0].strip() for match in found if all(line.startswith("__label__") for line in lines)), None)
+    if not all(line.startswith("__label__") for line in lines):
+        return None
+    return next((match[0].strip() for match in map(SEVERAL_LABELS.match, lines) if match), None)
 
 
 def _decoded(head: bytes) -> str:

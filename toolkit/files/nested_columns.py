@@ -31,14 +31,14 @@ def opened(rows: Dataset, names: Iterable[str]) -> Dataset:
     """Return the rows with the named columns that are nested in others appended as columns of that name."""
     from datasets import concatenate_datasets
 
-    wanted = dict.fromkeys(name for name in names if name not in rows.column_names)
+    wanted = [name for name in dict.fromkeys(names) if name not in rows.column_names]
     parts = [rows]
     for outer in rows.column_names:
         if inside := [name for name in wanted if name.startswith(f"{outer}.")]:
             flat = rows.select_columns([outer]).flatten()
             found = [name for name in inside if name in flat.column_names]
             parts += [flat.select_columns(found)] if found else []
-            wanted = {name: None for name in wanted if name not in found}
+            wanted = [name for name in wanted if name not in found]
     return concatenate_datasets(parts, axis=1) if len(parts) > 1 else rows
 
 

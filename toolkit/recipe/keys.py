@@ -119,8 +119,10 @@ OPTIMIZER_KEYS: dict[str, dict[str, Any]] = {
 #: Keys' names in earlier versions -> their names now. The former are still understood, with a note.
 FORMER_KEYS = {"data.config_name": "data.config"}
 
+#: Split -> the key of its plain texts, by label or by control code.
+SOURCE_KEYS = {"train": "sources", "validation": "validation_sources", "test": "test_sources"}
 #: Keys that take patterns of files.
-FILE_KEYS = (("data", "files"), ("data", "sources"), ("data", "validation_sources"), ("data", "test_sources"))
+FILE_KEYS = (("data", "files"), *(("data", key) for key in SOURCE_KEYS.values()))
 
 #: Tokenizers that are read from a file or trained on the recipe's text -> the file, in words.
 TRAINED_KINDS = {kind: file for known in KNOWN.values() for kind, file in known.tokenizers.items() if file}
@@ -307,8 +309,8 @@ class Data(Section):
     def paths(self) -> list[str]:
         """The files of ``files`` and of all sources, as they are written; a name may be a pattern."""
         written = [path for path in (self.files.model_dump().values() if self.files else ()) if path]
-        for named in (self.sources, self.validation_sources, self.test_sources):
-            for source in (named or {}).values():
+        for key in SOURCE_KEYS.values():
+            for source in (getattr(self, key) or {}).values():
                 written += [source] if isinstance(source, str) else source
         return written
 

@@ -30,8 +30,11 @@ def visible(folder: Path) -> list[Path]:
 
 def parts_of(path: Path) -> list[Path]:
     """Return the files that a split is written in, of which a path is one."""
-    pattern = PART.sub(r"-*-of-\1", glob.escape(path.name))
-    return sorted(path.parent.glob(pattern)) if PART.search(path.name) else [path]
+    return sorted(path.parent.glob(_all_parts(path))) if PART.search(path.name) else [path]
+
+
+def _all_parts(path: Path) -> str:
+    return PART.sub(r"-*-of-\1", glob.escape(path.name))
 
 
 def splits_beside(path: Path) -> dict[str, list[Path]]:
@@ -115,7 +118,7 @@ def named(files: Sequence[Path], write: Callable[[Path], str]) -> str | list[str
     if len(files) == 1:
         return write(files[0])
     first, folder = files[0], files[0].parent
-    for pattern in (PART.sub(r"-*-of-\1", glob.escape(first.name)), f"*{glob.escape(first.suffix)}", "*"):
+    for pattern in (_all_parts(first), f"*{glob.escape(first.suffix)}", "*"):
         if [path for path in sorted(folder.glob(pattern)) if not path.name.startswith(".")] == sorted(files):
             return write(Path(glob.escape(str(folder))) / pattern)
     return [write(path) for path in files]

@@ -38,7 +38,7 @@ from toolkit.files.csv_rows import (
     usual_delimiter,
 )
 from toolkit.files.json_rows import SPLIT, column_names
-from toolkit.files.kinds import KINDS, first_label, first_labels, head_of, is_table, kind_of
+from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of, several_labels
 from toolkit.files.packed import begins_packed, ending
 from toolkit.files.sheet_rows import sheet_names, sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
@@ -144,7 +144,7 @@ def _file(path: Path, said: Said) -> DataFiles:
     kind = kind_of(path)
     if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
-    if kind == "text" and not said.as_text and (labels := first_labels(head_of(path))):
+    if kind == "text" and not said.as_text and (labels := several_labels(head_of(path))):
         right = "write a table of texts and labels (a,b), or --task language_modeling reads it as text"
         raise UserError(f"{path}: lines begin with several labels ({labels}); {right}")
     if kind == "text":
@@ -193,7 +193,10 @@ def _folder(folder: Path, said: Said) -> DataFiles:
     if below := folders_of_texts(folder):
         splits = by_split(below)
         if "train" in splits and len(splits) == len(below):  # texts without labels
-            return _text({code_of(folder): below[splits["train"]]}, said)
+            found = _text({code_of(folder): below[splits.pop("train")]}, said)
+            unused = ", ".join(path.name for path in splits.values())
+            found.notes += [f"not used: {unused}, since a language model's texts have no splits"] if unused else []
+            return found
         return _below(below, said)
     if texts := plain_texts(folder):
         many = len(texts) > MOST_CODES
@@ -224,20 +227,28 @@ def _below(
     Args:
         held_out: other splits' folders.
     """
-    labels = {path: files for path, files in folders.items() if not UNLABELLED.fullmatch(path.name)}
+    labels = _labels_of(folders)
     if len(labels) < 2 or min(map(len, labels.values())) < FEWEST_TEXTS:
         return _text({code_of(path): files for path, files in folders.items()}, said)
-    found = _text({path.name: files for path, files in labels.items()}, said)
+    found = _text(labels, said)
     found.classes = True
     for split, others in (held_out or {}).items():
-        found.held_out[split] = {path.name: files for path, files in others.items() if path.name in found.files}
-        found.notes.append(f"{next(iter(others)).parent.name} is the {split} split")
-    found.notes += [f"{path.name} is no label: --pretrain {path} reads it" for path in folders if path not in labels]
+        if known := _labels_of(others):
+            found.held_out[split] = known
+            found.notes.append(f"{next(iter(others)).parent.name} is the {split} split")
+    found.notes += [
+        f"{path.name} is no label: --pretrain {path} reads it" for path in folders if path.name not in labels
+    ]
     read = {label: [_whole(path, found.encoding or "utf-8") for path in paths] for label, paths in found.files.items()}
     texts = [text for texts in read.values() for text in texts]
     labels_of = [label for label, texts in read.items() for _ in texts]
     found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels_of})
     return found
+
+
+def _labels_of(folders: dict[Path, list[Path]]) -> dict[str, list[Path]]:
+    """Return label -> its texts."""
+    return {path.name: files for path, files in folders.items() if not UNLABELLED.fullmatch(path.name)}
 
 
 def _whole(path: Path, encoding: str, newline: str | None = "") -> str:

@@ -18,6 +18,7 @@ from toolkit.data.rows import quietly
 from toolkit.data.sources import named_texts
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, digest_of_rows
+from toolkit.recipe.keys import SOURCE_KEYS
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification.label_names import listed, named, renamed
 from toolkit.tasks.classification.pairs import joined_columns
@@ -28,8 +29,6 @@ Json = getattr(datasets, "Json", ())
 
 #: The file of a split in the cache.
 TOKENS = "tokens.arrow"
-#: Split -> the key of the files of each label.
-SOURCES = {"train": "sources", "validation": "validation_sources", "test": "test_sources"}
 
 
 def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
@@ -54,7 +53,7 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
     (column,) = recipe.data.text_columns
     (target,) = recipe.data.label_columns
     splits = DatasetDict()
-    for split, key in SOURCES.items():
+    for split, key in SOURCE_KEYS.items():
         if getattr(recipe.data, key) is not None:
             rows = list(named_texts(recipe, key))
             columns = {column: [text for _, text in rows], target: [label for label, _ in rows]}

@@ -15,6 +15,7 @@ import numpy as np
 
 from toolkit.data import batches
 from toolkit.data.batches import without_padding
+from toolkit.recipe.keys import SOURCE_KEYS
 from toolkit.recipe.recipe import settled
 from toolkit.tasks import metrics
 from toolkit.tasks.classification.calibration import THRESHOLD, probabilities
@@ -82,7 +83,7 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.long_texts", "windows would read two texts apart; set cut")
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
-    for key in ("sources", "validation_sources", "test_sources"):
+    for key in SOURCE_KEYS.values():
         if data.dataset != "text" and getattr(data, key) is not None:
             raise recipe.error(f"data.{key}", f"is for dataset: text, not for {data.dataset}; remove it")
 
