@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import transformers
 
-
 #: The functions that torch computes with MKL's vector library (aten/src/ATen/cpu/vml.h).
 OF_MKL = (
     *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp"),
