@@ -38,6 +38,7 @@ MOST_OF_A_LAYER = 2**13
 GUARD = 64
 
 
+@functools.cache
 def constants(source: str) -> set[int]:
     """The whole numbers of a source, and those that are computed of nothing else."""
     computed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)

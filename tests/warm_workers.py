@@ -36,6 +36,12 @@ IMPORTED = {
     ("comparator", False): ("result", "forced_input"),
     ("comparator", True): ("result", "forced_input"),
 }
+#: What takes seconds to import, of libraries that a user's files may name.
+LARGE = {"transformers": "transformers.generation.utils", "paddlenlp": "paddlenlp.transformers"}
+
+
+#: A side, whether of a user's pair, and which of :data:`LARGE` it names.
+Kind = tuple[str, bool, str]
 
 
 class Started:
@@ -64,13 +70,14 @@ class Started:
 
 
 class Origins:
-    """The processes that workers are forked from, one for each of :data:`IMPORTED`, started when first asked for. In
-    another environment than its own a worker is started anew, once: tests set variables for themselves, but some that
-    a library sets when it is imported stay, and a process with these takes the place of the former one."""
+    """The processes that workers are forked from, one for each of :data:`IMPORTED` and of :data:`LARGE`, started when
+    first asked for. In another environment than its own a worker is started anew, once: tests set variables for
+    themselves, but some that a library sets when it is imported stay, and a process with these takes the place of the
+    former one."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[str, bool], tuple[socket.socket, subprocess.Popen, dict[str, str]]] = {}
-        self._asked: dict[tuple[str, bool], dict[str, str]] = {}
+        self._running: dict[Kind, tuple[socket.socket, subprocess.Popen, dict[str, str]]] = {}
+        self._asked: dict[Kind, dict[str, str]] = {}
 
     @contextlib.contextmanager
     def child(
@@ -100,7 +107,7 @@ class Origins:
         for kind in list(self._running):
             self._end(kind)
 
-    def _end(self, kind: tuple[str, bool]) -> None:
+    def _end(self, kind: Kind) -> None:
         connection, process, _ = self._running.pop(kind)
         connection.close()
         process.wait()
@@ -119,7 +126,7 @@ class Origins:
             return None
         threads = str(jobs[0].threads)
         settings = {name: value for name, value in env.items() if name not in READ_LATER} | {"threads": threads}
-        kind = side, jobs[0].pair is not None
+        kind = side, jobs[0].pair is not None, _large(side, jobs[0].pair)
         before, self._asked[kind] = self._asked.get(kind), settings
         if kind in self._running and settings != self._running[kind][2]:
             if settings != before:
@@ -127,17 +134,27 @@ class Origins:
             self._end(kind)
         if kind not in self._running:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            program = [python, __file__, side, "pair" if kind[1] else "", threads, str(theirs.fileno())]
+            program = [python, __file__, side, "pair" if kind[1] else "", kind[2], threads, str(theirs.fileno())]
             process = subprocess.Popen(program, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
             theirs.close()
             self._running[kind] = ours, process, settings
         return self._running[kind][0]
 
 
+def _large(side: str, pair: Any) -> str:
+    """Which of :data:`LARGE` the user's file of this side names; empty if none does."""
+    from toolkit.parity.job.user_code import located
+
+    if pair is None or side == "comparator":
+        return ""
+    text = located(pair.reference if side == "reference" else pair.port).read_text()
+    return next((name for name in LARGE if name in text), "")
+
+
 # -- the process that is forked from ---------------------------------------------------------------------------------
 
 
-def import_for(side: str, pair: bool, threads: int) -> None:
+def import_for(side: str, pair: bool, large: str, threads: int) -> None:
     """Import what a worker of this side does, in its order, and as it does."""
     import gc
 
@@ -153,11 +170,11 @@ def import_for(side: str, pair: bool, threads: int) -> None:
         f"toolkit.parity.{name if name.startswith('families.') else f'{side}.{name}'}" for name in IMPORTED[side, pair]
     ]
     with contextlib.ExitStack() as importing:
-        if side == "reference" and not pair:
+        if side == "reference":
             from toolkit.parity.reference.imports import left_out
 
-            importing.enter_context(left_out([]))
-        for name in names:
+            importing.enter_context(left_out([], own_families=not pair))
+        for name in [*names, *([LARGE[large]] if large else [])]:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -216,9 +233,9 @@ def become(asked: Mapping[str, Any], log: int, pipe: int | None = None) -> None:
 def main() -> None:
     import runpy
 
-    side, pair, threads, number = sys.argv[1:]
+    side, pair, large, threads, number = sys.argv[1:]
     sys.path[0] = str(ROOT)
-    import_for(side, bool(pair), int(threads))
+    import_for(side, bool(pair), large, int(threads))
     module, *arguments = serve(socket.socket(fileno=int(number)))
     if side == "candidate":  # it sets this before it imports Paddle
         from toolkit.machine import runtime

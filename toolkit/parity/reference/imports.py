@@ -10,21 +10,25 @@ from pathlib import Path
 from models import collector
 from toolkit.parity.job import files
 
-#: Used for metrics of generation and losses of other models. They take a fifth of the reference's start-up time.
-UNUSED = ("sklearn", "scipy")
+#: transformers uses it for assisted generation alone. It takes a second to import.
+UNUSED = ("sklearn",)
+#: And these for models of other families: together a fifth of the reference's start-up time.
+UNUSED_BY_FAMILIES = (*UNUSED, "scipy")
 
 
 @contextlib.contextmanager
-def left_out(jobs: Sequence[str], names: Sequence[str] = UNUSED) -> Iterator[None]:
-    """Make packages of these names look uninstalled inside the ``with`` block, but those that are imported already. All
-    stay if a job may have a user's own reference, which may need them, or if transformers is imported already, which
-    then expects what it has found installed.
+def left_out(jobs: Sequence[str], own_families: bool | None = None) -> Iterator[None]:
+    """Make packages look uninstalled to transformers, which is imported inside the ``with`` block. None is left out
+    that is imported already, or if transformers is, which then expects what it has found installed.
 
     Args:
         jobs: the folders of the process's jobs.
+        own_families: whether all of them are of the toolkit's families; read from the jobs if None.
     """
-    unwanted = "transformers" not in sys.modules and all(_is_of_a_family(Path(job)) for job in jobs)
-    absent = [name for name in names if name not in sys.modules] if unwanted else []
+    if own_families is None:
+        own_families = all(_is_of_a_family(Path(job)) for job in jobs)
+    names = () if "transformers" in sys.modules else UNUSED_BY_FAMILIES if own_families else UNUSED
+    absent = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # Python's own way to say that there is none
     try:
         with collector.paused():
