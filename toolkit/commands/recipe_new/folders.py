@@ -77,6 +77,12 @@ def saved_splits(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def saved_besides(folder: Path, splits: dict[str, list[Path]]) -> list[str]:
+    """Return the names of other splits that ``datasets`` has saved in a folder of :func:`saved_splits`."""
+    taken = {folder, *(files[0].parent for files in splits.values())}
+    return [path.name for path in visible(folder) if path not in taken and path.is_dir() and _saved_files(path)]
+
+
 def _saved_files(folder: Path) -> list[Path]:
     if not (folder / "state.json").is_file():
         return []

@@ -20,6 +20,7 @@ from toolkit.commands.recipe_new.folders import (
     folders_of_texts,
     parts_of,
     plain_texts,
+    saved_besides,
     saved_splits,
     splits_beside,
     splits_of_labels,
@@ -176,7 +177,10 @@ def _tagged(path: Path, said: Said) -> DataFiles:
 
 def _folder(folder: Path, said: Said) -> DataFiles:
     if files := saved_splits(folder):
-        return _table("arrow", files, said)
+        found = _table("arrow", files, said)
+        others = ", ".join(saved_besides(folder, files))
+        found.notes += [f"not used: {others}, since a recipe has train, validation and test alone"] if others else []
+        return found
     entries = visible(folder)
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
