@@ -2,7 +2,7 @@
 for each gate. All else is the worker's own: its environment, folder, log, session, and the way it begins and ends.
 
 A worker that would import otherwise is started as it always is: by another interpreter, in another environment or with
-other threads, with the reference's kernels, on a GPU, or of a model so large that it keeps no memory.
+other threads, with the reference's kernels, or on a GPU.
 
 Run as a script, this file is the process that is forked from; it ends with the one that has started it.
 """
@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The variable of :mod:`toolkit.parity.job.handover`, which is imported when the framework's environment has been set.
@@ -40,8 +40,24 @@ IMPORTED = {
 LARGE = {"transformers": "transformers.generation.utils", "paddlenlp": "paddlenlp.transformers"}
 
 
-#: A side, whether of a user's pair, and which of :data:`LARGE` it names.
-Kind = tuple[str, bool, str]
+#: Processes that are kept to fork from.
+MOST = 6
+
+
+class Kind(NamedTuple):
+    """What workers that are forked from one process have in common.
+
+    Attributes:
+        side: ``reference``, ``candidate`` or ``comparator``.
+        is_pair: whether of a user's pair.
+        large: which of :data:`LARGE` the user's file names; empty if none.
+        is_spare: whether they keep no freed memory, as those of a model that is large.
+    """
+
+    side: str
+    is_pair: bool
+    large: str
+    is_spare: bool
 
 
 class Started:
@@ -122,59 +138,64 @@ class Origins:
         if not all(Path(folder, "job.json").exists() for folder in folders):  # of a test of processes alone
             return None
         jobs = [files.read_job(Path(folder)) for folder in folders]
-        if any(job.kernels is not None or job.device != "cpu" or job.brief or job.streamed for job in jobs):
+        if any(job.kernels is not None or job.device != "cpu" for job in jobs):
             return None
         threads = str(jobs[0].threads)
         settings = {name: value for name, value in env.items() if name not in READ_LATER} | {"threads": threads}
-        kind = side, jobs[0].pair is not None, _large(side, jobs[0].pair)
+        kind = _kind(side, jobs[0])
         before, self._asked[kind] = self._asked.get(kind), settings
         if kind in self._running and settings != self._running[kind][2]:
             if settings != before:
                 return None
             self._end(kind)
         if kind not in self._running:
+            if len(self._running) == MOST:
+                self._end(next(iter(self._running)))
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            program = [python, __file__, side, "pair" if kind[1] else "", kind[2], threads, str(theirs.fileno())]
+            program = [python, __file__, json.dumps(kind), threads, str(theirs.fileno())]
             process = subprocess.Popen(program, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
             theirs.close()
             self._running[kind] = ours, process, settings
+        self._running[kind] = self._running.pop(kind)  # the one used last is the last to go
         return self._running[kind][0]
 
 
-def _large(side: str, pair: Any) -> str:
-    """Which of :data:`LARGE` the user's file of this side names; empty if none does."""
-    from toolkit.parity.job.user_code import located
+def _kind(side: str, job: Any) -> Kind:
+    from toolkit.parity.job.user_code import UserCodeError, located
 
-    if pair is None or side == "comparator":
-        return ""
-    text = located(pair.reference if side == "reference" else pair.port).read_text()
-    return next((name for name in LARGE if name in text), "")
+    large = ""
+    if job.pair is not None and side != "comparator":
+        with contextlib.suppress(UserCodeError):  # which the worker reports
+            text = located(job.pair.reference if side == "reference" else job.pair.port).read_text()
+            large = next((name for name in LARGE if name in text), "")
+    return Kind(side, job.pair is not None, large, job.brief or (job.streamed and side != "candidate"))
 
 
 # -- the process that is forked from ---------------------------------------------------------------------------------
 
 
-def import_for(side: str, pair: bool, large: str, threads: int) -> None:
-    """Import what a worker of this side does, in its order, and as it does."""
+def import_for(kind: Kind, threads: int) -> None:
+    """Import what a worker of this kind does, in its order, and as it does."""
     import gc
 
-    if side == "candidate":
+    if kind.side == "candidate":
         from toolkit.machine import runtime
 
-        runtime.configure("cpu", threads)
-    else:
+        runtime.configure("cpu", threads, keep_memory=not kind.is_spare)
+    elif not kind.is_spare:
         from toolkit.machine.heap import keep_freed_memory
 
         keep_freed_memory()
     names = [
-        f"toolkit.parity.{name if name.startswith('families.') else f'{side}.{name}'}" for name in IMPORTED[side, pair]
+        f"toolkit.parity.{name if name.startswith('families.') else f'{kind.side}.{name}'}"
+        for name in IMPORTED[kind.side, kind.is_pair]
     ]
     with contextlib.ExitStack() as importing:
-        if side == "reference":
+        if kind.side == "reference":
             from toolkit.parity.reference.imports import left_out
 
-            importing.enter_context(left_out([], own_families=not pair))
-        for name in [*names, *([LARGE[large]] if large else [])]:
+            importing.enter_context(left_out([], own_families=not kind.is_pair))
+        for name in [*names, *([LARGE[kind.large]] if kind.large else [])]:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -233,11 +254,12 @@ def become(asked: Mapping[str, Any], log: int, pipe: int | None = None) -> None:
 def main() -> None:
     import runpy
 
-    side, pair, large, threads, number = sys.argv[1:]
+    content, threads, number = sys.argv[1:]
+    kind = Kind(*json.loads(content))
     sys.path[0] = str(ROOT)
-    import_for(side, bool(pair), large, int(threads))
+    import_for(kind, int(threads))
     module, *arguments = serve(socket.socket(fileno=int(number)))
-    if side == "candidate":  # it sets this before it imports Paddle
+    if kind.side == "candidate":  # it sets this before it imports Paddle
         from toolkit.machine import runtime
 
         os.environ.update(runtime.environment(int(threads)))
