@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +62,12 @@ def origins() -> Iterator[Origins]:
 def forked_workers(origins, monkeypatch) -> None:
     """A gate that a test runs in this process imports no framework anew. That of a command does."""
     monkeypatch.setattr(processes, "child", origins.child)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: the collector need not walk over it in each test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
