@@ -83,14 +83,13 @@ def kill(process: subprocess.Popen, seconds: float, how: int = signal.SIGKILL) -
 def run_with_kills(recipe: Path, folder: Path, kills: int, draws: random.Random) -> int:
     """Train into a folder, killed up to so many times; returns how often it was. The last start runs to its end."""
     done = 0
-    for _ in range(kills):
-        if not kill(finetune(recipe, folder), draws.uniform(0, WITHIN)):
-            break
+    while done < kills and kill(finetune(recipe, folder), draws.uniform(0, WITHIN)):
         done += 1
-    if not (folder / "metrics.json").exists():
+    if done == kills:
         last = finetune(recipe, folder, stderr=subprocess.PIPE, text=True)
         _, said = last.communicate()
-        assert last.returncode == 0, said
+        # A kill that comes after the last number leaves checkpoints in a finished run; this start removes them.
+        assert last.returncode == 0 or (last.returncode == 2 and f"{folder} holds a finished run" in said), said
     return done
 
 

@@ -85,6 +85,7 @@ class WeightsWriter(threading.Thread):
         super().__init__(daemon=True)
         self.job, self.known, self.weights, self.depth, self.seed = job, known, weights, depth, seed
         self.stopped = False
+        self._failing = threading.Lock()
 
     def run(self) -> None:
         embedding, *others = stages.plan(self.depth)[: self.depth + 2]
@@ -111,7 +112,9 @@ class WeightsWriter(threading.Thread):
                     for name, value in values.items():
                         writer.add(name, value)
         except BaseException as problem:
-            files.write_text(stages.failed_weights(self.job), f"{type(problem).__name__}: {problem}")
+            with self._failing:  # both threads may fail at once
+                if not (failed := stages.failed_weights(self.job)).exists():
+                    files.write_text(failed, f"{type(problem).__name__}: {problem}")
 
     def randomized(self) -> int:
         """How many constant parameters were given random values."""
