@@ -85,7 +85,7 @@ def run_with_kills(recipe: Path, folder: Path, kills: int, draws: random.Random)
     done = 0
     while done < kills and kill(finetune(recipe, folder), draws.uniform(0, WITHIN)):
         done += 1
-    if done == kills:
+    if done == kills or not (folder / "metrics.json").exists():
         last = finetune(recipe, folder, stderr=subprocess.PIPE, text=True)
         _, said = last.communicate()
         # A kill that comes after the last number leaves checkpoints in a finished run; this start removes them.

@@ -36,10 +36,11 @@ IMPORTED = {
     ("comparator", False): ("result", "forced_input"),
     ("comparator", True): ("result", "forced_input"),
 }
-#: What takes seconds to import, of libraries that a user's files may name.
-LARGE = {"transformers": "transformers.generation.utils", "paddlenlp": "paddlenlp.transformers"}
-
-
+#: Side -> the library that a user's file of it may name, and the module of it that takes seconds to import.
+LARGE = {
+    "reference": ("transformers", "transformers.generation.utils"),
+    "candidate": ("paddlenlp", "paddlenlp.transformers"),
+}
 #: Processes that are kept to fork from.
 MOST = 6
 
@@ -50,13 +51,13 @@ class Kind(NamedTuple):
     Attributes:
         side: ``reference``, ``candidate`` or ``comparator``.
         is_pair: whether of a user's pair.
-        large: which of :data:`LARGE` the user's file names; empty if none.
-        is_spare: whether they keep no freed memory, as those of a model that is large.
+        is_large: whether the user's file names its side's library of :data:`LARGE`.
+        is_spare: whether they keep no freed memory, as the workers of a large model do not.
     """
 
     side: str
     is_pair: bool
-    large: str
+    is_large: bool
     is_spare: bool
 
 
@@ -86,10 +87,10 @@ class Started:
 
 
 class Origins:
-    """The processes that workers are forked from, one for each of :data:`IMPORTED` and of :data:`LARGE`, started when
-    first asked for. In another environment than its own a worker is started anew, once: tests set variables for
-    themselves, but some that a library sets when it is imported stay, and a process with these takes the place of the
-    former one."""
+    """The processes that workers are forked from, one for each :class:`Kind`, started when first asked for; of more
+    than :data:`MOST` the one used least recently ends. In another environment than its own a worker is started anew,
+    once: tests set variables for themselves, but some that a library sets when it is imported stay, and a process with
+    these takes the place of the former one."""
 
     def __init__(self) -> None:
         self._running: dict[Kind, tuple[socket.socket, subprocess.Popen, dict[str, str]]] = {}
@@ -163,12 +164,14 @@ class Origins:
 def _kind(side: str, job: Any) -> Kind:
     from toolkit.parity.job.user_code import UserCodeError, located
 
-    large = ""
-    if job.pair is not None and side != "comparator":
+    is_large = False
+    if job.pair is not None and side in LARGE:
+        source = job.pair.reference if side == "reference" else job.pair.port
         with contextlib.suppress(UserCodeError):  # which the worker reports
-            text = located(job.pair.reference if side == "reference" else job.pair.port).read_text()
-            large = next((name for name in LARGE if name in text), "")
-    return Kind(side, job.pair is not None, large, job.brief or (job.streamed and side != "candidate"))
+            is_large = LARGE[side][0] in located(source).read_text()
+    # As the side's own __main__ has it.
+    is_spare = job.brief or (job.streamed and side != "candidate")
+    return Kind(side, job.pair is not None, is_large, is_spare)
 
 
 # -- the process that is forked from ---------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ def import_for(kind: Kind, threads: int) -> None:
             from toolkit.parity.reference.imports import left_out
 
             importing.enter_context(left_out([], own_families=not kind.is_pair))
-        for name in [*names, *([LARGE[kind.large]] if kind.large else [])]:
+        for name in [*names, *([LARGE[kind.side][1]] if kind.is_large else [])]:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
