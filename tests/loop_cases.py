@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -63,6 +64,29 @@ def layer(rows: int, heads: int, depth: int, inner: int, room: int) -> list[list
     return [held, held, *norm, *4 * square, *norm, [width, inner], [inner], [inner, width], [width]]
 
 
+def attention(
+    rings: int,
+    chunks: int,
+    size: int,
+    depth: int,
+    parts: int,
+    causal: bool = False,
+    rate: float = 0.1,
+    places: bool = True,
+    kept: bool = True,
+) -> list:
+    """What attention of chunks is given, forward and backward; dropout at a rate of 0 draws no mask."""
+    held, rows = [rings, chunks, size, depth], [rings, chunks, size]
+    masks = [rows if places else None, rows if kept else None, causal, not causal, -1e9, -1e5]
+    return [held, held, held, [chunks, parts], *masks, [*rows, size * parts] if rate else None, rate]
+
+
+def backward(*given: int, **masks: Any) -> list:
+    """What its backward is given; and the gradients of its output and, with a dropout mask, of its normaliser."""
+    shared = attention(*given, **masks)
+    return [*shared, shared[0], [*shared[0][:-1], 1] if shared[-2] else None]
+
+
 #: By function, how it is called: its dimensions, and what they are while another varies.
 CALLS: dict[str, list[Callable[..., list]]] = {
     "keep": [lambda rows=3, width=5: [[rows, width], [rows, width], 1 / 0.9]],
@@ -88,35 +112,22 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda length=3: [[2, length, 4], [2, length, 4], [4], 1e-6],
     ],
     "add_on_grid": [lambda rows=3, width=5: [[rows, width], [rows, width], 1.5 * 2.0**30, -1.0]],
-    "softmax": [
-        lambda rows=3, width=5: [[rows, width], [], True],
-        lambda batch=2, chunks=3, size=2, width=5: [
-            [batch, chunks, size, width],
-            [
-                [[batch, chunks, 1, width], -1e9],
-                [[batch, chunks, size, width], -1e5],
-                [[1, chunks, size, width], -1e4],
-                [[1, 1, 1, width], -1e3],
-                [[batch, 1, size, width], -1e2],
-            ],
-            False,
-        ],
+    "attend_chunks": [
+        lambda rings=2, chunks=3, size=3, depth=5: [*attention(rings, chunks, size, depth, 2), True],
+        lambda chunks=2: [*attention(2, chunks, 4, 3, 3, causal=True, rate=0.3), True],
+        lambda chunks=3: [*attention(2, chunks, 2, 3, 2, places=False), False],
+        lambda rings=2: [*attention(rings, 1, 3, 4, 1, rate=0.0, kept=False), False],
     ],
-    "softmax_backward": [
-        lambda rows=3, width=5: [[rows, width], [rows, width], [], [rows, 1]],
-        lambda batch=2, chunks=3, size=2, width=5: [
-            [batch, chunks, size, width],
-            [batch, chunks, size, width],
-            [[batch, chunks, 1, width], [1, chunks, size, width]],
-            None,
-        ],
+    "attend_chunks_backward": [
+        lambda rings=2, chunks=3, size=3, depth=5: backward(rings, chunks, size, depth, 2),
+        lambda chunks=2: backward(2, chunks, 4, 3, 3, causal=True, rate=0.3),
+        lambda chunks=3: backward(2, chunks, 2, 3, 2, places=False),
+        lambda rings=2: backward(rings, 1, 3, 4, 1, rate=0.0, kept=False),
     ],
+    "softmax": [lambda rows=3, width=5: [[rows, width]]],
+    "softmax_backward": [lambda rows=3, width=5: [[rows, width], [rows, width]]],
     "cross_entropy": [lambda rows=3, width=5: [[rows, width], [rows]]],
     "cross_entropy_backward": [lambda rows=9, width=5: [[rows], [rows, width], [rows], [rows, 2]]],
-    "compare_places": [
-        lambda chunks=3, size=2, width=5: [[2, chunks, size], [2, chunks, width], True],
-        lambda chunks=3: [[2, chunks, 2], [2, chunks, 5], False],
-    ],
     "keys": [lambda rows=3, width=5: [[rows, width], 1e-6, 0.125]],
     "keys_backward": [lambda rows=3, width=5: [[rows, width], [rows, width], 1e-12, 0.125]],
     "decoder_layers": [
@@ -138,7 +149,7 @@ def calls(function: str, *more: str) -> Iterator[LoopCall]:
             tried.append({"rows": 2055, "width": 127})
         for one in tried:
             given = made(**one)
-            numbers = math.prod(next(filter(loop_accuracy.is_shape, given)))
+            numbers = max(math.prod(shape) for shape in given if loop_accuracy.is_shape(shape))
             if numbers <= MOST and all(math.prod(shape) <= MOST_OF_A_LAYER for shape in _inside(given)):
                 yield LoopCall(function, given)
 

@@ -145,38 +145,65 @@ FAULTS = {
     "the largest of negative scores is the smallest": Fault(
         "softmax", "_largest", "_turned(_bits(row[i]))", "_bits(row[i])"
     ),
-    "a mask does not begin again": Fault("softmax", "_put", "(row // group) % period", "min(row // group, period - 1)"),
-    "a mask's rows are not shared": Fault("softmax", "_put", "(row // group) % period", "row % period"),
     "the last column is not divided": Fault(
         "softmax",
-        "softmax_rows",
-        "for i in range(width):\n            out[i] *= share",
-        "for i in range(width - 1):\n            out[i] *= share",
-    ),
-    "masks beyond the first are left out": Fault(
-        "softmax", "softmax_rows", "range(6, 6 + 4 * args[5], 4)", "range(6, 6 + 4 * min(args[5], 1), 4)"
-    ),
-    "the normaliser is of what is below the largest": Fault(
-        "softmax", "softmax_rows", "largest + math.log(total)", "math.log(total)"
+        "_exponentiate",
+        "for i in range(width):\n        row[i] *= share",
+        "for i in range(width - 1):\n        row[i] *= share",
     ),
     "a saturated row's mean is not corrected": Fault(
-        "softmax_backward", "softmax_rows_backward", "left += (grad[i] - mean) * weights[i]", "left += np.float32(0.0)"
+        "softmax_backward", "_softmax_gradient", "left += (grad[i] - mean) * weights[i]", "left += np.float32(0.0)"
+    ),
+    # Attention of chunks.
+    "exp is two terms short in attention": Fault(
+        "attend_chunks", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
+    ),
+    "the normaliser is of what is below the largest": Fault(
+        "attend_chunks", "_weigh", "largest + math.log(total)", "math.log(total)"
+    ),
+    "padding counts": Fault("attend_chunks", "_weigh", "= HIGHEST", "= LOWEST"),
+    "padding is that of the first ring": Fault(
+        "attend_chunks", "_weigh", "not _bytes(args[5], begin + i", "not _bytes(args[5], begin - first + i"
+    ),
+    "what comes later is seen": Fault("attend_chunks", "_weigh", "place if causal else LOWEST", "LOWEST"),
+    "places are those of the first ring": Fault(
+        "attend_chunks", "_weigh", "_integers(args[4], begin + i", "_integers(args[4], begin - first + i"
+    ),
+    "a place sees itself": Fault("attend_chunks", "_weigh", "if itself:", "if itself and width < 0:"),
+    "padding in its own place is padding": Fault(
+        "attend_chunks", "_weigh", "places[i] == place", "places[i] == place and barred[i] <= place"
+    ),
+    "chunks are taken together that are not": Fault(
+        "attend_chunks", "_together", "== order[part] + count", "<= order[part] + count"
+    ),
+    "the first part is added to what lies in memory": Fault("attend_chunks", "attend_chunks", "part > 0", "True"),
+    "the last of several parts replaces the others": Fault("attend_chunks", "attend_chunks", "part > 0", "False"),
+    "dropout does not scale": Fault(
+        "attend_chunks", "attend_chunks", "scale if drawn[i]", "np.float32(1.0) if drawn[i]"
+    ),
+    "dropout of the first chunk is everyone's": Fault(
+        "attend_chunks", "attend_chunks", "_bytes(args[16], own * width", "_bytes(args[16], ahead * width"
     ),
     "the normaliser has no gradient": Fault(
-        "softmax_backward", "softmax_rows_backward", "- left) + beside)", "- left))"
+        "attend_chunks_backward", "_softmax_gradient", "- left) + beside)", "- left))"
+    ),
+    "a gradient is not dropped": Fault(
+        "attend_chunks_backward", "attend_chunks_backward", "moved[i] *= scale if", "moved[i] *= np.float32(1.0) if"
     ),
     "masked scores have a gradient": Fault(
-        "softmax_backward",
-        "softmax_rows_backward",
-        "range(7, 7 + 4 * args[6], 4)",
-        "range(7, 7 + 4 * min(args[6], 1), 4)",
+        "attend_chunks_backward", "attend_chunks_backward", "barred[i] > place else", "barred[i] > HIGHEST - 1 else"
     ),
-    "a mask begins again with each chunk": Fault(
-        "softmax",
-        "_puts",
-        "numel(kept) // shape[-1], float(value)",
-        "min(shape[-2], numel(kept) // shape[-1]), float(value)",
-        "compiled",
+    "a place's score for itself has a gradient": Fault(
+        "attend_chunks_backward", "attend_chunks_backward", "if itself:", "if itself and width < 0:"
+    ),
+    "keys' gradients begin with what lies in memory": Fault(
+        "attend_chunks_backward", "attend_chunks_backward", "range(21, 23)", "range(22, 23)"
+    ),
+    "values' gradients are those of weights before dropout": Fault(
+        "attend_chunks_backward",
+        "attend_chunks_backward",
+        "softmax[i] * (scale if drawn[i] else np.float32(0.0)) if",
+        "softmax[i] if",
     ),
     # Cross entropy.
     "the last block of columns is left": Fault(
@@ -206,14 +233,7 @@ FAULTS = {
     "exp is two terms short behind a cross entropy": Fault(
         "cross_entropy_backward", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
     ),
-    # Positions and keys.
-    "chunks beyond 64 are left": Fault(
-        "compare_places",
-        "compare_places",
-        "for chunk in range(first, last):",
-        "for chunk in range(first, min(last, 64)):",
-    ),
-    "a position does not see itself": Fault("compare_places", "compare_places", "own >= seen[i]", "own > seen[i]"),
+    # Keys.
     "keys have no epsilon": Fault("keys", "key_rows", "np.float32(width) + epsilon", "np.float32(width)"),
     "keys are of unit length": Fault("keys", "key_rows", "squares / np.float32(width)", "squares"),
     "a key's gradient is not taken along": Fault(

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import paddle
 
@@ -15,7 +16,8 @@ from models.operations import kernels
 
 #: The loops that round, forward and backward, by what each computes.
 LOOPS = {
-    "softmax": "attention's softmax with its masks and normaliser",
+    "attention": "attention of chunks to their neighbours",
+    "softmax": "attention's softmax",
     "cross_entropy": "the cross entropy of rows of scores",
     "layer_norm": "layer normalisation",
     "keys": "LSH's keys of unit mean square",
@@ -175,49 +177,17 @@ def add_on_grid(
     return out, value
 
 
-def _puts(masks: Sequence[tuple[paddle.Tensor, float]], shape: Sequence[int]) -> list[paddle.Tensor | int | float]:
-    """Return the masks over scores of ``shape`` (..., C, K) for a loop.
-
-    Each is four values: its tensor, how many rows of scores share a row of it, its number of rows, and the value. It
-    may broadcast over C and over the first axes; other broadcasts are expanded.
-    """
-    flat: list[paddle.Tensor | int | float] = []
-    for kept, value in masks:
-        if kept.ndim != len(shape) or kept.shape[-1] != shape[-1]:
-            kept = kept.expand(shape)
-        group = shape[-2] if kept.shape[-2] == 1 else 1
-        own = list(kept.shape[:-2])
-        alike = 0
-        while alike < len(own) and own[alike] == 1:
-            alike += 1
-        if own[alike:] != list(shape[alike:-2]) or (group == 1 and kept.shape[-2] != shape[-2]):
-            kept, group = kept.expand(shape), 1
-        flat += [kept, group, numel(kept) // shape[-1], float(value)]
-    return flat
-
-
-def softmax(
-    scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]], with_normaliser: bool
-) -> tuple[paddle.Tensor, paddle.Tensor | None]:
-    """As :func:`models.operations.ops.masked_softmax`; the normaliser is (..., 1), or None."""
+def softmax(scores: paddle.Tensor) -> paddle.Tensor:
+    """As :func:`models.operations.ops.softmax`."""
     out, width = paddle.empty_like(scores), scores.shape[-1]
-    normaliser = paddle.empty([*scores.shape[:-1], 1], scores.dtype) if with_normaliser else None
-    given = [scores, out, 0 if normaliser is None else normaliser, width, len(masks), *_puts(masks, scores.shape)]
-    _run("softmax_rows", numel(scores), numel(scores) // width, *given)
-    return out, normaliser
+    _run("softmax_rows", numel(scores), numel(scores) // width, scores, out, width)
+    return out
 
 
-def softmax_backward(
-    grad: paddle.Tensor,
-    probabilities: paddle.Tensor,
-    masks: Sequence[paddle.Tensor],
-    grad_normaliser: paddle.Tensor | None,
-) -> paddle.Tensor:
+def softmax_backward(grad: paddle.Tensor, probabilities: paddle.Tensor) -> paddle.Tensor:
     """The gradient of the scores."""
     out, width = paddle.empty_like(grad), grad.shape[-1]
-    given = [grad, probabilities, out, 0 if grad_normaliser is None else grad_normaliser, width, len(masks)]
-    given += _puts([(kept, 0.0) for kept in masks], grad.shape)
-    _run("softmax_rows_backward", numel(grad), numel(grad) // width, *given)
+    _run("softmax_rows_backward", numel(grad), numel(grad) // width, grad, probabilities, out, width)
     return out
 
 
@@ -244,14 +214,6 @@ def cross_entropy_backward(
     return out
 
 
-def compare_places(place: paddle.Tensor, seen: paddle.Tensor, at_least: bool) -> paddle.Tensor:
-    """int64 (., n, C) and (., n, K) -> bool (., n, C, K): ``place >= seen``, or ``place != seen``."""
-    size, width = place.shape[-1], seen.shape[-1]
-    out = paddle.empty([*place.shape, width], "bool")
-    _run("compare_places", numel(out), numel(place) // size, place, seen, out, size, width, int(at_least))
-    return out
-
-
 def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
     """Scale rows of ``x`` (..., D) by ``factor`` / sqrt(mean square + epsilon)."""
     out, width = paddle.empty_like(x), x.shape[-1]
@@ -264,6 +226,60 @@ def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor:
     out, width = paddle.empty_like(x), x.shape[-1]
     _run("key_rows_backward", numel(x), numel(x) // width, grad, x, out, width, float(epsilon), float(factor))
     return out
+
+
+def attend_chunks(
+    query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, *given: Any
+) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+    """As :func:`models.operations.chunk_attention.chunk_attention`; ``given``: the fields of
+    :class:`~models.operations.chunk_attention.Attended`, and whether the normaliser is wanted."""
+    *attended, with_normaliser = given
+    out = paddle.empty_like(query)
+    normaliser = paddle.empty([*query.shape[:-1], 1], query.dtype) if with_normaliser else None
+    shared = _attention(query, key, value, normaliser, *attended)
+    _run("attend_chunks", numel(query) * attended[0].shape[1], query.shape[0], *shared, out)
+    return out, normaliser
+
+
+def attend_chunks_backward(
+    query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, *given: Any
+) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor]:
+    """The gradients of query, key and value; ``given``: the fields, and the gradients of the output and of the
+    normaliser, or None."""
+    *attended, grad, grad_normaliser = given
+    found = paddle.empty_like(query), paddle.empty_like(key), paddle.empty_like(value)
+    shared = _attention(query, key, value, None, *attended)
+    work = numel(query) * attended[0].shape[1]
+    _run("attend_chunks_backward", work, query.shape[0], *shared, grad, _or_none(grad_normaliser), *found)
+    return found
+
+
+def _or_none(tensor: paddle.Tensor | None) -> paddle.Tensor | int:
+    """A tensor as loops take it that may do without."""
+    return 0 if tensor is None else tensor
+
+
+def _attention(
+    query: paddle.Tensor,
+    key: paddle.Tensor,
+    value: paddle.Tensor,
+    normaliser: paddle.Tensor | None,
+    order: paddle.Tensor,
+    places: paddle.Tensor | None,
+    kept: paddle.Tensor | None,
+    causal: bool,
+    itself: bool,
+    masked: float,
+    self_masked: float,
+    drawn: paddle.Tensor | None,
+    rate: float,
+) -> list[paddle.Tensor | int | float]:
+    """What the loop and its backward are given alike."""
+    _, chunks, size, depth = query.shape
+    asks = [int(causal and places is not None), int(itself and places is not None)]
+    sizes = [chunks, size, order.shape[1], depth, *asks, float(masked), float(self_masked)]
+    optional = [_or_none(one) for one in (places, kept, normaliser)]
+    return [query, key, value, *optional, order, *sizes, _or_none(drawn), 1.0 / (1.0 - rate)]
 
 
 def decoder_layers(

@@ -23,6 +23,8 @@ BLOCK_ROWS = 128
 BLOCK_COLUMNS = 4096
 #: Functions of OpenMP that compiled loops call, by names of our own: torch's OpenMP has the same ones.
 THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")}
+#: MKL's product of matrices, from Paddle's wheel, by our name.
+PRODUCT = "paddle_cblas_sgemm"
 
 
 def chosen() -> str:

@@ -25,12 +25,14 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import paddle
 
-from models.operations.kernels import THREADS
+from models.operations.kernels import PRODUCT, THREADS
 
 #: Below this many numbers one thread runs alone: waking the others costs some microseconds (measured).
 ALONE = 2**14
 
-_openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
+_LIBRARIES = Path(paddle.__file__).parent / "libs"
+_openmp = ctypes.CDLL(str(_LIBRARIES / "libiomp5.so"))
+_mkl = ctypes.CDLL(str(_LIBRARIES / "libmklml_intel.so"))
 _parallel = _openmp.GOMP_parallel
 _parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
 _parallel.restype = None
@@ -86,6 +88,7 @@ def _engine() -> llvm.ExecutionEngine:
     """Engine that holds the loops' code for the process's life. Numba also sees the symbols added here."""
     for name, ours in THREADS.items():
         llvm.add_symbol(ours, ctypes.cast(getattr(_openmp, name), ctypes.c_void_p).value)
+    llvm.add_symbol(PRODUCT, ctypes.cast(_mkl.cblas_sgemm, ctypes.c_void_p).value)
     for name in NEVER_CALLED:
         if not llvm.address_of_symbol(name):  # Numba has not brought its own
             llvm.add_symbol(name, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)

@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from models.operations.kernels import BLOCK_COLUMNS, BLOCK_ROWS, THREADS
+from models.operations.kernels import BLOCK_COLUMNS, BLOCK_ROWS, PRODUCT, THREADS
 
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)
@@ -25,7 +25,7 @@ SERIES = [np.float32(1.0 / math.factorial(n)) for n in range(8)]
 S2, S3, S4, S5, S6, S7 = SERIES[2:]
 #: exp of anything smaller is 0 in float32.
 LEAST = np.float32(-110.0)
-LOWEST = np.int32(-(2**31))
+LOWEST, HIGHEST = np.int32(-(2**31)), np.int32(2**31 - 1)
 #: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -33,6 +33,12 @@ MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _thread = types.ExternalFunction(THREADS["omp_get_thread_num"], types.int32())
 _threads = types.ExternalFunction(THREADS["omp_get_num_threads"], types.int32())
 _wait = types.ExternalFunction(THREADS["GOMP_barrier"], types.void())
+_MATRIX = types.int64, types.int32
+_sgemm = types.ExternalFunction(
+    PRODUCT, types.void(*[types.int32] * 6, types.float32, *_MATRIX * 2, types.float32, *_MATRIX)
+)
+_allocate = types.ExternalFunction("malloc", types.int64(types.int64))
+_free = types.ExternalFunction("free", types.void(types.int64))
 
 
 def compiled(loop: str) -> tuple[str, str]:
@@ -69,7 +75,8 @@ def _pointer(kind: types.Type) -> Callable:
 
 
 _to_float32, _to_float64 = _pointer(types.float32), _pointer(types.float64)
-_to_uint8, _to_uint32, _to_int64 = _pointer(types.uint8), _pointer(types.uint32), _pointer(types.int64)
+_to_uint8, _to_uint32 = _pointer(types.uint8), _pointer(types.uint32)
+_to_int32, _to_int64 = _pointer(types.int32), _pointer(types.int64)
 
 
 @intrinsic
@@ -122,6 +129,11 @@ def _doubles(address, first, count):
 @njit(inline="always")
 def _bytes(address, first, count):
     return carray(_to_uint8(address + first), count)
+
+
+@njit(inline="always")
+def _short(address, count):
+    return carray(_to_int32(address), count)
 
 
 @njit(inline="always")
@@ -400,63 +412,56 @@ def _largest(row, width):
 
 
 @njit(inline="always")
-def _put(row, out, address, group, period, width, value):
-    """Put the value where the mask is False. A mask row serves ``group`` rows; the rows repeat by ``period``."""
-    kept = _bytes(address, (row // group) % period * width, width)
+def _exponentiate(row, width):
+    """Softmax of a row, in place; return its largest score and the sum of exp(score - largest)."""
+    largest, total = _largest(row, width), np.float32(0.0)
     for i in range(width):
-        out[i] = out[i] if kept[i] else value
+        weight = _exp(row[i] - largest)
+        row[i] = weight
+        total += weight
+    share = np.float32(1.0) / total
+    for i in range(width):
+        row[i] *= share
+    return largest, total
 
 
 @_loop("reassoc", "contract")
 def softmax_rows(given):
-    """length (rows), scores, out, normaliser (or 0), width, masks, then of each mask: address, group, period, value."""
-    args = carray(given, 6)
-    width = args[4]
-    masks = carray(given, 6 + 4 * args[5])
+    """length (rows), scores, out, width."""
+    args = carray(given, 4)
+    width = args[3]
     first, last = _share(args[0])
     for row in range(first, last):
         scores, out = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
         for i in range(width):
             out[i] = scores[i]
-        for mask in range(6, 6 + 4 * args[5], 4):
-            value = np.float32(_scalar(masks[mask + 3]))
-            _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, value)
-        largest = _largest(out, width)
-        total = np.float32(0.0)
+        _exponentiate(out, width)
+
+
+@njit(inline="always")
+def _softmax_gradient(grad, weights, out, width, beside):
+    """The gradient of a row's scores; ``beside``: that of its normaliser."""
+    mean, top = np.float32(0.0), np.int32(0)
+    for i in range(width):
+        mean += grad[i] * weights[i]
+        top = max(top, _bits(weights[i]))
+    left = np.float32(0.0)
+    if _from_bits(top) < np.float32(1.0):  # where it is 1, float64 loses the rest, too
         for i in range(width):
-            weight = _exp(out[i] - largest)
-            out[i] = weight
-            total += weight
-        share = np.float32(1.0) / total
-        for i in range(width):
-            out[i] *= share
-        if args[3]:
-            _floats(args[3], row, 1)[0] = largest + math.log(total)
+            left += (grad[i] - mean) * weights[i]
+    for i in range(width):
+        out[i] = weights[i] * (((grad[i] - mean) - left) + beside)
 
 
 @_loop("reassoc", "contract")
 def softmax_rows_backward(given):
-    """length (rows), grad, probabilities, out, gradient of the normaliser (or 0), width, masks, then as above."""
-    args = carray(given, 7)
-    width = args[5]
-    masks = carray(given, 7 + 4 * args[6])
+    """length (rows), grad, probabilities, out, width."""
+    args = carray(given, 5)
+    width = args[4]
     first, last = _share(args[0])
     for row in range(first, last):
         grad, weights = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
-        out = _floats(args[3], row * width, width)
-        mean, top = np.float32(0.0), np.int32(0)
-        for i in range(width):
-            mean += grad[i] * weights[i]
-            top = max(top, _bits(weights[i]))
-        left = np.float32(0.0)
-        if _from_bits(top) < np.float32(1.0):  # where it is 1, float64 loses the rest, too
-            for i in range(width):
-                left += (grad[i] - mean) * weights[i]
-        beside = _floats(args[4], row, 1)[0] if args[4] else np.float32(0.0)
-        for i in range(width):
-            out[i] = weights[i] * (((grad[i] - mean) - left) + beside)
-        for mask in range(7, 7 + 4 * args[6], 4):
-            _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, np.float32(0.0))
+        _softmax_gradient(grad, weights, _floats(args[3], row * width, width), width, np.float32(0.0))
 
 
 # -- cross entropy
@@ -506,29 +511,6 @@ def cross_entropy_rows_backward(given):
         out[_integers(args[3], row, 1)[0]] -= grad
 
 
-# -- comparing positions
-
-
-@_loop()
-def compare_places(given):
-    """length (chunks), place, seen (int64), out (uint8), size, width, operation: compares each of a chunk's ``size``
-    places with the ``width`` seen; operation 0: not equal, 1: at least."""
-    args = carray(given, 7)
-    size, width, operation = args[4], args[5], args[6]
-    first, last = _share(args[0])
-    for chunk in range(first, last):
-        seen = _integers(args[2], chunk * width, width)
-        for row in range(chunk * size, (chunk + 1) * size):
-            own = _integers(args[1], row, 1)[0]
-            out = _bytes(args[3], row * width, width)
-            if operation:
-                for i in range(width):
-                    out[i] = np.uint8(own >= seen[i])
-            else:
-                for i in range(width):
-                    out[i] = np.uint8(own != seen[i])
-
-
 # -- LSH's keys
 
 
@@ -566,6 +548,229 @@ def key_rows_backward(given):
         along /= np.float32(width) * mean_square
         for i in range(width):
             out[i] = (grad[i] - x[i] * along) * scale
+
+
+# -- attention between chunks
+
+
+@njit(inline="always")
+def _multiply(a, b, out, rows, columns, inner, turned, strides, added):
+    """a b, by address, to ``out``, or added to it if ``added``: (rows, inner) by (inner, columns), each with its rows'
+    stride, and transposed in memory if ``turned``."""
+    _sgemm(
+        np.int32(101),  # row by row
+        np.int32(112 if turned[0] else 111),
+        np.int32(112 if turned[1] else 111),
+        np.int32(rows),
+        np.int32(columns),
+        np.int32(inner),
+        np.float32(1.0),
+        a,
+        np.int32(strides[0]),
+        b,
+        np.int32(strides[1]),
+        np.float32(added),
+        out,
+        np.int32(strides[2]),
+    )
+
+
+@njit(inline="always")
+def _together(order, part, parts):
+    """How many chunks from this part on follow one another in memory, too."""
+    count = 1
+    while part + count < parts and order[part + count] == order[part] + count:
+        count += 1
+    return count
+
+
+@njit(inline="always")
+def _weigh(args, ring, chunk, weights, seen):
+    """Softmax of a chunk's masked scores, (size, width), by address; and, of each key, its place, and the last place of
+    a query from which it is hidden. ``args`` are those of :func:`attend_chunks`."""
+    chunks, size, parts, depth, causal, itself = args[8], args[9], args[10], args[11], args[12], args[13]
+    width, first = size * parts, ring * chunks * size
+    own = first + chunk * size
+    order = _integers(args[7], chunk * parts, parts)
+    part = 0
+    while part < parts:
+        count = _together(order, part, parts)
+        _multiply(
+            args[1] + 4 * own * depth,
+            args[2] + 4 * (first + order[part] * size) * depth,
+            weights + 4 * part * size,
+            size,
+            count * size,
+            depth,
+            (False, True),
+            (depth, depth, width),
+            False,
+        )
+        part += count
+    places, barred = _short(seen, width), _short(seen + 4 * width, width)
+    for part in range(parts):
+        begin = first + order[part] * size
+        for i in range(size):
+            place = np.int32(_integers(args[4], begin + i, 1)[0]) if args[4] else np.int32(0)
+            places[part * size + i] = place
+            barred[part * size + i] = place if causal else LOWEST
+            if args[5] and not _bytes(args[5], begin + i, 1)[0]:
+                barred[part * size + i] = HIGHEST
+    masked, self_masked = np.float32(_scalar(args[14])), np.float32(_scalar(args[15]))
+    for row in range(size):
+        scores = _floats(weights, row * width, width)
+        if args[4] or args[5]:
+            place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
+            for i in range(width):
+                scores[i] = masked if barred[i] > place else scores[i]
+            if itself:
+                for i in range(width):
+                    scores[i] = self_masked if places[i] == place else scores[i]
+        largest, total = _exponentiate(scores, width)
+        if args[6]:
+            _floats(args[6], own + row, 1)[0] = largest + math.log(total)
+
+
+@_loop("reassoc", "contract")
+def attend_chunks(given):
+    """length (rings), query, key, value (rings, chunks, size, depth), places (int64, (rings, chunks, size); or 0), kept
+    (uint8, alike; or 0), normaliser (or 0), order (int64, (chunks, parts)), chunks, size, parts, depth, causal, itself,
+    masked, self_masked, dropout's mask (uint8, (rings, chunks, size, width); or 0), its scale, out."""
+    args = carray(given, 19)
+    chunks, size, parts, depth = args[8], args[9], args[10], args[11]
+    width = size * parts
+    weights = _allocate(4 * size * width + 8 * width)
+    seen = weights + 4 * size * width
+    scale = np.float32(_scalar(args[17]))
+    first, last = _share(args[0])
+    for ring in range(first, last):
+        ahead = ring * chunks * size
+        for chunk in range(chunks):
+            own = ahead + chunk * size
+            order = _integers(args[7], chunk * parts, parts)
+            _weigh(args, ring, chunk, weights, seen)
+            if args[16]:
+                dropped, drawn = _floats(weights, 0, size * width), _bytes(args[16], own * width, size * width)
+                for i in range(size * width):
+                    dropped[i] *= scale if drawn[i] else np.float32(0.0)
+            part = 0
+            while part < parts:
+                count = _together(order, part, parts)
+                _multiply(
+                    weights + 4 * part * size,
+                    args[3] + 4 * (ahead + order[part] * size) * depth,
+                    args[18] + 4 * own * depth,
+                    size,
+                    depth,
+                    count * size,
+                    (False, False),
+                    (width, depth, depth),
+                    part > 0,
+                )
+                part += count
+    _free(weights)
+
+
+@_loop("reassoc", "contract")
+def attend_chunks_backward(given):
+    """As :func:`attend_chunks` up to dropout's scale, without normaliser; then the gradients of its output and of the
+    normaliser (or 0), and out: those of query, key and value."""
+    args = carray(given, 23)
+    chunks, size, parts, depth, itself = args[8], args[9], args[10], args[11], args[13]
+    width, scale = size * parts, np.float32(_scalar(args[17]))
+    weights = _allocate(8 * size * width + 8 * width)
+    passed = weights + 4 * size * width
+    seen = passed + 4 * size * width
+    first, last = _share(args[0])
+    for ring in range(first, last):
+        ahead = ring * chunks * size
+        for out in range(21, 23):
+            sums = _floats(args[out], ahead * depth, chunks * size * depth)
+            for i in range(chunks * size * depth):
+                sums[i] = np.float32(0.0)
+        for chunk in range(chunks):
+            own = ahead + chunk * size
+            order = _integers(args[7], chunk * parts, parts)
+            grad = args[18] + 4 * own * depth
+            _weigh(args, ring, chunk, weights, seen)
+            softmax, moved = _floats(weights, 0, size * width), _floats(passed, 0, size * width)
+            drawn = _bytes(args[16], own * width, size * width)
+            for i in range(size * width):
+                moved[i] = softmax[i] * (scale if drawn[i] else np.float32(0.0)) if args[16] else softmax[i]
+            part = 0
+            while part < parts:
+                count = _together(order, part, parts)
+                _multiply(
+                    passed + 4 * part * size,
+                    grad,
+                    args[22] + 4 * (ahead + order[part] * size) * depth,
+                    count * size,
+                    depth,
+                    size,
+                    (True, False),
+                    (width, depth, depth),
+                    True,
+                )
+                part += count
+            part = 0
+            while part < parts:
+                count = _together(order, part, parts)
+                _multiply(
+                    grad,
+                    args[3] + 4 * (ahead + order[part] * size) * depth,
+                    passed + 4 * part * size,
+                    size,
+                    count * size,
+                    depth,
+                    (False, True),
+                    (depth, depth, width),
+                    False,
+                )
+                part += count
+            if args[16]:
+                for i in range(size * width):
+                    moved[i] *= scale if drawn[i] else np.float32(0.0)
+            places, barred = _short(seen, width), _short(seen + 4 * width, width)
+            for row in range(size):
+                own_weights, own_grad = _floats(weights, row * width, width), _floats(passed, row * width, width)
+                beside = _floats(args[19], own + row, 1)[0] if args[19] else np.float32(0.0)
+                _softmax_gradient(own_grad, own_weights, own_grad, width, beside)
+                if args[4] or args[5]:
+                    place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
+                    for i in range(width):
+                        own_grad[i] = np.float32(0.0) if barred[i] > place else own_grad[i]
+                    if itself:
+                        for i in range(width):
+                            own_grad[i] = np.float32(0.0) if places[i] == place else own_grad[i]
+            part = 0
+            while part < parts:
+                count = _together(order, part, parts)
+                other = 4 * (ahead + order[part] * size) * depth
+                gradients = passed + 4 * part * size
+                _multiply(
+                    gradients,
+                    args[2] + other,
+                    args[20] + 4 * own * depth,
+                    size,
+                    depth,
+                    count * size,
+                    (False, False),
+                    (width, depth, depth),
+                    part > 0,
+                )
+                _multiply(
+                    gradients,
+                    args[1] + 4 * own * depth,
+                    args[21] + other,
+                    count * size,
+                    depth,
+                    size,
+                    (True, False),
+                    (width, depth, depth),
+                    True,
+                )
+                part += count
+    _free(weights)
 
 
 # -- layers at one position: each weight is read once, by all threads

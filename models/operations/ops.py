@@ -315,16 +315,14 @@ def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]])
 
 class _CompiledSoftmax(PyLayer):
     @staticmethod
-    def forward(ctx, scores, masks, with_normaliser):
-        probabilities, normaliser = compiled.softmax(scores, masks, with_normaliser)
-        ctx.masks = [kept for kept, _ in masks]
+    def forward(ctx, scores):
+        probabilities = compiled.softmax(scores)
         ctx.save_for_backward(probabilities)
-        return (probabilities, normaliser) if with_normaliser else probabilities
+        return probabilities
 
     @staticmethod
-    def backward(ctx, grad, grad_normaliser=None):
-        (probabilities,) = ctx.saved_tensor()
-        return compiled.softmax_backward(grad, probabilities, ctx.masks, grad_normaliser)
+    def backward(ctx, grad):
+        return compiled.softmax_backward(grad, *ctx.saved_tensor())
 
 
 class _MaskedSoftmax(PyLayer):
@@ -372,8 +370,6 @@ def masked_softmax(
         masks: pairs of a bool tensor that broadcasts to ``scores`` and the value where it is False.
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
-    if compiled.suits(scores, loop="softmax") and not takes_apart():
-        return _CompiledSoftmax.apply(scores, masks, with_normaliser)
     if is_composed(scores):
         return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))
     scores = _masked(scores, masks)
@@ -389,7 +385,7 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
             weight exp(-64) and a gradient; half of that distance keeps it 1e-14 below all that count.
     """
     if compiled.suits(scores, loop="softmax"):
-        return _CompiledSoftmax.apply(scores, (), False)
+        return _CompiledSoftmax.apply(scores)
     if not is_composed(scores):
         return F.softmax(scores)
     near = _suits_the_kernel(scores) if unmasked is None else _suits_the_kernel(unmasked, NARROW / 2)

@@ -71,6 +71,12 @@ def use(source: Source) -> Iterator[Source]:
         _source = before
 
 
+def kept_cells(p: float, training: bool, shape: Sequence[int]) -> paddle.Tensor | None:
+    """Draw the mask of a dropout that another operation applies: bool of ``shape``, True where kept; None if all
+    are."""
+    return _source.kept(p, list(shape)) if training and p != 0.0 else None
+
+
 def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int] | None = None) -> paddle.Tensor:
     """Dropout with the kept values scaled by 1/(1-p) (Srivastava et al. 2014, section 10).
 

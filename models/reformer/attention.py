@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 
-from models.operations import compiled
 from models.operations.batch import batch_size
-from models.operations.ops import Linear, masked_softmax, product, softmax_over, unit_mean_square
-from models.operations.randomness import dropout, normal
+from models.operations.chunk_attention import Attended, chunk_attention, is_one_operation
+from models.operations.ops import Linear, keep, masked_softmax, product, softmax_over, unit_mean_square
+from models.operations.randomness import kept_cells, normal
 from models.operations.rows import Order, adjacent_chunks, heads_first, reorder
 from models.operations.trace import at
 from models.reformer.config import ReformerConfig
@@ -50,8 +49,6 @@ def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tens
 
     Both sides are expanded: Paddle's comparison is four times slower if it has to broadcast.
     """
-    if compiled.suits(place, seen, dtype=paddle.int64) and compare in (paddle.greater_equal, paddle.not_equal):
-        return compiled.compare_places(place, seen, at_least=compare is paddle.greater_equal)
     shape = [*place.shape, seen.shape[-1]]
     return compare(place.unsqueeze(3).expand(shape).contiguous(), seen.unsqueeze(2).expand(shape).contiguous())
 
@@ -63,6 +60,9 @@ class ChunkedSelfAttention(nn.Layer):
         config: a ReformerConfig.
         kind: ``local`` or ``lsh``, the prefix of the configuration's keys.
     """
+
+    #: Whether a position does not attend to itself as long as it sees another.
+    hides_itself = False
 
     def __init__(self, config: ReformerConfig, kind: str) -> None:
         super().__init__()
@@ -88,6 +88,12 @@ class ChunkedSelfAttention(nn.Layer):
         order = heads_first(batch, length, self.num_attention_heads).inverted()
         return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
+    def order(self, count: int) -> Tensor:
+        """Which chunks each of ``count`` sees: int64 (n, chunks seen); a single chunk is the whole sequence and has no
+        neighbours."""
+        before, after = (self.num_chunks_before, self.num_chunks_after) if count > 1 else (0, 0)
+        return adjacent_chunks(1, count, before, after).index.reshape([count, -1])
+
     def adjacent(self, chunks: Tensor) -> Tensor:
         """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no
         neighbours."""
@@ -105,14 +111,77 @@ class ChunkedSelfAttention(nn.Layer):
         kept = attention_mask.astype("bool").unsqueeze(1)
         return kept.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
 
-    def drop(self, probabilities: Tensor, batch: int) -> Tensor:
-        """Dropout of attention probabilities (B*H, n, C, K); the draw has the axes B, H, n (if chunked), C, K."""
-        if not self.training or self.dropout == 0.0:
-            return at("dropped", probabilities)
-        _, chunks, *sizes = probabilities.shape
+    def drawn(self, batch: int, chunks: int, *sizes: int) -> Tensor | None:
+        """Draw which attention probabilities dropout keeps: bool (B*H, n, C, K), or None for all. The draw has the axes
+        B, H, n (if chunked), C, K."""
         axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
-        dropped = dropout(probabilities.reshape(axes), self.dropout, self.training)
-        return at("dropped", dropped.reshape(probabilities.shape))
+        kept = kept_cells(self.dropout, self.training, axes)
+        return None if kept is None else kept.reshape([-1, chunks, *sizes])
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        place: Tensor | None,
+        kept: Tensor | None,
+        batch: int,
+        with_normaliser: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend between adjacent chunks.
+
+        Args:
+            query, key, value: (B*H, n, C, D).
+            place: int64 (B*H or 1, n, C), the position in the text of every row; None if no mask asks.
+            kept: bool (B*H, n, C), whether it is no padding; None if none is.
+
+        Returns:
+            (B*H, n, C, D); and, if asked for, the log of each row's normaliser, (B*H, n, C, 1).
+        """
+        rings, chunks, size, _ = query.shape
+        if is_one_operation(query, key, value):
+            order = self.order(chunks)
+            attended = Attended(
+                order,
+                place if place is None else place.expand([rings, chunks, size]),
+                kept,
+                self.is_decoder,
+                self.hides_itself,
+                masked_value(query),
+                self_masked_value(query),
+                self.drawn(batch, chunks, size, size * order.shape[1]),
+                self.dropout,
+            )
+            context, normaliser = chunk_attention(query, key, value, attended, with_normaliser)
+        else:
+            key = self.adjacent(key)
+            masks = self.masks(place, kept, query)
+            # The scores, (B*H, n, C, K), are larger than all else here: no name keeps them longer than needed.
+            weights = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks, with_normaliser)
+            probabilities, normaliser = weights if isinstance(weights, tuple) else (weights, None)
+            drawn = self.drawn(batch, *probabilities.shape[1:])
+            probabilities = at("probabilities", probabilities)
+            probabilities = probabilities if drawn is None else keep(probabilities, drawn, self.dropout)
+            context = product(at("dropped", probabilities), self.adjacent(value))
+        if normaliser is not None:
+            normaliser = at("normaliser", normaliser)
+        return at("context", context), normaliser
+
+    def masks(self, place: Tensor | None, kept: Tensor | None, scores: Tensor) -> list[tuple[Tensor, float]]:
+        """Masks of the scores, each with the value where it is False."""
+        seen = self.kept_positions(place, kept)
+        masks = [] if seen is None else [(seen, masked_value(scores))]
+        if self.hides_itself and place is not None:
+            masks.append((against(place, self.adjacent(place), paddle.not_equal), self_masked_value(scores)))
+        return masks
+
+    def kept_positions(self, place: Tensor | None, kept: Tensor | None) -> Tensor | None:
+        """Mask of scores that count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None if all."""
+        seen = None if kept is None else self.adjacent(kept).unsqueeze(2)  # (B*H, n, 1, K)
+        if self.is_decoder and place is not None:
+            causal = against(place, self.adjacent(place), paddle.greater_equal)
+            seen = causal if seen is None else paddle.logical_and(causal, seen)
+        return seen
 
 
 class LocalSelfAttention(ChunkedSelfAttention):
@@ -141,31 +210,16 @@ class LocalSelfAttention(ChunkedSelfAttention):
         key = self.split_heads(self.key(hidden_states)).reshape(chunks)
         key = at("key", key / math.sqrt(self.attention_head_size))
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
-        key = self.adjacent(key)
-        kept = self.kept_positions(batch, length, attention_mask)
-        masks = [] if kept is None else [(kept, masked_value(query))]
-        # The scores, (B*H, n, C, K), are larger than all else here: no name keeps them longer than needed.
-        probabilities = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks)
-        probabilities = self.drop(at("probabilities", probabilities), batch)
-        context = at("context", product(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
+        kept = None if attention_mask is None else self.mask_per_head(attention_mask).reshape(chunks[:-1])
+        place = paddle.arange(length).reshape([1, *chunks[1:-1]]) if self.is_decoder else None
+        context, _ = self.attend(query, key, value, place, kept, batch)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
-
-    def kept_positions(self, batch: int, length: int, attention_mask: Tensor | None) -> Tensor | None:
-        """Mask of scores that count: bool, broadcastable to (B*H, n, C, K); None if all."""
-        chunk = min(self.chunk_length, length)
-        kept = None
-        if attention_mask is not None:
-            rows = self.mask_per_head(attention_mask)
-            kept = self.adjacent(rows.reshape([-1, length // chunk, chunk])).unsqueeze(2)  # (B*H, n, 1, K)
-        if self.is_decoder:
-            positions = paddle.arange(length).reshape([1, length // chunk, chunk])
-            causal = against(positions, self.adjacent(positions), paddle.greater_equal)  # (1, n, C, K)
-            kept = causal if kept is None else paddle.logical_and(causal, kept)
-        return kept
 
 
 class LSHSelfAttention(ChunkedSelfAttention):
     """Attention among positions that a random rotation hashes into the same bucket; queries serve as keys."""
+
+    hides_itself = True
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config, "lsh")
@@ -194,14 +248,14 @@ class LSHSelfAttention(ChunkedSelfAttention):
         query_key = self.split_heads(self.query_key(hidden_states))  # (B*H*T, D)
         value = self.split_heads(self.value(hidden_states))
         if length <= self.chunk_length:
-            context, _ = self.attend(query_key, value, self.in_one_chunk(batch, length), batch, attention_mask)
+            context, _ = self.attend_rows(query_key, value, self.in_one_chunk(batch, length), batch, attention_mask)
             return self.merge_heads(context, batch, length), None
         rotations = self.draw_rotations(length, query_key.dtype)  # also where buckets are given: draws stay in step
         if buckets is None:
             buckets = self.hash_vectors(query_key.detach(), rotations, batch, attention_mask)
         place, sort, unsort = self.sort_by_bucket(buckets, length)
         query_key, value = (at("sorted", reorder(rows, sort)) for rows in (query_key, value))  # (B*H*R*T, D)
-        context, weight = self.attend(query_key, value, place, batch, attention_mask)
+        context, weight = self.attend_rows(query_key, value, place, batch, attention_mask)
         context = at("unsorted", reorder(context, unsort))  # (B*H*R*T, D)
         if self.num_hashes > 1:
             rounds = [-1, self.num_hashes, length, self.attention_head_size]
@@ -214,7 +268,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         """Positions of an unsorted one-chunk sequence: (B*H, 1, T)."""
         return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
-    def attend(
+    def attend_rows(
         self,
         query_key: Tensor,
         value: Tensor,
@@ -232,39 +286,19 @@ class LSHSelfAttention(ChunkedSelfAttention):
             (B*H*n*C, D); and with several hash rounds the log of each row's normaliser, (B*H*n*C, 1), which weights
             its rounds.
         """
-        chunks = [*place.shape, self.attention_head_size]
-        query = query_key.reshape(chunks)  # (B*H, n, C, D)
-        key = self.adjacent(self.as_key(query))
-        seen = self.adjacent(place)  # (B*H, n, K)
-        kept = self.kept_positions(place, seen, attention_mask)
-        masks = [] if kept is None else [(kept, masked_value(query))]
-        masks.append((against(place, seen, paddle.not_equal), self_masked_value(query)))
-        scored = partial(product, query, key, transpose_y=True)  # (B*H, n, C, K), of which no name holds the result
-        if self.num_hashes > 1:
-            probabilities, normaliser = masked_softmax(at("scores", scored()), masks, with_normaliser=True)
-            weight = at("normaliser", normaliser).reshape([-1, 1])
-        else:
-            probabilities, weight = masked_softmax(at("scores", scored()), masks), None
-        probabilities = self.drop(at("probabilities", probabilities), batch)
-        context = at("context", product(probabilities, self.adjacent(value.reshape(chunks))))
-        return context.reshape([-1, self.attention_head_size]), weight
-
-    def as_key(self, query_key: Tensor) -> Tensor:
-        """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
-        return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
-
-    def kept_positions(self, place: Tensor, seen: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """Mask of scores that count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None if all."""
+        query, value = (rows.reshape([*place.shape, self.attention_head_size]) for rows in (query_key, value))
         kept = None
         if attention_mask is not None:
             rows = self.mask_per_head(attention_mask)
             first = paddle.arange(batch_size(rows)).unsqueeze(1) * rows.shape[1]
-            at_seen = paddle.gather(rows.flatten(), (seen.flatten(1) + first).flatten())
-            kept = at_seen.reshape(seen.shape).unsqueeze(2)  # (B*H, n, 1, K)
-        if self.is_decoder:
-            causal = against(place, seen, paddle.greater_equal)
-            kept = causal if kept is None else paddle.logical_and(causal, kept)
-        return kept
+            kept = paddle.gather(rows.flatten(), (place.flatten(1) + first).flatten()).reshape(place.shape)
+        several = self.num_hashes > 1
+        context, weight = self.attend(query, self.as_key(query), value, place, kept, batch, several)
+        return context.reshape([-1, self.attention_head_size]), None if weight is None else weight.reshape([-1, 1])
+
+    def as_key(self, query_key: Tensor) -> Tensor:
+        """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
+        return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
 
     def bucket_factors(self, length: int) -> list[int]:
         """Return the bucket count, as one number or as factors that are hashed separately.

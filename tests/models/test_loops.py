@@ -14,7 +14,8 @@ from test_ops import values_and_gradients
 from models.operations import compiled, kernels, ops, randomness
 from models.operations.rows import adjacent_chunks, reorder
 from models.reformer import reversible
-from models.reformer.attention import against
+from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
+from models.reformer.config import ReformerConfig
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 
@@ -44,34 +45,38 @@ def test_layer_norm(draw, monkeypatch, shape):
     assert_equals_the_composed_one(monkeypatch, lambda x, g, b: ops.layer_norm(x, g, b, 1e-6), *inputs)
 
 
-MASKS = {
-    "none": [],
-    "a row for each chunk": [((3, 4, 1, 33), -1e9)],
-    "each score": [((3, 4, 8, 33), -1e5)],
-    "the same for all examples": [((1, 4, 8, 33), -1e9)],
-    "the same row for all": [((1, 1, 1, 33), -1e9)],
-    "the same for all chunks": [((3, 1, 8, 33), -1e9)],
-    "two": [((3, 4, 1, 33), -1e9), ((3, 4, 8, 33), -1e5)],
-}
+@pytest.mark.parametrize("kind", ["local", "lsh"])
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("before, after, chunks", [(1, 0, 4), (1, 1, 2), (2, 1, 5), (0, 0, 3), (1, 0, 1)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_of_chunks(draw, monkeypatch, kind, is_decoder, before, after, chunks, masked):
+    config = ReformerConfig(num_attention_heads=2, attention_head_size=7, is_decoder=is_decoder)
+    layer = {"local": LocalSelfAttention, "lsh": LSHSelfAttention}[kind](config)
+    layer.num_chunks_before, layer.num_chunks_after = before, after
+    rows = [6, chunks, 5]
+    place = paddle.to_tensor(draw.integers(0, 20, rows))
+    kept = paddle.to_tensor(draw.random(rows) < 0.7) if masked else None
+    if kind == "local" and not is_decoder:
+        place = None
+    seen = 5 * (before + 1 + after if chunks > 1 else 1)
+    drawn = paddle.to_tensor(draw.random([*rows, seen]) < 0.9) if masked else None
+    layer.drawn = lambda *sizes: drawn
+
+    def attend(query, key, value):
+        return layer.attend(query, key, value, place, kept, batch=3, with_normaliser=True)
+
+    calls, whole = [], compiled.attend_chunks
+    monkeypatch.setattr(compiled, "attend_chunks", lambda *given: calls.append(1) or whole(*given))
+    assert_equals_the_composed_one(monkeypatch, attend, *(draw.standard_normal([*rows, 7]) for _ in range(3)))
+    assert len(calls) == 1
 
 
-@pytest.mark.parametrize("masks", list(MASKS))
-@pytest.mark.parametrize("with_normaliser", [False, True])
-def test_masked_softmax(draw, monkeypatch, masks, with_normaliser):
-    drawn = [(paddle.to_tensor(draw.random(shape) < 0.7), value) for shape, value in MASKS[masks]]
-    scores = 10 * draw.standard_normal((3, 4, 8, 33))
-    assert_equals_the_composed_one(monkeypatch, lambda x: ops.masked_softmax(x, drawn, with_normaliser), scores)
-
-
-def test_a_softmax_keeps_what_is_no_number_and_spreads_over_what_is_all_masked(monkeypatch):
+def test_a_softmax_keeps_what_is_no_number(monkeypatch):
     monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
     for bad in (np.nan, -np.nan, np.inf):
         given = paddle.to_tensor(np.array([[0.0, bad, 1.0], [0.0, 0.0, 0.0]], "float32"))
-        found = ops.masked_softmax(given, []).numpy()
+        found = ops.softmax(given).numpy()
         assert np.isnan(found[0]).any() and np.isfinite(found[1]).all()
-    nothing = paddle.zeros([2, 3], "bool")
-    found = ops.masked_softmax(paddle.to_tensor([[5.0, 0.0, -5.0]] * 2), [(nothing, -1e9)]).numpy()
-    np.testing.assert_allclose(found, 1 / 3, rtol=1e-6)
 
 
 def test_weights_have_their_digits_down_to_the_smallest_number(monkeypatch):
@@ -160,17 +165,6 @@ def test_the_axial_table_with_whole_columns_dropped(draw, monkeypatch):
         return ops.axial_table(rows, columns).unsqueeze(0) * paddle.to_tensor(factors.reshape([3, 1, 6, 1]))
 
     assert_equals_the_composed_one(monkeypatch, table, draw.standard_normal((5, 1, 4)), draw.standard_normal((1, 6, 7)))
-
-
-@pytest.mark.parametrize("compare", [paddle.greater_equal, paddle.not_equal])
-def test_positions_are_compared_as_by_paddle(draw, monkeypatch, compare):
-    place, seen = (paddle.to_tensor(draw.integers(0, 9, shape)) for shape in ((2, 3, 4), (2, 3, 12)))
-    found = {}
-    for kind in ("compiled", "composed"):
-        monkeypatch.setenv("TOOLKIT_KERNELS", kind)
-        found[kind] = against(place, seen, compare).numpy()
-    np.testing.assert_array_equal(found["compiled"], found["composed"])
-    assert found["compiled"].any() and not found["compiled"].all()
 
 
 def test_a_stream_adds_on_its_grid_to_the_last_bit_and_back(draw, monkeypatch):

@@ -188,14 +188,35 @@ def _draw_gather_rows(draw, x, index):
     return _normal(draw, x), draw.integers(0, x[0], tuple(index))
 
 
-def _draw_softmax(draw, scores, masks, with_normaliser):
-    return _scores(draw, scores), [(_kept(draw, shape), value) for shape, value in masks], with_normaliser
-
-
-def _draw_softmax_backward(draw, grad, probabilities, masks, beside):
+def _draw_softmax_backward(draw, grad, probabilities):
     weights = _weights(_scores(draw, probabilities, 6.0).astype(np.float64))[0].astype(np.float32)
-    of_normaliser = None if beside is None else _normal(draw, beside)
-    return _normal(draw, grad), weights, [_kept(draw, shape) for shape in masks], of_normaliser
+    return _normal(draw, grad), weights
+
+
+def _draw_attention(draw, query, key, value, order, places, kept, *given):
+    """A key has one number, a power of two, so scores are exact in float32. A column of a chunk's values has one, too,
+    so a weight is seen by itself. Each chunk sees itself last; places occur several times."""
+    *masks, drawn, rate, with_normaliser = given
+    rings, chunks, size, depth = query
+    keys, values = np.zeros(key, np.float32), np.zeros(value, np.float32)
+    chunk, row, column = np.arange(chunks)[:, None], np.arange(size), np.arange(depth)
+    keys[:, chunk, row, (row + chunk) % depth] = draw.choice([-2, -1, 1, 2], (rings, chunks, size))
+    values[:, chunk, (column + chunk) % size, column] = _normal(draw, (rings, chunks, depth))
+    return (
+        *(_scores(draw, query), keys, values),
+        (chunk + np.arange(order[1]) - (order[1] - 1)) % chunks,
+        None if places is None else _places(draw, places),
+        None if kept is None else draw.random(tuple(kept)) < 0.75,
+        *masks,
+        None if drawn is None else draw.random(tuple(drawn)) >= rate,
+        *(rate, with_normaliser),
+    )
+
+
+def _draw_attention_backward(draw, *given):
+    *shared, grad, grad_normaliser = given
+    of_normaliser = None if grad_normaliser is None else _normal(draw, grad_normaliser)
+    return *_draw_attention(draw, *shared, False)[:-1], _normal(draw, grad), of_normaliser
 
 
 def _draw_cross_entropy(draw, logits, labels):
@@ -306,30 +327,90 @@ def _add_on_grid(exact, update, rounder, sign):
     return [(total, np.zeros_like(total)), (total.astype(np.float32).astype(np.float64), np.zeros_like(total))]
 
 
-def _softmax(scores, masks, with_normaliser):
-    scores = scores.astype(np.float64)
-    for kept, value in masks:
-        scores = np.where(kept, scores, np.float64(np.float32(value)))
-    weights, total, largest = _weights(scores)
-    found = [(weights, weights * (1.0 + scores.shape[-1] / ONE_SUM) + LEAST)]
-    if with_normaliser:
-        found.append((largest + np.log(total), np.abs(largest) + np.log(total) + 1.0))
-    return found
+def _softmax(scores):
+    weights = _weights(scores.astype(np.float64))[0]
+    return [(weights, weights * (1.0 + scores.shape[-1] / ONE_SUM) + LEAST)]
 
 
-def _softmax_backward(grad, weights, masks, beside):
-    """The weights are rounded, and do not add up to 1. A row of one weight of 1 is not corrected for its mean's
-    rounding."""
-    grad, weights = _double(grad, weights)
+def _softmax_gradient(grad, weights, unit, beside):
+    """The gradient of rows of scores, and its units, given those of ``grad``. Rounded weights do not add up to 1. A row
+    of one weight of 1 is not corrected for its mean's rounding."""
     mean = (grad * weights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
     apart = grad - mean
-    beside = 0.0 if beside is None else beside.astype(np.float64)
-    unit = np.abs(apart) + np.abs(beside) + (weights * np.abs(apart)).sum(-1, keepdims=True)
-    unit = unit + np.abs(mean) * np.where(weights.max(-1, keepdims=True) == 1.0, 1.0, 2.0 * ROUNDING)
-    exact, unit = weights * (apart + beside), weights * unit + LEAST
-    for kept in masks:
-        exact, unit = np.where(kept, exact, 0.0), np.where(kept, unit, 0.0)
-    return [(exact, unit)]
+    unit = unit + (weights * unit).sum(-1, keepdims=True)
+    unit = unit + np.abs(apart) + np.abs(beside) + (weights * np.abs(apart)).sum(-1, keepdims=True)
+    is_one = weights.max(-1, keepdims=True) > 1.0 - 2.0 * ROUNDING
+    unit = unit + np.abs(mean) * np.where(is_one, 1.0, 2.0 * ROUNDING)
+    return weights * (apart + beside), weights * unit + LEAST
+
+
+def _softmax_backward(grad, weights):
+    grad, weights = _double(grad, weights)
+    return [_softmax_gradient(grad, weights, np.zeros_like(grad), np.zeros(1))]
+
+
+def _chunks(query, key, value, order, places, kept, causal, itself, masked, self_masked, drawn, rate):
+    """For some chunks at a time: which they are, what they see, (rings, chunks, width, depth), and their scores, with
+    where these are hidden, and what dropout makes of a weight."""
+    rings, chunks, size, depth = query.shape
+    few = max(1, MOST_NUMBERS // (rings * size * size * order.shape[1]))
+    scale = np.float64(np.float32(1.0 / (1.0 - rate)))
+    for begin in range(0, chunks, few):
+        some = np.arange(begin, min(chunks, begin + few))
+        seen = [rings, len(some), -1]
+        asked, keys, values = _double(query[:, some], *(one[:, order[some]] for one in (key, value)))
+        keys, values = keys.reshape([*seen, depth]), values.reshape([*seen, depth])
+        scores = asked @ keys.swapaxes(-1, -2)
+        hidden, own = np.zeros(scores.shape, bool), np.zeros(scores.shape, bool)
+        if kept is not None:
+            hidden |= ~kept[:, order[some]].reshape(seen)[:, :, None]
+        if places is not None:
+            place, others = places[:, some][..., None], places[:, order[some]].reshape(seen)[:, :, None]
+            hidden, own = hidden | (causal and place < others), own | (itself and place == others)
+        scores = np.where(own, np.float32(self_masked), np.where(hidden, np.float32(masked), scores))
+        passed = 1.0 if drawn is None else drawn[:, some] * scale
+        yield some, asked, keys, values, scores, hidden | own, passed
+
+
+def _attention(*given):
+    *shared, with_normaliser = given
+    shape = shared[0].shape
+    out, unit = np.zeros(shape), np.zeros(shape)
+    normaliser, of_normaliser = np.zeros([*shape[:-1], 1]), np.zeros([*shape[:-1], 1])
+    for some, _, _, values, scores, _, passed in _chunks(*shared):
+        weights, total, largest = _weights(scores)
+        out[:, some] = (weights * passed) @ values
+        off = weights * (1.0 + scores.shape[-1] / ONE_SUM) * passed
+        unit[:, some] = off @ np.abs(values) + LEAST
+        normaliser[:, some] = largest + np.log(total)
+        of_normaliser[:, some] = np.abs(largest) + np.log(total) + 1.0
+    return [(out, unit), *([(normaliser, of_normaliser)] if with_normaliser else [])]
+
+
+def _attention_backward(*given):
+    *shared, grad, grad_normaliser = given
+    order = shared[3]
+    (of_query, query_unit), (of_key, key_unit), (of_value, value_unit) = (
+        (np.zeros(one.shape), np.zeros(one.shape)) for one in shared[:3]
+    )
+    for some, asked, keys, values, scores, hidden, passed in _chunks(*shared):
+        weights, own = _weights(scores)[0], grad[:, some].astype(np.float64)
+        beside = np.zeros(1) if grad_normaliser is None else grad_normaliser[:, some].astype(np.float64)
+        turned = values.swapaxes(-1, -2)
+        passed_on, off = (own @ turned) * passed, (np.abs(own) @ np.abs(turned)) * passed
+        apart, unit = (np.where(hidden, 0.0, one) for one in _softmax_gradient(passed_on, weights, off, beside))
+        of_query[:, some], query_unit[:, some] = apart @ keys, unit @ np.abs(keys) + LEAST
+        for total, units, moved, off, right in (
+            (of_key, key_unit, apart, unit, asked),
+            (of_value, value_unit, weights * passed, weights * passed, own),
+        ):
+            moved, off = moved.swapaxes(-1, -2), off.swapaxes(-1, -2)
+            found = moved @ right, np.sqrt(off**2 @ right**2) + np.abs(moved) @ np.abs(right) + LEAST
+            for part, seen in enumerate(order[some].T):
+                rows = slice(part * right.shape[2], (part + 1) * right.shape[2])
+                total[:, seen] += found[0][:, :, rows]
+                units[:, seen] += found[1][:, :, rows]
+    return [(of_query, query_unit), (of_key, key_unit), (of_value, value_unit)]
 
 
 def _cross_entropy(logits, labels):
@@ -351,12 +432,6 @@ def _cross_entropy_backward(grad, logits, labels, normalisers):
     exact[rows, labels] -= grad
     unit[rows, labels] += np.abs(grad)
     return [(exact, unit)]
-
-
-def _compare_places(place, seen, at_least):
-    own, others = place[..., :, None], seen[..., None, :]
-    exact = (own >= others if at_least else own != others).astype(np.float64)
-    return [(exact, np.zeros_like(exact))]
 
 
 def _keys(x, epsilon, factor):
@@ -475,17 +550,15 @@ CHECKS = {
         _layer_norm_backward,
     ),
     "add_on_grid": LoopCheck("add_on_grid", (0, 1), _draw_add_on_grid, _add_on_grid),
-    "softmax": LoopCheck("softmax_rows", (0, 1), _draw_softmax, _softmax),
-    "softmax_backward": LoopCheck("softmax_rows_backward", (0, 1, 2, 3), _draw_softmax_backward, _softmax_backward),
+    "attend_chunks": LoopCheck("attend_chunks", (0, 1, 2, 4, 5, 10), _draw_attention, _attention),
+    "attend_chunks_backward": LoopCheck(
+        "attend_chunks_backward", (0, 1, 2, 4, 5, 10, 12, 13), _draw_attention_backward, _attention_backward
+    ),
+    "softmax": LoopCheck("softmax_rows", (0,), lambda draw, scores: (_scores(draw, scores),), _softmax),
+    "softmax_backward": LoopCheck("softmax_rows_backward", (0, 1), _draw_softmax_backward, _softmax_backward),
     "cross_entropy": LoopCheck("cross_entropy_rows", (0, 1), _draw_cross_entropy, _cross_entropy),
     "cross_entropy_backward": LoopCheck(
         "cross_entropy_rows_backward", (1, 0, 2, 3), _draw_cross_entropy_backward, _cross_entropy_backward
-    ),
-    "compare_places": LoopCheck(
-        "compare_places",
-        (0, 1),
-        lambda draw, place, seen, at_least: (_places(draw, place), _places(draw, seen), at_least),
-        _compare_places,
     ),
     "keys": LoopCheck(
         "key_rows", (0,), lambda draw, x, epsilon, factor: (_rows(draw, x, epsilon), epsilon, factor), _keys

@@ -45,6 +45,9 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
 
 #: Faults by compiled loop, of :data:`models.operations.compiled.LOOPS`.
 LOOPS: dict[str, tuple[Mutant, ...]] = {
+    "attention": _faults(
+        attend_chunks="attention of chunks", attend_chunks_backward="the backward of attention of chunks"
+    ),
     "softmax": _faults(softmax="attention's softmax", softmax_backward="the backward of attention's softmax"),
     "cross_entropy": _faults(
         cross_entropy="the cross entropy", cross_entropy_backward="the backward of the cross entropy"
@@ -133,6 +136,7 @@ BELOW_THE_NOISE: dict[str, Mutant] = {
     **_below(
         "short-exp",
         "exp is two terms short",
+        "attend_chunks",
         "softmax_rows",
         "cross_entropy_rows",
         "cross_entropy_rows_backward",
@@ -169,6 +173,4 @@ def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
 
 
 #: Those of loops that every family runs.
-SHARED_LOOPS = below_the_noise(
-    "softmax_rows", "cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"
-)
+SHARED_LOOPS = below_the_noise("cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward")

@@ -8,7 +8,7 @@ from toolkit.parity.families.ctrl.faults.layers import LAYERS
 from toolkit.parity.families.ctrl.faults.tokenizer import TOKENIZER
 from toolkit.parity.mutants import draws, initialisation, loading
 from toolkit.parity.mutants.fault import Mutant
-from toolkit.parity.mutants.loops import SHARED_LOOPS
+from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
 from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
@@ -43,4 +43,4 @@ CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *DRAWS, *TRAINING, *TRAINER, *TOKENIZ
 PRECISION = SHARED
 
 #: Faults below float32's noise, named by the loop itself.
-LOOPS = SHARED_LOOPS
+LOOPS = (*SHARED_LOOPS, *below_the_noise("softmax_rows"))

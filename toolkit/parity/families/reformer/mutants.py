@@ -73,4 +73,4 @@ PRECISION = (
 )
 
 #: Faults below float32's noise, named by the loop itself.
-LOOPS = (*SHARED_LOOPS, *below_the_noise("add_on_grid"))
+LOOPS = (*SHARED_LOOPS, *below_the_noise("attend_chunks", "add_on_grid"))

@@ -1,0 +1,71 @@
+"""Attention of chunks to their neighbours as one operation: a compiled loop whose scores never leave the processor's
+caches. Only the inputs are kept for the backward, which computes them again (Dao et al. 2022, section 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import paddle
+from paddle.autograd import PyLayer
+
+from models.operations import compiled
+from models.operations.precision import is_lowered
+from models.operations.trace import takes_apart
+
+
+class Attended(NamedTuple):
+    """What a chunk's queries see. Letters as in :mod:`models.reformer.attention`; N = B * H.
+
+    Attributes:
+        order: int64 (n, C's chunks seen): the chunks whose keys a chunk sees, itself among them.
+        places: int64 (N, n, C), of the keys and queries in the text; None if no mask asks.
+        kept: bool (N, n, C), the keys that are no padding; None if all.
+        causal: whether a key behind the query's place is masked.
+        itself: whether the key of the query's own place is, too.
+        masked, self_masked: the scores of these; the second wins.
+        drawn: bool (N, n, C, K), the weights that dropout keeps; None if all.
+        rate: the share that it drops.
+    """
+
+    order: paddle.Tensor
+    places: paddle.Tensor | None
+    kept: paddle.Tensor | None
+    causal: bool
+    itself: bool
+    masked: float
+    self_masked: float
+    drawn: paddle.Tensor | None
+    rate: float
+
+
+class _ChunkAttention(PyLayer):
+    @staticmethod
+    def forward(ctx, query, key, value, attended, with_normaliser):
+        context, normaliser = compiled.attend_chunks(query, key, value, *attended, with_normaliser)
+        ctx.attended = attended
+        ctx.wanted = [not one.stop_gradient for one in (query, key, value)]
+        ctx.save_for_backward(query, key, value)
+        return (context, normaliser) if with_normaliser else context
+
+    @staticmethod
+    def backward(ctx, grad, grad_normaliser=None):
+        found = compiled.attend_chunks_backward(*ctx.saved_tensor(), *ctx.attended, grad, grad_normaliser)
+        return tuple(one if wanted else None for one, wanted in zip(found, ctx.wanted, strict=True))
+
+
+def is_one_operation(*tensors: paddle.Tensor) -> bool:
+    """Whether :func:`chunk_attention` can compute these; else it is composed."""
+    return compiled.suits(*tensors, loop="attention") and not takes_apart() and not is_lowered("attention")
+
+
+def chunk_attention(
+    query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attended: Attended, with_normaliser: bool
+) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+    """Attend: (N, n, C, D) each.
+
+    Returns:
+        (N, n, C, D); and the log of each query's normaliser, (N, n, C, 1), or None.
+    """
+    found = _ChunkAttention.apply(query, key, value, attended, with_normaliser)
+    return found if with_normaliser else (found, None)
