@@ -171,39 +171,37 @@ FAULTS = {
     ),
     "a place sees itself": Fault("attend_chunks", "_weigh", "if itself:", "if itself and width < 0:"),
     "padding in its own place is padding": Fault(
-        "attend_chunks", "_weigh", "places[i] == place", "places[i] == place and barred[i] <= place"
-    ),
-    "chunks are taken together that are not": Fault(
-        "attend_chunks", "_together", "== order[part] + count", "<= order[part] + count"
+        "attend_chunks", "_weigh", "places[i] == place", "places[i] == place and hidden_from[i] <= place"
     ),
     "the first part is added to what lies in memory": Fault("attend_chunks", "attend_chunks", "part > 0", "True"),
     "the last of several parts replaces the others": Fault("attend_chunks", "attend_chunks", "part > 0", "False"),
-    "dropout does not scale": Fault(
-        "attend_chunks", "attend_chunks", "scale if drawn[i]", "np.float32(1.0) if drawn[i]"
-    ),
+    "dropout does not scale": Fault("attend_chunks", "_drop", "scale if drawn[i]", "np.float32(1.0) if drawn[i]"),
     "dropout of the first chunk is everyone's": Fault(
-        "attend_chunks", "attend_chunks", "_bytes(args[16], own * width", "_bytes(args[16], ahead * width"
+        "attend_chunks", "attend_chunks", "args[16] + own * width", "args[16]"
     ),
     "the normaliser has no gradient": Fault(
         "attend_chunks_backward", "_softmax_gradient", "- left) + beside)", "- left))"
     ),
     "a gradient is not dropped": Fault(
-        "attend_chunks_backward", "attend_chunks_backward", "moved[i] *= scale if", "moved[i] *= np.float32(1.0) if"
+        "attend_chunks_backward",
+        "attend_chunks_backward",
+        "width), False)\n            if args[16]:",
+        "width), False)\n            if width < 0:",
+    ),
+    "values' gradients are those of weights before dropout": Fault(
+        "attend_chunks_backward",
+        "attend_chunks_backward",
+        "softmax[i]\n            if args[16]:",
+        "softmax[i]\n            if width < 0:",
     ),
     "masked scores have a gradient": Fault(
-        "attend_chunks_backward", "attend_chunks_backward", "barred[i] > place else", "barred[i] > HIGHEST - 1 else"
+        "attend_chunks_backward", "attend_chunks_backward", "hidden_from[i] > place", "hidden_from[i] > HIGHEST - 1"
     ),
     "a place's score for itself has a gradient": Fault(
         "attend_chunks_backward", "attend_chunks_backward", "if itself:", "if itself and width < 0:"
     ),
     "keys' gradients begin with what lies in memory": Fault(
-        "attend_chunks_backward", "attend_chunks_backward", "range(21, 23)", "range(22, 23)"
-    ),
-    "values' gradients are those of weights before dropout": Fault(
-        "attend_chunks_backward",
-        "attend_chunks_backward",
-        "softmax[i] * (scale if drawn[i] else np.float32(0.0)) if",
-        "softmax[i] if",
+        "attend_chunks_backward", "attend_chunks_backward", "(args[21], args[22])", "(args[22], args[22])"
     ),
     # Cross entropy.
     "the last block of columns is left": Fault(

@@ -554,16 +554,19 @@ def key_rows_backward(given):
 
 
 @njit(inline="always")
-def _multiply(a, b, out, rows, columns, inner, turned, strides, added):
-    """a b, by address, to ``out``, or added to it if ``added``: (rows, inner) by (inner, columns), each with its rows'
-    stride, and transposed in memory if ``turned``."""
+def _multiply(a, b, out, sizes, turned, strides, added):
+    """The product of two matrices by address, to ``out``, or ``added`` to it.
+
+    ``sizes``: rows and columns of the product, and the length of its sums. ``turned``: which factor is transposed in
+    memory. ``strides``: of the rows of each of the three in memory.
+    """
     _sgemm(
         np.int32(101),  # row by row
         np.int32(112 if turned[0] else 111),
         np.int32(112 if turned[1] else 111),
-        np.int32(rows),
-        np.int32(columns),
-        np.int32(inner),
+        np.int32(sizes[0]),
+        np.int32(sizes[1]),
+        np.int32(sizes[2]),
         np.float32(1.0),
         a,
         np.int32(strides[0]),
@@ -576,59 +579,45 @@ def _multiply(a, b, out, rows, columns, inner, turned, strides, added):
 
 
 @njit(inline="always")
-def _together(order, part, parts):
-    """How many chunks from this part on follow one another in memory, too."""
-    count = 1
-    while part + count < parts and order[part + count] == order[part] + count:
-        count += 1
-    return count
-
-
-@njit(inline="always")
 def _weigh(args, ring, chunk, weights, seen):
-    """Softmax of a chunk's masked scores, (size, width), by address; and, of each key, its place, and the last place of
-    a query from which it is hidden. ``args`` are those of :func:`attend_chunks`."""
+    """Softmax of a chunk's masked scores, (size, width), by address; and to ``seen`` the place of each key, then the
+    last place of a query from which it is hidden, int32. ``args`` are those of :func:`attend_chunks`."""
     chunks, size, parts, depth, causal, itself = args[8], args[9], args[10], args[11], args[12], args[13]
     width, first = size * parts, ring * chunks * size
     own = first + chunk * size
-    order = _integers(args[7], chunk * parts, parts)
-    part = 0
-    while part < parts:
-        count = _together(order, part, parts)
-        _multiply(
-            args[1] + 4 * own * depth,
-            args[2] + 4 * (first + order[part] * size) * depth,
-            weights + 4 * part * size,
-            size,
-            count * size,
-            depth,
-            (False, True),
-            (depth, depth, width),
-            False,
-        )
-        part += count
-    places, barred = _short(seen, width), _short(seen + 4 * width, width)
+    places, hidden_from = _short(seen, width), _short(seen + 4 * width, width)
     for part in range(parts):
-        begin = first + order[part] * size
+        begin = first + _integers(args[7], chunk * parts + part, 1)[0] * size
+        query, key = args[1] + 4 * own * depth, args[2] + 4 * begin * depth
+        scores = weights + 4 * part * size
+        _multiply(query, key, scores, (size, size, depth), (False, True), (depth, depth, width), False)
         for i in range(size):
             place = np.int32(_integers(args[4], begin + i, 1)[0]) if args[4] else np.int32(0)
             places[part * size + i] = place
-            barred[part * size + i] = place if causal else LOWEST
+            hidden_from[part * size + i] = place if causal else LOWEST
             if args[5] and not _bytes(args[5], begin + i, 1)[0]:
-                barred[part * size + i] = HIGHEST
+                hidden_from[part * size + i] = HIGHEST
     masked, self_masked = np.float32(_scalar(args[14])), np.float32(_scalar(args[15]))
     for row in range(size):
         scores = _floats(weights, row * width, width)
+        place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
         if args[4] or args[5]:
-            place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
             for i in range(width):
-                scores[i] = masked if barred[i] > place else scores[i]
-            if itself:
-                for i in range(width):
-                    scores[i] = self_masked if places[i] == place else scores[i]
+                scores[i] = masked if hidden_from[i] > place else scores[i]
+        if itself:
+            for i in range(width):
+                scores[i] = self_masked if places[i] == place else scores[i]
         largest, total = _exponentiate(scores, width)
         if args[6]:
             _floats(args[6], own + row, 1)[0] = largest + math.log(total)
+
+
+@njit(inline="always")
+def _drop(x, kept, scale, count):
+    """Dropout in place, by address."""
+    numbers, drawn = _floats(x, 0, count), _bytes(kept, 0, count)
+    for i in range(count):
+        numbers[i] *= scale if drawn[i] else np.float32(0.0)
 
 
 @_loop("reassoc", "contract")
@@ -638,36 +627,21 @@ def attend_chunks(given):
     masked, self_masked, dropout's mask (uint8, (rings, chunks, size, width); or 0), its scale, out."""
     args = carray(given, 19)
     chunks, size, parts, depth = args[8], args[9], args[10], args[11]
-    width = size * parts
+    width, scale = size * parts, np.float32(_scalar(args[17]))
     weights = _allocate(4 * size * width + 8 * width)
     seen = weights + 4 * size * width
-    scale = np.float32(_scalar(args[17]))
     first, last = _share(args[0])
     for ring in range(first, last):
-        ahead = ring * chunks * size
         for chunk in range(chunks):
-            own = ahead + chunk * size
-            order = _integers(args[7], chunk * parts, parts)
+            own = (ring * chunks + chunk) * size
             _weigh(args, ring, chunk, weights, seen)
             if args[16]:
-                dropped, drawn = _floats(weights, 0, size * width), _bytes(args[16], own * width, size * width)
-                for i in range(size * width):
-                    dropped[i] *= scale if drawn[i] else np.float32(0.0)
-            part = 0
-            while part < parts:
-                count = _together(order, part, parts)
-                _multiply(
-                    weights + 4 * part * size,
-                    args[3] + 4 * (ahead + order[part] * size) * depth,
-                    args[18] + 4 * own * depth,
-                    size,
-                    depth,
-                    count * size,
-                    (False, False),
-                    (width, depth, depth),
-                    part > 0,
-                )
-                part += count
+                _drop(weights, args[16] + own * width, scale, size * width)
+            for part in range(parts):
+                begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
+                value, out = args[3] + 4 * begin * depth, args[18] + 4 * own * depth
+                weight = weights + 4 * part * size
+                _multiply(weight, value, out, (size, depth, size), (False, False), (width, depth, depth), part > 0)
     _free(weights)
 
 
@@ -679,97 +653,49 @@ def attend_chunks_backward(given):
     chunks, size, parts, depth, itself = args[8], args[9], args[10], args[11], args[13]
     width, scale = size * parts, np.float32(_scalar(args[17]))
     weights = _allocate(8 * size * width + 8 * width)
-    passed = weights + 4 * size * width
-    seen = passed + 4 * size * width
+    grads = weights + 4 * size * width  # first the dropped weights
+    seen = grads + 4 * size * width
+    places, hidden_from = _short(seen, width), _short(seen + 4 * width, width)
     first, last = _share(args[0])
     for ring in range(first, last):
-        ahead = ring * chunks * size
-        for out in range(21, 23):
-            sums = _floats(args[out], ahead * depth, chunks * size * depth)
+        for sums in (args[21], args[22]):
+            begun = _floats(sums, ring * chunks * size * depth, chunks * size * depth)
             for i in range(chunks * size * depth):
-                sums[i] = np.float32(0.0)
+                begun[i] = np.float32(0.0)
         for chunk in range(chunks):
-            own = ahead + chunk * size
-            order = _integers(args[7], chunk * parts, parts)
-            grad = args[18] + 4 * own * depth
+            own = (ring * chunks + chunk) * size
+            query, grad, grad_query = args[1] + 4 * own * depth, args[18] + 4 * own * depth, args[20] + 4 * own * depth
             _weigh(args, ring, chunk, weights, seen)
-            softmax, moved = _floats(weights, 0, size * width), _floats(passed, 0, size * width)
-            drawn = _bytes(args[16], own * width, size * width)
+            moved, softmax = _floats(grads, 0, size * width), _floats(weights, 0, size * width)
             for i in range(size * width):
-                moved[i] = softmax[i] * (scale if drawn[i] else np.float32(0.0)) if args[16] else softmax[i]
-            part = 0
-            while part < parts:
-                count = _together(order, part, parts)
-                _multiply(
-                    passed + 4 * part * size,
-                    grad,
-                    args[22] + 4 * (ahead + order[part] * size) * depth,
-                    count * size,
-                    depth,
-                    size,
-                    (True, False),
-                    (width, depth, depth),
-                    True,
-                )
-                part += count
-            part = 0
-            while part < parts:
-                count = _together(order, part, parts)
-                _multiply(
-                    grad,
-                    args[3] + 4 * (ahead + order[part] * size) * depth,
-                    passed + 4 * part * size,
-                    size,
-                    count * size,
-                    depth,
-                    (False, True),
-                    (depth, depth, width),
-                    False,
-                )
-                part += count
+                moved[i] = softmax[i]
             if args[16]:
-                for i in range(size * width):
-                    moved[i] *= scale if drawn[i] else np.float32(0.0)
-            places, barred = _short(seen, width), _short(seen + 4 * width, width)
+                _drop(grads, args[16] + own * width, scale, size * width)
+            for part in range(parts):
+                begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
+                value, grad_value = args[3] + 4 * begin * depth, args[22] + 4 * begin * depth
+                of = grads + 4 * part * size
+                _multiply(of, grad, grad_value, (size, depth, size), (True, False), (width, depth, depth), True)
+                _multiply(grad, value, of, (size, size, depth), (False, True), (depth, depth, width), False)
+            if args[16]:
+                _drop(grads, args[16] + own * width, scale, size * width)
             for row in range(size):
-                own_weights, own_grad = _floats(weights, row * width, width), _floats(passed, row * width, width)
+                of_row = _floats(grads, row * width, width)
                 beside = _floats(args[19], own + row, 1)[0] if args[19] else np.float32(0.0)
-                _softmax_gradient(own_grad, own_weights, own_grad, width, beside)
+                _softmax_gradient(of_row, _floats(weights, row * width, width), of_row, width, beside)
+                place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
                 if args[4] or args[5]:
-                    place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
                     for i in range(width):
-                        own_grad[i] = np.float32(0.0) if barred[i] > place else own_grad[i]
-                    if itself:
-                        for i in range(width):
-                            own_grad[i] = np.float32(0.0) if places[i] == place else own_grad[i]
-            part = 0
-            while part < parts:
-                count = _together(order, part, parts)
-                other = 4 * (ahead + order[part] * size) * depth
-                gradients = passed + 4 * part * size
-                _multiply(
-                    gradients,
-                    args[2] + other,
-                    args[20] + 4 * own * depth,
-                    size,
-                    depth,
-                    count * size,
-                    (False, False),
-                    (width, depth, depth),
-                    part > 0,
-                )
-                _multiply(
-                    gradients,
-                    args[1] + 4 * own * depth,
-                    args[21] + other,
-                    count * size,
-                    depth,
-                    size,
-                    (True, False),
-                    (width, depth, depth),
-                    True,
-                )
-                part += count
+                        of_row[i] = np.float32(0.0) if hidden_from[i] > place else of_row[i]
+                if itself:
+                    for i in range(width):
+                        of_row[i] = np.float32(0.0) if places[i] == place else of_row[i]
+            for part in range(parts):
+                begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
+                key, grad_key = args[2] + 4 * begin * depth, args[21] + 4 * begin * depth
+                of = grads + 4 * part * size
+                _multiply(of, key, grad_query, (size, depth, size), (False, False), (width, depth, depth), part > 0)
+                _multiply(of, query, grad_key, (size, depth, size), (True, False), (width, depth, depth), True)
     _free(weights)
 
 
