@@ -94,7 +94,7 @@ CALLS: dict[str, list[Callable[..., list]]] = {
     "relu_backward": [lambda rows=3, width=5: [[rows, width], [rows, width]]],
     "square_sums": [lambda rows=3, width=5: [[rows, width]]],
     "scale_": [lambda rows=3, width=5: [[rows, width], 0.3]],
-    "add_row": [lambda rows=3, width=5: [[rows, width], [width]]],
+    "add_row_": [lambda rows=3, width=5: [[rows, width], [width]]],
     "gather_rows": [
         lambda rows=3, width=5: [[7, width], [rows]],
         lambda rows=3, width=5: [[7, width], [4, rows]],  # rounds: chunks that see one
@@ -112,6 +112,7 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda length=3: [[2, length, 4], [2, length, 4], [4], 1e-6],
     ],
     "add_on_grid": [lambda rows=3, width=5: [[rows, width], [rows, width], 1.5 * 2.0**30, -1.0]],
+    "nearest_axes": [lambda rows=3, width=5: [[rows, width]]],
     "attend_chunks": [
         lambda rings=2, chunks=3, size=3, depth=5: [*attention(rings, chunks, size, depth, 2), True],
         lambda chunks=2: [*attention(2, chunks, 4, 3, 3, causal=True, rate=0.3), True],

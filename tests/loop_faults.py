@@ -39,7 +39,7 @@ FAULTS = {
         "layer_norm", "_share", SHARE, "return length // threads * thread, length // threads * (thread + 1)"
     ),
     "a share runs beyond the end": Fault(
-        "add_row", "_share", SHARE, "return -(-length // threads) * thread, -(-length // threads) * (thread + 1)"
+        "keys", "_share", SHARE, "return -(-length // threads) * thread, -(-length // threads) * (thread + 1)"
     ),
     # Random masks.
     "every thread's stream begins alike": Fault(
@@ -73,7 +73,7 @@ FAULTS = {
     "the last of four are not scaled": Fault(
         "scale_", "scale", "range(last - first)", "range((last - first) // 4 * 4)"
     ),
-    "columns beyond 1,024 have no bias": Fault("add_row", "add_row", ACROSS, "for i in range(min(width, 1024)):"),
+    "columns beyond 1,024 have no bias": Fault("add_row_", "add_row", ACROSS, "for i in range(min(width, 1024)):"),
     "an odd number is left": Fault("add_on_grid", "add_on_grid", "range(count)", "range(count - count % 2)"),
     "a stream is read before it is added to": Fault(
         "add_on_grid", "add_on_grid", "np.float32(total)", "np.float32(exact[i])"
@@ -231,7 +231,12 @@ FAULTS = {
     "exp is two terms short behind a cross entropy": Fault(
         "cross_entropy_backward", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
     ),
-    # Keys.
+    # Buckets and keys.
+    "the last of several largest": Fault("nearest_axes", "nearest_axes", "x[i] > x[most]", "x[i] >= x[most]"),
+    "the first axis is left": Fault("nearest_axes", "nearest_axes", "most, least = 0, 0", "most, least = 1 % width, 0"),
+    "a negative axis before a positive one": Fault(
+        "nearest_axes", "nearest_axes", "x[most] >= -x[least]", "x[most] > -x[least]"
+    ),
     "keys have no epsilon": Fault("keys", "key_rows", "np.float32(width) + epsilon", "np.float32(width)"),
     "keys are of unit length": Fault("keys", "key_rows", "squares / np.float32(width)", "squares"),
     "a key's gradient is not taken along": Fault(

@@ -117,11 +117,10 @@ def scale_(x: paddle.Tensor, factor: float) -> paddle.Tensor:
     return x
 
 
-def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
-    """(..., width) plus (width,)."""
-    out, width = paddle.empty_like(x), x.shape[-1]
-    _run("add_row", numel(x), numel(x) // width, x, row, out, width)
-    return out
+def add_row_(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
+    """Add (width,) to ``x`` (..., width), which must be contiguous, in place."""
+    _run("add_row", numel(x), numel(x) // x.shape[-1], x, row, x.shape[-1])
+    return x
 
 
 def gather_rows(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
@@ -225,6 +224,13 @@ def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor:
     """The gradient of ``x``."""
     out, width = paddle.empty_like(x), x.shape[-1]
     _run("key_rows_backward", numel(x), numel(x) // width, grad, x, out, width, float(epsilon), float(factor))
+    return out
+
+
+def nearest_axes(x: paddle.Tensor) -> paddle.Tensor:
+    """The index of the largest in each row of [x, -x], the first of several: (..., width) -> int64 (...)."""
+    out, width = paddle.empty(x.shape[:-1], "int64"), x.shape[-1]
+    _run("nearest_axes", numel(x), numel(x) // width, x, out, width)
     return out
 
 

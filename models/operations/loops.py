@@ -231,15 +231,15 @@ def scale(given):
 
 @_loop()
 def add_row(given):
-    """length (rows), x, row, out, width: the row added to all rows of x."""
-    args = carray(given, 5)
-    width = args[4]
+    """length (rows), x, row, width: the row added to all rows of x, in place."""
+    args = carray(given, 4)
+    width = args[3]
     added = _floats(args[2], 0, width)
     first, last = _share(args[0])
     for row in range(first, last):
-        x, out = _floats(args[1], row * width, width), _floats(args[3], row * width, width)
+        x = _floats(args[1], row * width, width)
         for i in range(width):
-            out[i] = x[i] + added[i]
+            x[i] += added[i]
 
 
 @_loop()
@@ -548,6 +548,24 @@ def key_rows_backward(given):
         along /= np.float32(width) * mean_square
         for i in range(width):
             out[i] = (grad[i] - x[i] * along) * scale
+
+
+# -- LSH's buckets
+
+
+@_loop()
+def nearest_axes(given):
+    """length (rows), x, out (int64), width: which of a row's numbers, and of these with the other sign, is largest."""
+    args = carray(given, 4)
+    width = args[3]
+    first, last = _share(args[0])
+    for row in range(first, last):
+        x = _floats(args[1], row * width, width)
+        most, least = 0, 0
+        for i in range(1, width):
+            most = i if x[i] > x[most] else most
+            least = i if x[i] < x[least] else least
+        _integers(args[2], row, 1)[0] = most if x[most] >= -x[least] else width + least
 
 
 # -- attention between chunks

@@ -40,6 +40,11 @@ def is_composed(x: paddle.Tensor) -> bool:
     return is_on_cpu(x) and kernels.chosen() != kernels.PADDLE
 
 
+def nearest_axes(x: paddle.Tensor) -> paddle.Tensor:
+    """The index of the largest in each row of [x, -x], the first of several: (..., width) -> int64 (...)."""
+    return compiled.nearest_axes(x) if compiled.suits(x) else paddle.concat([x, -x], -1).argmax(-1)
+
+
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
     """(N, width) -> (width,), by products with a row of ones: 25 times faster than Paddle's sum over axis 0.
 
@@ -104,7 +109,10 @@ class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
         ctx.wanted = _wanted(x, bias)
-        return compiled.add_row(x, bias) if compiled.suits(x, bias, loop="bias") else x + bias
+        if not compiled.suits(x, bias, loop="bias"):
+            return x + bias
+        # A view: for Paddle, the tensor itself would be one that its own operation has changed in place.
+        return compiled.add_row_(x.detach().contiguous().view(x.shape), bias)
 
     @staticmethod
     def backward(ctx, grad):
@@ -113,7 +121,7 @@ class _AddBias(PyLayer):
 
 
 def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
-    """(..., width) plus (width,)."""
+    """(..., width) plus (width,). It may be added in place: nothing else may need ``x``."""
     return _AddBias.apply(x, bias) if is_composed(x) else x + bias
 
 

@@ -18,7 +18,7 @@ from paddle import Tensor, nn
 
 from models.operations.batch import batch_size
 from models.operations.chunk_attention import Attended, chunk_attention, is_one_operation
-from models.operations.ops import Linear, keep, masked_softmax, product, softmax_over, unit_mean_square
+from models.operations.ops import Linear, keep, masked_softmax, nearest_axes, product, softmax_over, unit_mean_square
 from models.operations.randomness import kept_cells, normal
 from models.operations.rows import Order, adjacent_chunks, heads_first, reorder
 from models.operations.trace import at
@@ -338,7 +338,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         below, count = 0, 1
         for factor in factors:
             part = rotated[..., below : below + factor // 2] if len(factors) > 1 else rotated
-            own = paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
+            own = nearest_axes(part)  # (B, H, T, R)
             buckets = own if buckets is None else buckets + count * own
             below, count = below + factor // 2, count * factor
         # An empty bucket does not change the order: a static graph, which cannot look, always has it.

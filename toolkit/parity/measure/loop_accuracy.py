@@ -193,6 +193,11 @@ def _draw_softmax_backward(draw, grad, probabilities):
     return _normal(draw, grad), weights
 
 
+def _draw_axes(draw, x):
+    """Few numbers, so that the largest occurs several times."""
+    return (draw.integers(-3, 4, tuple(x)).astype(np.float32),)
+
+
 def _draw_attention(draw, query, key, value, order, places, kept, *given):
     """A key has one number, a power of two, so scores are exact in float32. A column of a chunk's values has one, too,
     so a weight is seen by itself. Each chunk sees itself last; places occur several times."""
@@ -523,7 +528,7 @@ CHECKS = {
         lambda draw, x, factor: (_normal(draw, x), factor),
         lambda x, factor: _exactly(x * np.float32(factor)),
     ),
-    "add_row": LoopCheck("add_row", (0,), _draw_normal, lambda x, row: _itself(x.astype(np.float64) + row)),
+    "add_row_": LoopCheck("add_row", (0,), _draw_normal, lambda x, row: _itself(x.astype(np.float64) + row)),
     "gather_rows": LoopCheck("gather_rows", (1,), _draw_gather_rows, _gather_rows),
     "scale_columns": LoopCheck(
         "scale_columns",
@@ -550,6 +555,9 @@ CHECKS = {
         _layer_norm_backward,
     ),
     "add_on_grid": LoopCheck("add_on_grid", (0, 1), _draw_add_on_grid, _add_on_grid),
+    "nearest_axes": LoopCheck(
+        "nearest_axes", (0,), _draw_axes, lambda x: _exactly(np.concatenate([x, -x], -1).argmax(-1))
+    ),
     "attend_chunks": LoopCheck("attend_chunks", (0, 1, 2, 4, 5, 10), _draw_attention, _attention),
     "attend_chunks_backward": LoopCheck(
         "attend_chunks_backward", (0, 1, 2, 4, 5, 10, 12, 13), _draw_attention_backward, _attention_backward

@@ -37,7 +37,11 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
     """Return faults of functions of :mod:`models.operations.compiled`, given what each computes."""
     return tuple(
         Mutant(
-            f"float32-{name.replace('_', '-')}", f"{what} keeps 12 bits", "", partial(_of_loop, name), dtype="float32"
+            f"float32-{name.strip('_').replace('_', '-')}",
+            f"{what} keeps 12 bits",
+            "",
+            partial(_of_loop, name),
+            dtype="float32",
         )
         for name, what in functions.items()
     )
@@ -55,7 +59,7 @@ LOOPS: dict[str, tuple[Mutant, ...]] = {
     "layer_norm": _faults(layer_norm="layer norm", layer_norm_backward="the backward of layer norm"),
     "keys": _faults(keys="LSH's keys", keys_backward="the backward of LSH's keys"),
     "dropout": _faults(keep="what dropout scales"),
-    "bias": _faults(add_row="a sum with a bias"),
+    "bias": _faults(add_row_="a sum with a bias"),
     "axial_positions": _faults(
         scale_columns="the axial position table", scale_columns_backward="the gradient of the axial position table"
     ),
