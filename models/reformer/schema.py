@@ -154,6 +154,10 @@ def width(config: Mapping[str, Any]) -> int:
     return config["hidden_size"]
 
 
+#: Share of these that a step takes where a compiled loop computes attention, which keeps no scores (0.35 to 0.45 seen).
+SHARE_IN_LOOPS = 0.42
+
+
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
     """Elements of each layer's largest tensors, for one text."""
     rest = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)

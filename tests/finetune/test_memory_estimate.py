@@ -12,6 +12,7 @@ from test_train import recipe_file  # noqa: F401
 
 from models.families import part
 from models.operations import kernels
+from models.reformer.schema import SHARE_IN_LOOPS
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.training_memory import TrainingMemory, training_memory
 from toolkit.machine.memory import parameters_of
@@ -88,11 +89,13 @@ def test_processes_share_moments_and_with_stage_2_gradients():
 def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, recipe_file, monkeypatch):  # noqa: F811
     recipe = load_recipe(recipe_file)
     config, length = recipe_memory.known_model(recipe)
-    totals = {}
+    held, step = {}, {}
     for choice in (kernels.COMPILED, kernels.COMPOSED):
         monkeypatch.setattr(kernels, "chosen", lambda choice=choice: choice)
-        totals[choice] = recipe_memory.training_of(recipe, config, length, device, "autograd").total
-    assert totals[kernels.COMPILED] - totals[kernels.COMPOSED] == counted
+        found = recipe_memory.training_of(recipe, config, length, device, "autograd")
+        held[choice], step[choice] = sum(found.held.values()), sum(found.step.values())
+    assert held[kernels.COMPILED] - held[kernels.COMPOSED] == counted
+    assert step[kernels.COMPILED] == step[kernels.COMPOSED] * (SHARE_IN_LOOPS if counted else 1)
 
 
 def test_a_loss_of_a_compiled_loop_keeps_nothing_of_the_scores():

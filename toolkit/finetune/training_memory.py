@@ -127,7 +127,8 @@ def training_memory(
         "moments": MOMENTS[optimizer] * trained / shared,
     }
     share = IN_BFLOAT16 if bfloat16 else 1.0
-    step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward)}
+    in_loops = compiled and not on_gpu and not bfloat16
+    step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward, in_loops)}
     if head in ("causal_lm", "masked_lm"):
         each = SCORES_OF_LOOPS if compiled and not on_gpu else SCORES
         step["scores of the vocabulary"] = each * texts * length * config["vocab_size"]
@@ -137,10 +138,11 @@ def training_memory(
     return TrainingMemory(held, step, instead, start)
 
 
-def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:
-    """Bytes of the layers' activations for one text in float32."""
+def _activations(model: str, config: Mapping[str, Any], length: int, backward: str, in_loops: bool) -> float:
+    """Bytes of the layers' activations for one text in float32; ``in_loops``: compiled loops compute attention."""
     schema = families.part(model, "schema")
-    layers = schema.layer_elements(config, length)
+    share = getattr(schema, "SHARE_IN_LOOPS", 1.0) if in_loops else 1.0
+    layers = [share * elements for elements in schema.layer_elements(config, length)]
     if backward == "autograd":
         return KEPT * sum(layers)
     between = STREAMS if backward == "reversible" else INPUTS * len(layers)
