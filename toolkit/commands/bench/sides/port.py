@@ -8,12 +8,15 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from models import collector
 from models.families import FAMILIES, family, part
+from models.files.plain import open_tensors
+from models.files.tensor_file import OnDemand
 from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PRODUCTS, TEXTS, TOKENIZER, Workload
@@ -50,7 +53,10 @@ def _computation(workload: Workload) -> Measured:
     given = {"backward": workload.backward} if "backward" in family(workload.model).settings else {}
     config = part(workload.model, "config").CONFIG_CLASS(**{**workload.config, **given})
     model = kinds[workload.head](config)
-    part(workload.model, "weights").load(model, load_file(folder / "weights.safetensors"))
+    with open_tensors(folder / "weights.safetensors") as file:
+        names = file.keys()
+        weights = OnDemand({name: partial(file.get_tensor, name) for name in names})
+        part(workload.model, "weights").load(model, weights)
     batch = {name: paddle.to_tensor(value) for name, value in load_file(folder / "batch.safetensors").items()}
     if workload.generates:
         model.eval()
