@@ -14,17 +14,17 @@ from models.operations.precision import is_lowered
 from models.operations.trace import takes_apart
 
 
-class Attended(NamedTuple):
-    """What a chunk's queries see. Letters as in :mod:`models.reformer.attention`; N = B * H.
+class Masks(NamedTuple):
+    """Which keys count for a query, for N rows of n chunks of C positions; the queries of a chunk see K keys.
 
     Attributes:
-        order: int64 (n, C's chunks seen): the chunks whose keys a chunk sees, itself among them.
-        places: int64 (N, n, C), of the keys and queries in the text; None if no mask asks.
-        kept: bool (N, n, C), the keys that are no padding; None if all.
-        causal: whether a key behind the query's place is masked.
-        itself: whether the key of the query's own place is, too.
-        masked, self_masked: the scores of these; the second wins.
-        drawn: bool (N, n, C, K), the weights that dropout keeps; None if all.
+        order: int64 (n, K / C): the chunks whose keys a chunk sees.
+        places: int64 (N, n, C): where in the text queries and keys stand; None if no mask asks.
+        kept: bool (N, n, C): which keys are no padding; None if all.
+        causal: whether keys that stand later than the query are masked.
+        itself: whether the key that stands where the query does is masked.
+        masked, self_masked: the scores of padding and of later keys, and of the query's own; the second wins.
+        drawn: bool (N, n, C, K): which weights dropout keeps; None if all.
         rate: the share that it drops.
     """
 
@@ -41,16 +41,16 @@ class Attended(NamedTuple):
 
 class _ChunkAttention(PyLayer):
     @staticmethod
-    def forward(ctx, query, key, value, attended, with_normaliser):
-        context, normaliser = compiled.attend_chunks(query, key, value, *attended, with_normaliser)
-        ctx.attended = attended
+    def forward(ctx, query, key, value, masks, with_normaliser):
+        context, normaliser = compiled.attend_chunks(query, key, value, *masks, with_normaliser)
+        ctx.masks = masks
         ctx.wanted = [not one.stop_gradient for one in (query, key, value)]
         ctx.save_for_backward(query, key, value)
         return (context, normaliser) if with_normaliser else context
 
     @staticmethod
     def backward(ctx, grad, grad_normaliser=None):
-        found = compiled.attend_chunks_backward(*ctx.saved_tensor(), *ctx.attended, grad, grad_normaliser)
+        found = compiled.attend_chunks_backward(*ctx.saved_tensor(), *ctx.masks, grad, grad_normaliser)
         return tuple(one if wanted else None for one, wanted in zip(found, ctx.wanted, strict=True))
 
 
@@ -60,12 +60,12 @@ def is_one_operation(*tensors: paddle.Tensor) -> bool:
 
 
 def chunk_attention(
-    query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attended: Attended, with_normaliser: bool
+    query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, masks: Masks, with_normaliser: bool
 ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
     """Attend: (N, n, C, D) each.
 
     Returns:
         (N, n, C, D); and the log of each query's normaliser, (N, n, C, 1), or None.
     """
-    found = _ChunkAttention.apply(query, key, value, attended, with_normaliser)
+    found = _ChunkAttention.apply(query, key, value, masks, with_normaliser)
     return found if with_normaliser else (found, None)

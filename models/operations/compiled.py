@@ -238,12 +238,12 @@ def attend_chunks(
     query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, *given: Any
 ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
     """As :func:`models.operations.chunk_attention.chunk_attention`; ``given``: the fields of
-    :class:`~models.operations.chunk_attention.Attended`, and whether the normaliser is wanted."""
-    *attended, with_normaliser = given
+    :class:`~models.operations.chunk_attention.Masks`, and whether the normaliser is wanted."""
+    *masks, with_normaliser = given
     out = paddle.empty_like(query)
     normaliser = paddle.empty([*query.shape[:-1], 1], query.dtype) if with_normaliser else None
-    shared = _attention(query, key, value, normaliser, *attended)
-    _run("attend_chunks", numel(query) * attended[0].shape[1], query.shape[0], *shared, out)
+    shared = _attention(query, key, value, normaliser, *masks)
+    _run("attend_chunks", numel(query) * masks[0].shape[1], query.shape[0], *shared, out)
     return out, normaliser
 
 
@@ -252,16 +252,16 @@ def attend_chunks_backward(
 ) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor]:
     """The gradients of query, key and value; ``given``: the fields, and the gradients of the output and of the
     normaliser, or None."""
-    *attended, grad, grad_normaliser = given
+    *masks, grad, grad_normaliser = given
     found = paddle.empty_like(query), paddle.empty_like(key), paddle.empty_like(value)
-    shared = _attention(query, key, value, None, *attended)
-    work = numel(query) * attended[0].shape[1]
-    _run("attend_chunks_backward", work, query.shape[0], *shared, grad, _or_none(grad_normaliser), *found)
+    shared = _attention(query, key, value, None, *masks)
+    work = numel(query) * masks[0].shape[1]
+    _run("attend_chunks_backward", work, query.shape[0], *shared, grad, _or_zero(grad_normaliser), *found)
     return found
 
 
-def _or_none(tensor: paddle.Tensor | None) -> paddle.Tensor | int:
-    """A tensor as loops take it that may do without."""
+def _or_zero(tensor: paddle.Tensor | None) -> paddle.Tensor | int:
+    """What a loop is given for a tensor that it may do without."""
     return 0 if tensor is None else tensor
 
 
@@ -284,8 +284,8 @@ def _attention(
     _, chunks, size, depth = query.shape
     asks = [int(causal and places is not None), int(itself and places is not None)]
     sizes = [chunks, size, order.shape[1], depth, *asks, float(masked), float(self_masked)]
-    optional = [_or_none(one) for one in (places, kept, normaliser)]
-    return [query, key, value, *optional, order, *sizes, _or_none(drawn), 1.0 / (1.0 - rate)]
+    optional = [_or_zero(one) for one in (places, kept, normaliser)]
+    return [query, key, value, *optional, order, *sizes, _or_zero(drawn), 1.0 / (1.0 - rate)]
 
 
 def decoder_layers(

@@ -132,8 +132,16 @@ def _bytes(address, first, count):
 
 
 @njit(inline="always")
-def _short(address, count):
+def _int32s(address, count):
     return carray(_to_int32(address), count)
+
+
+@njit(inline="always")
+def _room(size):
+    """Memory of ``size`` bytes to free later, and where a cache line begins in it: MKL may add up in an order that
+    depends on where in a line its matrices begin."""
+    memory = _allocate(size + 64)
+    return memory, (memory + 63) // 64 * 64
 
 
 @njit(inline="always")
@@ -603,7 +611,7 @@ def _weigh(args, ring, chunk, weights, seen):
     chunks, size, parts, depth, causal, itself = args[8], args[9], args[10], args[11], args[12], args[13]
     width, first = size * parts, ring * chunks * size
     own = first + chunk * size
-    places, hidden_from = _short(seen, width), _short(seen + 4 * width, width)
+    places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
     for part in range(parts):
         begin = first + _integers(args[7], chunk * parts + part, 1)[0] * size
         query, key = args[1] + 4 * own * depth, args[2] + 4 * begin * depth
@@ -646,7 +654,7 @@ def attend_chunks(given):
     args = carray(given, 19)
     chunks, size, parts, depth = args[8], args[9], args[10], args[11]
     width, scale = size * parts, np.float32(_scalar(args[17]))
-    weights = _allocate(4 * size * width + 8 * width)
+    room, weights = _room(4 * size * width + 8 * width)
     seen = weights + 4 * size * width
     first, last = _share(args[0])
     for ring in range(first, last):
@@ -660,7 +668,7 @@ def attend_chunks(given):
                 value, out = args[3] + 4 * begin * depth, args[18] + 4 * own * depth
                 weight = weights + 4 * part * size
                 _multiply(weight, value, out, (size, depth, size), (False, False), (width, depth, depth), part > 0)
-    _free(weights)
+    _free(room)
 
 
 @_loop("reassoc", "contract")
@@ -670,10 +678,10 @@ def attend_chunks_backward(given):
     args = carray(given, 23)
     chunks, size, parts, depth, itself = args[8], args[9], args[10], args[11], args[13]
     width, scale = size * parts, np.float32(_scalar(args[17]))
-    weights = _allocate(8 * size * width + 8 * width)
+    room, weights = _room(8 * size * width + 8 * width)
     grads = weights + 4 * size * width  # first the dropped weights
     seen = grads + 4 * size * width
-    places, hidden_from = _short(seen, width), _short(seen + 4 * width, width)
+    places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
     first, last = _share(args[0])
     for ring in range(first, last):
         for sums in (args[21], args[22]):
@@ -714,7 +722,7 @@ def attend_chunks_backward(given):
                 of = grads + 4 * part * size
                 _multiply(of, key, grad_query, (size, depth, size), (False, False), (width, depth, depth), part > 0)
                 _multiply(of, query, grad_key, (size, depth, size), (True, False), (width, depth, depth), True)
-    _free(weights)
+    _free(room)
 
 
 # -- layers at one position: each weight is read once, by all threads

@@ -17,7 +17,7 @@ import paddle
 from paddle import Tensor, nn
 
 from models.operations.batch import batch_size
-from models.operations.chunk_attention import Attended, chunk_attention, is_one_operation
+from models.operations.chunk_attention import Masks, chunk_attention, is_one_operation
 from models.operations.ops import Linear, keep, masked_softmax, nearest_axes, product, softmax_over, unit_mean_square
 from models.operations.randomness import kept_cells, normal
 from models.operations.rows import Order, adjacent_chunks, heads_first, reorder
@@ -133,7 +133,7 @@ class ChunkedSelfAttention(nn.Layer):
         Args:
             query, key, value: (B*H, n, C, D).
             place: int64 (B*H or 1, n, C), the position in the text of every row; None if no mask asks.
-            kept: bool (B*H, n, C), whether it is no padding; None if none is.
+            kept: bool (B*H, n, C), whether the row is no padding; None if all are kept.
 
         Returns:
             (B*H, n, C, D); and, if asked for, the log of each row's normaliser, (B*H, n, C, 1).
@@ -141,7 +141,7 @@ class ChunkedSelfAttention(nn.Layer):
         rings, chunks, size, _ = query.shape
         if is_one_operation(query, key, value):
             order = self.order(chunks)
-            attended = Attended(
+            seen = Masks(
                 order,
                 place if place is None else place.expand([rings, chunks, size]),
                 kept,
@@ -152,7 +152,7 @@ class ChunkedSelfAttention(nn.Layer):
                 self.drawn(batch, chunks, size, size * order.shape[1]),
                 self.dropout,
             )
-            context, normaliser = chunk_attention(query, key, value, attended, with_normaliser)
+            context, normaliser = chunk_attention(query, key, value, seen, with_normaliser)
         else:
             key = self.adjacent(key)
             masks = self.masks(place, kept, query)
