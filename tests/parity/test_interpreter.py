@@ -181,7 +181,7 @@ def test_a_pairs_port_needs_no_package_but_paddle_and_its_own():
     """Its environment may have no command line, no Numba and nothing of the reference."""
     code = """
 import sys
-absent = ("torch", "transformers", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "numba", "tbb",
+absent = ("torch", "transformers", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "numba",
           "sentencepiece", "wandb", "matplotlib", "sklearn")
 class Absent:
     def find_spec(self, name, path=None, target=None):

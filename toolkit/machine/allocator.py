@@ -1,27 +1,19 @@
-"""The allocator of Paddle's tensors in a command that computes: glibc without its caches of small blocks, or oneTBB.
+"""The allocator of Paddle's tensors in a command that computes: glibc's, without its caches of small blocks.
 
 Paddle allocates every CPU tensor with ``posix_memalign``, aligned to a page. glibc cuts an aligned block from a larger
 one and gives the two ends to the next small requests. When the tensor is freed, the hole is too small for the next
 tensor of the same size (glibc's bug 14581). Each thread also caches some freed small blocks, which keeps their
-neighbours from being merged. A step of Reformer over 16,384 tokens holds at most 0.5 GB, and takes 1.07 GB; without
-those caches it takes 0.79, at the same speed (4 texts of 1,024 tokens: 0.92 and 0.79 GB; a CTRL, mostly parameters and
-moments: 1.19 and 1.16). This is the default: a quarter less memory on long texts is why the restart is kept.
+neighbours from being merged. A step of Reformer over 16,384 tokens took 0.94 GB above the imports, 0.67 without those
+caches, and 0.5 if small blocks are also kept ready (:func:`.heap.keep_small_blocks`), at the same speed. oneTBB's
+allocator takes no less (0.57), and three times the time where texts have many lengths.
 
-With oneTBB's allocator it takes 0.7, if all batches have one length. With many lengths it is slower: blocks of a size
-that is not soon asked for again go back to the system, and fresh pages cost more than arithmetic (a short run of
-recipes/reformer_cls.yaml: 7 s, and 12 with it; 12 steps on texts of 800 to 4,000 bytes: 22 s, and 38 to 69, for 0.75 to
-0.85 of the memory). Evaluation has many lengths whenever texts have. So oneTBB is opt-in, for long texts of equal
-length.
-
-Either needs an environment variable when a program starts. So a command that computes restarts itself
+The caches are turned off by an environment variable when a program starts. So a command that computes restarts itself
 (:func:`restart`) before it does anything; processes that it starts for Paddle get :func:`environment`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import json
 import os
 import sys
@@ -31,19 +23,14 @@ from toolkit.errors import UserError
 from toolkit.machine import interruption
 
 VARIABLE = "TOOLKIT_MALLOC"
-UNCACHED, TBB, SYSTEM = "uncached", "tbb", "system"
-CHOICES = (UNCACHED, TBB, SYSTEM)
+UNCACHED, SYSTEM = "uncached", "system"
+CHOICES = (UNCACHED, SYSTEM)
 
-LIBRARIES = ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")  # the second replaces malloc and needs the first
-PRELOAD = "LD_PRELOAD"
 TUNABLES = "GLIBC_TUNABLES"
 #: Threads cache no freed blocks.
 NO_CACHE = "glibc.malloc.tcache_count=0"
 #: Values of the variables before this program restarted itself, in JSON; null: not set.
 BEFORE = "TOOLKIT_MALLOC_BEFORE"
-#: oneTBB returns freed blocks from 64 MiB on to the system at once, and Paddle then pays for fresh, zeroed pages in
-#: each operation. It keeps smaller ones for a while; this makes it keep all.
-KEEP_LARGE_BLOCKS = {"TBB_MALLOC_SET_HUGE_SIZE_THRESHOLD": str(2**40)}
 
 
 def chosen() -> str:
@@ -54,8 +41,6 @@ def chosen() -> str:
         raise UserError(f"{VARIABLE}={found}: is no choice; there are {', '.join(CHOICES)}")
     if found == UNCACHED and not is_glibc():
         raise UserError(f"{VARIABLE}={found}: needs the GNU C library")
-    if found == TBB and not libraries():
-        raise UserError(f"{VARIABLE}={found}: needs oneTBB (pip install tbb) on Linux")
     return found
 
 
@@ -67,39 +52,13 @@ def is_glibc() -> bool:
         return False
 
 
-@functools.cache
-def libraries() -> tuple[str, ...]:
-    """Return the files to preload, () if not installed or not loadable: a program would not even start."""
-    if not sys.platform.startswith("linux"):
-        return ()
-    import importlib.metadata  # not above: a third of what the command line imports otherwise
-
-    try:
-        files = importlib.metadata.distribution("tbb").files or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ()
-    found = {file.name: os.path.realpath(file.locate()) for file in files if file.name in LIBRARIES}
-    try:
-        ctypes.CDLL(found[LIBRARIES[0]])
-        return tuple(found[name] for name in LIBRARIES)
-    except (KeyError, OSError):
-        return ()
-
-
 def environment() -> dict[str, str]:
     """Return the variables for starting a Paddle process. Raises as :func:`chosen`."""
-    whose = chosen()
-    if whose == SYSTEM:
+    if chosen() == SYSTEM:
         return {}
-    if whose == TBB:
-        added = {**KEEP_LARGE_BLOCKS, PRELOAD: _joined(*libraries(), os.environ.get(PRELOAD, ""))}
-    else:  # the later of two settings counts: the user's own
-        added = {TUNABLES: _joined(NO_CACHE, os.environ.get(TUNABLES, ""))}
+    # The later of two settings counts: the user's own.
+    added = {TUNABLES: ":".join(filter(None, (NO_CACHE, os.environ.get(TUNABLES))))}
     return {**added, BEFORE: json.dumps({name: os.environ.get(name) for name in added})}
-
-
-def _joined(*parts: str) -> str:
-    return ":".join(filter(None, parts))
 
 
 def restart(commands: Collection[str]) -> None:
@@ -131,8 +90,7 @@ def forget() -> None:
         before = dict(json.loads(os.environ.pop(BEFORE, "{}")))
     except (TypeError, ValueError):  # not written by this program
         return
-    for name in (PRELOAD, TUNABLES, *KEEP_LARGE_BLOCKS):
-        if isinstance(value := before.get(name), str):
-            os.environ[name] = value
-        elif name in before:
-            os.environ.pop(name, None)
+    if isinstance(value := before.get(TUNABLES), str):
+        os.environ[TUNABLES] = value
+    elif TUNABLES in before:
+        os.environ.pop(TUNABLES, None)

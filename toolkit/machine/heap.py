@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 #: glibc's default limit on the number of ``mmap`` blocks, and the largest size threshold for them that it accepts.
 MMAP_MAX_DEFAULT, LARGE = 65536, 32 * 2**20
+
+#: Small sizes in bytes, one for each of glibc's, and how many blocks of each are kept for small requests: 7 MB in all.
+SMALL, EACH = range(24, 2048, 16), 50
 
 _is_kept = False
 
@@ -33,6 +37,30 @@ def keep_freed_memory() -> None:
         _is_kept = bool(libc.mallopt(MMAP_MAX, 0))
         libc.mallopt(TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(TOP_PAD, 64 * 2**20)
+
+
+@functools.cache
+def keep_small_blocks() -> None:
+    """Keep free blocks of each small size for the next small requests, which would else take memory beside tensors. To
+    be called when all is imported: imports would use them up.
+
+    Paddle aligns each tensor to a page, so glibc cuts it from a larger block and frees both ends. A small request that
+    finds no block of its size takes the smallest that is larger: such an end. When the tensor is freed, its hole is too
+    small for the next one of its size (glibc's bug 14581). With these blocks, each between two that are never freed, a
+    step takes 0.75 of the memory (peak above the imports: Reformer over 4 texts of 1,024 tokens with ``autograd`` 590
+    and 440 MB, over 16,384 tokens 669 and 515, a CTRL 208 and 188). On other C libraries this does nothing.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        libc.malloc.argtypes = [ctypes.c_size_t]
+        taken = []
+        for size in SMALL:
+            for _ in range(EACH):
+                taken.append(libc.malloc(size))
+                libc.malloc(SMALL.start)  # never freed, or its neighbours would become one block
+        for block in taken:
+            libc.free(block)
 
 
 @contextlib.contextmanager

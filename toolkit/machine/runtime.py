@@ -39,7 +39,6 @@ RECORDED_DISTRIBUTIONS = (
     "safetensors",
     "numpy",
     "numba",
-    "tbb",
 )
 
 #: The cache's disk is full below this many free bytes, which some texts' tokens and a verdict take.

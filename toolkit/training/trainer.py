@@ -47,6 +47,7 @@ from paddlenlp.trainer.training_args import TrainingArguments
 # isort: split
 from toolkit.data.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.errors import ToolkitError
+from toolkit.machine.heap import keep_small_blocks
 from toolkit.machine.interruption import Interrupted, Interruption
 from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.recipe.recipe import Recipe, settled
@@ -164,6 +165,7 @@ class Finetuner(Trainer):
             self.take_up(resume_from)
             if self.best.stopped or self.last_step >= self.schedule.max_steps:
                 return
+        keep_small_blocks()
         with Interruption() as self.interruption:
             try:
                 self.train(resume_from_checkpoint=str(resume_from) if resume_from else None)

@@ -100,14 +100,8 @@ def check_environment() -> Iterator[Finding]:
     except UserError as problem:
         yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
     else:
-        install = "" if allocator.libraries() else " (pip install tbb)"
-        tip = f"; with TOOLKIT_MALLOC=tbb{install} long texts of one length take less"
-        said = {
-            allocator.TBB: "oneTBB's allocator",
-            allocator.UNCACHED: f"glibc's allocator, without its caches{tip}",
-            allocator.SYSTEM: f"the C library's allocator{tip}",
-        }
-        yield Finding("memory", "ok", said[whose])
+        said = "glibc's allocator, without its caches" if whose == allocator.UNCACHED else "the C library's allocator"
+        yield Finding("memory", "ok", said)
 
 
 #: Classes of transformers that references have.

@@ -21,6 +21,7 @@ from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PRODUCTS, TEXTS, TOKENIZER, Workload
 from toolkit.machine import runtime
+from toolkit.machine.heap import keep_small_blocks
 
 #: Rows and columns of the product by which the processor's peak is measured.
 PEAK_SIZE = 2048
@@ -150,4 +151,5 @@ if __name__ == "__main__":
         part(name, "modeling")
     for module in loops:
         importlib.import_module(module)
+    keep_small_blocks()  # as training does
     serve(prepare, runtime.versions(), extra)
