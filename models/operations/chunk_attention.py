@@ -11,7 +11,7 @@ from paddle.autograd import PyLayer
 
 from models.operations import compiled
 from models.operations.precision import is_lowered
-from models.operations.trace import takes_apart
+from models.operations.trace import is_observed
 
 
 class Masks(NamedTuple):
@@ -56,7 +56,7 @@ class _ChunkAttention(PyLayer):
 
 def is_one_operation(*tensors: paddle.Tensor) -> bool:
     """Whether :func:`chunk_attention` can compute these; else it is composed."""
-    return compiled.suits(*tensors, loop="attention") and not takes_apart() and not is_lowered("attention")
+    return compiled.suits(*tensors, loop="attention") and not is_observed() and not is_lowered("attention")
 
 
 def chunk_attention(

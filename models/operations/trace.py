@@ -28,6 +28,12 @@ def takes_apart() -> bool:
     return _takes_apart
 
 
+def is_observed() -> bool:
+    """Whether someone looks at the points: then a loop that is several of the reference's operations is computed as
+    these, as no single one says how far off it may be."""
+    return _observer is not None
+
+
 @contextmanager
 def observed(observer: Observer, apart: bool = False) -> Iterator[None]:
     """Call ``observer`` at every point inside the ``with`` block; with ``apart``, also at those inside compiled loops,
