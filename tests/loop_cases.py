@@ -87,13 +87,22 @@ def backward(*given: int, **masks: Any) -> list:
     return [*shared, shared[0], [*shared[0][:-1], 1] if shared[-2] else None]
 
 
+def adamw(*shapes: list[int]) -> list:
+    """What a step of AdamW for parameters of these shapes is given."""
+    rates, decays = ([value * (1 + number) for number in range(len(shapes))] for value in (1e-3, 0.1))
+    return [rates, decays, 0.9, 0.999, 1e-8, 0.3, *(one for shape in shapes for one in (*[shape] * 4, [1], [1]))]
+
+
 #: By function, how it is called: its dimensions, and what they are while another varies.
 CALLS: dict[str, list[Callable[..., list]]] = {
     "keep": [lambda rows=3, width=5: [[rows, width], [rows, width], 1 / 0.9]],
     "relu": [lambda rows=3, width=5: [[rows, width]]],
     "relu_backward": [lambda rows=3, width=5: [[rows, width], [rows, width]]],
-    "square_sums": [lambda rows=3, width=5: [[rows, width]]],
-    "scale_": [lambda rows=3, width=5: [[rows, width], 0.3]],
+    "square_sums": [
+        lambda rows=3, width=5: [[rows, width]],
+        lambda first=3, second=5, third=2: [[first], [second, 3], [third]],
+    ],
+    "adamw_": [lambda first=3, second=5, third=2: adamw([first], [second, 3], [third])],
     "add_row_": [lambda rows=3, width=5: [[rows, width], [width]]],
     "gather_rows": [
         lambda rows=3, width=5: [[7, width], [rows]],
@@ -138,7 +147,7 @@ CALLS: dict[str, list[Callable[..., list]]] = {
     "scores": [lambda rows=3, width=5, classes=7: [[rows, width], [classes, width], [classes]]],
 }
 #: Whose threads wait for one another.
-TOGETHER = ("decoder_layers",)
+TOGETHER = ("decoder_layers", "adamw_")
 
 
 def calls(function: str, *more: str) -> Iterator[LoopCall]:

@@ -68,11 +68,27 @@ FAULTS = {
     ),
     "a gradient goes through where it is positive": Fault("relu_backward", "rectify", "if decides[i]", "if x[i]"),
     "the last block of squares is as long as others": Fault(
-        "square_sums", "square_sums", "min(BLOCK_COLUMNS, args[1] - block * BLOCK_COLUMNS)", "BLOCK_COLUMNS"
+        "square_sums", "square_sums", "min(BLOCK_COLUMNS, numbers - block * BLOCK_COLUMNS)", "BLOCK_COLUMNS"
     ),
-    "the last of four are not scaled": Fault(
-        "scale_", "scale", "range(last - first)", "range((last - first) // 4 * 4)"
+    "the last of four are not updated": Fault("adamw_", "adamw", "range(count)", "range(count // 4 * 4)"),
+    "a tensor's squares are put where the first's are": Fault(
+        "square_sums", "square_sums", "begin + block, 1)", "block, 1)"
     ),
+    "a tensor behind others begins where they do": Fault("square_sums", "_within", "max(first - begin, 0)", "first"),
+    # AdamW.
+    "the first moment takes nothing in": Fault("adamw_", "adamw", "rest1 * clipped", "rest1 * mean[i]"),
+    "epsilon is not corrected with the second moment": Fault(
+        "adamw_", "adamw", "np.float32(_scalar(args[3]) * root)", "np.float32(_scalar(args[3]))"
+    ),
+    "the first moment is not corrected": Fault(
+        "adamw_", "adamw", "(1.0 - np.float64(_floats(own[4], 0, 1)[0]))", "1.0"
+    ),
+    "a gradient is clipped for the first moment alone": Fault(
+        "adamw_", "adamw", "(clipped * clipped)", "(grad[i] * grad[i])"
+    ),
+    "decay has no rate": Fault("adamw_", "adamw", "rate * _scalar(own[8])", "_scalar(own[8])"),
+    "powers stay as they are": Fault("adamw_", "adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
+    "all parameters have the first's rate": Fault("adamw_", "adamw", "_scalar(own[7])", "_scalar(of[12])"),
     "columns beyond 1,024 have no bias": Fault("add_row_", "add_row", ACROSS, "for i in range(min(width, 1024)):"),
     "an odd number is left": Fault("add_on_grid", "add_on_grid", "range(count)", "range(count - count % 2)"),
     "a stream is read before it is added to": Fault(

@@ -103,18 +103,43 @@ def relu_backward(grad: paddle.Tensor, rectified: paddle.Tensor) -> paddle.Tenso
     return out
 
 
-def square_sums(x: paddle.Tensor) -> paddle.Tensor:
-    """Sums of squares of :data:`.kernels.BLOCK_COLUMNS` numbers each, in any order of axes: float64 (blocks,)."""
-    blocks = -(-numel(x) // kernels.BLOCK_COLUMNS)
+def square_sums(*tensors: paddle.Tensor) -> paddle.Tensor:
+    """Sums of squares of :data:`.kernels.BLOCK_COLUMNS` numbers each, or of what is left of a tensor, in any order of
+    its axes: float64 (blocks,)."""
+    blocks = sum(-(-numel(x) // kernels.BLOCK_COLUMNS) for x in tensors)
     out = paddle.empty([blocks], "float64")
-    _run("square_sums", numel(x), blocks, numel(x), x, out)
+    sized = [value for x in tensors for value in (x, numel(x))]
+    _run("square_sums", sum(map(numel, tensors)), blocks, out, len(tensors), *sized)
     return out
 
 
-def scale_(x: paddle.Tensor, factor: float) -> paddle.Tensor:
-    """Multiply ``x``, which must be contiguous, by the factor, in place."""
-    _run("scale", numel(x), numel(x), x, float(factor))
-    return x
+def adamw_(
+    rates: Sequence[float],
+    decays: Sequence[float],
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    factor: float,
+    *tensors: paddle.Tensor,
+) -> tuple[paddle.Tensor, ...]:
+    """A step of AdamW (Loshchilov and Hutter 2019, algorithm 2) for several parameters, in place: with beta1 and beta2
+    in float32, as Paddle's.
+
+    Args:
+        rates, decays: of each parameter; a decay is multiplied by the rate.
+        factor: what gradients are multiplied by.
+        tensors: six of each parameter, contiguous: itself, its gradient, its moments, and the powers of beta1 and
+            beta2, one number each, which are beta1 and beta2 in the first step.
+
+    Returns:
+        ``tensors``.
+    """
+    parameters = list(zip(rates, decays, *(tensors[kind::6] for kind in range(6)), strict=True))
+    given = [value for rate, decay, *of in parameters for value in (*of, numel(of[0]), float(rate), float(decay))]
+    numbers = sum(map(numel, tensors[::6]))
+    settings = map(float, (beta1, beta2, epsilon, factor))
+    _run("adamw", numbers, numbers, *settings, len(parameters), *given)
+    return tensors
 
 
 def add_row_(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:

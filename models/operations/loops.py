@@ -211,27 +211,68 @@ def rectify(given):
 # -- gradients of parameters
 
 
+@njit(inline="always")
+def _within(first, last, begin, count):
+    """Begin and end of the part between ``first`` and ``last`` of ``count`` things that follow ``begin`` others."""
+    start = max(first - begin, 0)
+    return start, max(min(last - begin, count), start)
+
+
 @_loop("reassoc", "contract")
 def square_sums(given):
-    """length (blocks of BLOCK_COLUMNS numbers), numbers, x, out (float64): each block's sum of squares."""
-    args = carray(given, 4)
-    first, last = _share(args[0])
-    for block in range(first, last):
-        count = min(BLOCK_COLUMNS, args[1] - block * BLOCK_COLUMNS)
-        x, total = _floats(args[2], block * BLOCK_COLUMNS, count), np.float32(0.0)
-        for i in range(count):
-            total += x[i] * x[i]
-        _doubles(args[3], block, 1)[0] = total
-
-
-@_loop()
-def scale(given):
-    """length (numbers), x, factor: x times the factor, in place."""
+    """length (blocks of BLOCK_COLUMNS numbers of all tensors; a tensor's last may be shorter), out (float64), tensors,
+    then of each: x, numbers: each block's sum of squares."""
     args = carray(given, 3)
+    of = carray(given, 3 + 2 * args[2])
     first, last = _share(args[0])
-    x, factor = _floats(args[1], first, last - first), np.float32(_scalar(args[2]))
-    for i in range(last - first):
-        x[i] *= factor
+    begin = 0
+    for tensor in range(args[2]):
+        address, numbers = of[3 + 2 * tensor], of[4 + 2 * tensor]
+        blocks = (numbers + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS
+        start, end = _within(first, last, begin, blocks)
+        for block in range(start, end):
+            count = min(BLOCK_COLUMNS, numbers - block * BLOCK_COLUMNS)
+            x, total = _floats(address, block * BLOCK_COLUMNS, count), np.float32(0.0)
+            for i in range(count):
+                total += x[i] * x[i]
+            _doubles(args[1], begin + block, 1)[0] = total
+        begin += blocks
+
+
+@_loop("contract")
+def adamw(given):
+    """length (numbers of all parameters), beta1, beta2, epsilon, factor of gradients, parameters, then of each: weight,
+    gradient, first and second moment, the powers of beta1 and beta2 so far (a number each), numbers, rate, decay: a
+    step of AdamW, in place."""
+    args = carray(given, 6)
+    of = carray(given, 6 + 9 * args[5])
+    beta1, beta2 = np.float32(_scalar(args[1])), np.float32(_scalar(args[2]))
+    rest1, rest2, factor = np.float32(1.0) - beta1, np.float32(1.0) - beta2, np.float32(_scalar(args[4]))
+    first, last = _share(args[0])
+    begin = 0
+    for parameter in range(args[5]):
+        own = of[6 + 9 * parameter : 15 + 9 * parameter]
+        start, end = _within(first, last, begin, own[6])
+        count = end - start
+        weight, grad = _floats(own[0], start, count), _floats(own[1], start, count)
+        mean, square = _floats(own[2], start, count), _floats(own[3], start, count)
+        root = math.sqrt(1.0 - np.float64(_floats(own[5], 0, 1)[0]))
+        rate, epsilon = _scalar(own[7]), np.float32(_scalar(args[3]) * root)
+        step = np.float32(rate * root / (1.0 - np.float64(_floats(own[4], 0, 1)[0])))
+        decay = np.float32(rate * _scalar(own[8]))
+        for i in range(count):
+            clipped = factor * grad[i]
+            new_mean = beta1 * mean[i] + rest1 * clipped
+            new_square = beta2 * square[i] + rest2 * (clipped * clipped)
+            mean[i], square[i] = new_mean, new_square
+            weight[i] -= decay * weight[i] + step * (new_mean / (math.sqrt(new_square) + epsilon))
+        begin += own[6]
+    _wait()
+    if _thread() == 0:
+        for parameter in range(args[5]):
+            own = of[6 + 9 * parameter : 15 + 9 * parameter]
+            _floats(own[4], 0, 1)[0] *= beta1
+            _floats(own[5], 0, 1)[0] *= beta2
 
 
 # -- rows

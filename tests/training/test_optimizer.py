@@ -6,7 +6,8 @@ import numpy as np
 import paddle
 import pytest
 
-from toolkit.training.optimizer import KINDS, LARGE, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
+from models.operations import compiled, kernels
+from toolkit.training.optimizer import KINDS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
 
 
 class Network(paddle.nn.Layer):
@@ -108,7 +109,7 @@ def test_three_steps_of_the_others_are_by_the_book_in_double_precision(by_the_bo
             np.testing.assert_allclose(parameters[name].numpy(), ours[name], rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("width", [9, LARGE // 64])
+@pytest.mark.parametrize("width", [9, 3000])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype, width):
     values = paddle.to_tensor(np.random.default_rng(0).standard_normal((70, width))).astype(dtype)
@@ -135,7 +136,7 @@ def test_a_parameter_without_a_gradient_is_left_alone_in_that_step(kind):
 
 def test_a_large_gradient_and_a_small_one_are_scaled_by_one_norm():
     draw = np.random.default_rng(0)
-    values = [draw.standard_normal(shape).astype("float32") for shape in ((LARGE // 50, 61), (3,))]
+    values = [draw.standard_normal(shape).astype("float32") for shape in ((2700, 61), (3,))]
     given = [(paddle.create_parameter(value.shape, "float32"), paddle.to_tensor(value)) for value in values]
     clipped = [gradient.numpy() for _, gradient in ClipGradByGlobalNorm(1.0)(given)]
     norm = np.sqrt(sum(np.square(value.astype("float64")).sum() for value in values))
@@ -147,3 +148,30 @@ def test_gradients_below_the_norm_are_left_as_they_are():
     parameter = paddle.create_parameter([2], "float32")
     ((_, clipped),) = ClipGradByGlobalNorm(10.0)([(parameter, paddle.to_tensor([3.0, 4.0]))])
     assert clipped.numpy().tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5, 100.0])
+def test_adamw_in_a_loop_takes_the_steps_of_paddles_kernel(monkeypatch, max_grad_norm):
+    """Also where a parameter has no gradient, and where each goes on with a state of the other's."""
+    steps, loop = [], compiled.adamw_
+    monkeypatch.setattr(compiled, "adamw_", lambda *given: steps.append(1) or loop(*given))
+    draw = np.random.default_rng(0)
+    gradients = [[draw.standard_normal(shape).astype("float32") for shape in ((3,), (3,), (3, 2))] for _ in range(6)]
+    weight, found = draw.standard_normal((3, 2)).astype("float32"), []
+    for used in (["compiled"] * 6, ["paddle"] * 6, ["compiled", "paddle"] * 3):
+        network = Network()
+        network.output.weight.set_value(weight)
+        parameters = [network.layer_norm.weight, network.layer_norm.bias, network.output.weight]
+        settings = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+        optimizer = create("adamw", network, 0.01, weight_decay=0.1, max_grad_norm=max_grad_norm, **settings)
+        for step, kernel in enumerate(used):
+            monkeypatch.setenv("TOOLKIT_KERNELS", kernel)
+            given = list(zip(parameters, gradients[step], strict=True))[step % 2 :]  # every other step without the first
+            sum((parameter * paddle.to_tensor(gradient)).sum() for parameter, gradient in given).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        found.append([parameter.numpy() for parameter in parameters])
+    for one, other, both in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(both, other, rtol=1e-6, atol=1e-7)
+    assert not np.array_equal(found[0][2], weight) and len(steps) == (9 if kernels.can_compile() else 0)

@@ -13,8 +13,6 @@ from models.operations import compiled
 
 #: Added to the norm that gradients are divided by, as torch's clip_grad_norm_ does.
 NORM_EPSILON = 1e-6
-#: Numbers of a gradient from which on compiled loops clip it.
-LARGE = 2**17
 #: Adafactor's, by torch's defaults: exponent of the moments' decay, least size of a parameter, and least root of a
 #: moment, which in float64 is float32's too, so that both dtypes compute one function.
 BETA2_DECAY, LEAST_SIZE, EPSILON = -0.8, 1e-3, 2.0**-23
@@ -25,39 +23,38 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
     them together (Pascanu et al. 2013, section 3.2). Paddle's own leaves out the 1e-6. Where fleet splits a model over
     devices, it replaces this by its own."""
 
+    def factor(self, gradients: list[paddle.Tensor]) -> paddle.Tensor:
+        """What gradients are to be multiplied by, in float32, or float64 where they are."""
+        if _suit_loops(gradients):
+            square = compiled.square_sums(*gradients).sum()
+        else:
+            squares = [_squared_l2_norm(grad) for grad in gradients]
+            wide = "float64" if squares[0].dtype == paddle.float64 else "float32"
+            square = paddle.stack([square.astype(wide) for square in squares]).sum()
+        return (self.clip_norm / (paddle.sqrt(square) + NORM_EPSILON)).clip(max=1.0)
+
     @paddle.no_grad()
     def _dygraph_clip(self, params_grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        squares = [_squared_norm(grad) for _, grad in params_grads if grad is not None]
-        if not squares:
+        gradients = [grad for _, grad in params_grads if grad is not None]
+        if not gradients:
             return params_grads
-        wide = "float64" if squares[0].dtype == paddle.float64 else "float32"
-        norm = paddle.sqrt(paddle.stack([square.astype(wide) for square in squares]).sum())
-        scale = (self.clip_norm / (norm + NORM_EPSILON)).clip(max=1.0)
-        if norm.place.is_cpu_place() and float(scale) == 1.0:
+        factor = self.factor(gradients)
+        if factor.place.is_cpu_place() and float(factor) == 1.0:
             return params_grads
-        scaled = set()  # two parameters may have one tensor for their gradients
-        for _, grad in params_grads:
-            if grad is not None and grad.data_ptr() not in scaled:
-                scaled.add(grad.data_ptr())
-                scale_in_place(grad, scale.astype(grad.dtype))
+        for grad in {grad.data_ptr(): grad for grad in gradients}.values():  # two parameters may have one
+            scale_in_place(grad, factor.astype(grad.dtype))
         return params_grads
 
 
-def _squared_norm(grad: paddle.Tensor) -> paddle.Tensor:
-    return compiled.square_sums(grad).sum(keepdim=True) if _is_large(grad) else _squared_l2_norm(grad)
-
-
-def _is_large(grad: paddle.Tensor) -> bool:
-    """Whether a compiled loop, with its call, takes less time than Paddle's operation, which has one thread."""
-    return compiled.numel(grad) >= LARGE and compiled.suits(grad) and grad.is_contiguous()
+def _suit_loops(tensors: list[paddle.Tensor]) -> bool:
+    """Whether compiled loops can work on all of these in place."""
+    return compiled.suits(*tensors) and all(one.is_dense() and one.is_contiguous() for one in tensors)
 
 
 def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
     """Multiply in place by a tensor of one number. On a CPU, by the number itself: Paddle's product with a broadcast
     tensor takes five times as long there. Not on a GPU, where the host would have to wait for the number."""
-    if _is_large(grad):
-        compiled.scale_(grad, float(factor))
-    elif grad.place.is_cpu_place():
+    if grad.place.is_cpu_place():
         grad.scale_(float(factor))
     else:
         grad.multiply_(factor)
@@ -73,7 +70,33 @@ class FreesGradients:
 
 
 class AdamW(FreesGradients, paddle.optimizer.AdamW):
-    """AdamW (Loshchilov and Hutter 2019, algorithm 2), with decoupled decay."""
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2), with decoupled decay.
+
+    On a CPU a compiled loop clips the gradients and updates all parameters in one pass over memory. Paddle's kernel
+    alone takes 2.7 times as long (60 million numbers on two cores of an Intel Xeon: 110 ms and 40).
+    """
+
+    #: A parameter's accumulators, in the order of :func:`models.operations.compiled.adamw_`.
+    ACCUMULATORS = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
+
+    def _apply_optimize(
+        self, loss: Any, startup_program: Any, params_grads: list[tuple[Any, Any]], param_group_idx: int = 0
+    ) -> Any:
+        clip = self._grad_clip
+        known = clip is None or type(clip) is ClipGradByGlobalNorm
+        if not (known and params_grads and _suit_loops([one for pair in params_grads for one in pair])):
+            return super()._apply_optimize(loss, startup_program, params_grads, param_group_idx)
+        factor = 1.0 if clip is None else float(clip.factor([grad for _, grad in params_grads]))
+        block = paddle.static.default_main_program().global_block()
+        self._create_accumulators(block, [parameter for parameter, _ in params_grads])
+        rate, rates, decays, tensors = self.get_lr(), [], [], []
+        for parameter, gradient in params_grads:
+            rates.append(rate * parameter.optimize_attr["learning_rate"])
+            decays.append(self._weight_decay if self._apply_decay_param_fun(parameter.name) else 0.0)
+            state = (self._accumulators[name][parameter.name] for name in self.ACCUMULATORS)
+            tensors += [parameter, gradient, *state]
+        compiled.adamw_(rates, decays, self._beta1, self._beta2, self._epsilon, factor, *tensors)
+        return []
 
 
 class Composed(FreesGradients, paddle.optimizer.Optimizer):

@@ -278,10 +278,41 @@ def _exactly(exact: np.ndarray) -> list[Truth]:
     return [(exact.astype(np.float64), np.zeros(exact.shape))]
 
 
-def _square_sums(x, columns=ONE_SUM):
+def _square_sums(*tensors, columns=ONE_SUM):
     """``columns`` are those of a block, :data:`models.operations.kernels.BLOCK_COLUMNS`."""
-    squares = np.square(x.astype(np.float64)).ravel()
-    return _itself(np.add.reduceat(squares, np.arange(0, len(squares), columns)))
+    squares = [np.square(x.astype(np.float64)).ravel() for x in tensors]
+    return _itself(np.concatenate([np.add.reduceat(own, np.arange(0, len(own), columns)) for own in squares]))
+
+
+def _adamw(rates, decays, beta1, beta2, epsilon, factor, *tensors):
+    """What is stored is rounded once, and a moment's terms; an update also divides and takes a root."""
+    beta1, beta2 = (np.float64(np.float32(beta)) for beta in (beta1, beta2))
+    truths: list[Truth] = []
+    for number, (rate, decay) in enumerate(zip(rates, decays, strict=True)):
+        weight, grad, mean, square, power1, power2 = _double(*tensors[6 * number : 6 * number + 6])
+        clipped = np.float32(factor) * grad
+        mean_unit = beta1 * np.abs(mean) + (1 - beta1) * np.abs(clipped)
+        mean = beta1 * mean + (1 - beta1) * clipped
+        square = beta2 * square + (1 - beta2) * np.square(clipped)
+        root, rate = np.sqrt(square / (1 - power2)) + epsilon, np.float64(rate)
+        moved = rate / (1 - power1) * mean_unit / root + rate * decay * np.abs(weight)
+        new = weight - rate * decay * weight - rate / (1 - power1) * mean / root
+        truths += [(new, np.abs(new) + moved), *_exactly(grad), (mean, mean_unit), (square, 2 * square)]
+        truths += [*_itself(power1 * beta1), *_itself(power2 * beta2)]
+    return truths
+
+
+def _draw_adamw(draw, rates, decays, beta1, beta2, epsilon, factor, *shapes):
+    """Of each parameter: itself, its gradient, and its state after some steps."""
+    drawn = []
+    for number in range(len(rates)):
+        weight, grad, mean, square, power1, power2 = shapes[6 * number : 6 * number + 6]
+        steps = np.float32(draw.integers(1, 20))
+        size = np.float32(np.exp2(draw.uniform(-20.0, 0.0)))
+        drawn += [_normal(draw, weight), size * _normal(draw, grad), size * _normal(draw, mean)]
+        drawn += [np.square(size * _normal(draw, square))]
+        drawn += [np.full(power1, np.float32(beta1) ** steps), np.full(power2, np.float32(beta2) ** steps)]
+    return rates, decays, beta1, beta2, epsilon, factor, *drawn
 
 
 def _gather_rows(x, index):
@@ -522,12 +553,7 @@ CHECKS = {
         lambda grad, rectified: _exactly(np.where(rectified > 0.0, grad, 0.0)),
     ),
     "square_sums": LoopCheck("square_sums", (0,), _draw_normal, _square_sums),
-    "scale_": LoopCheck(
-        "scale",
-        (0,),
-        lambda draw, x, factor: (_normal(draw, x), factor),
-        lambda x, factor: _exactly(x * np.float32(factor)),
-    ),
+    "adamw_": LoopCheck("adamw", (6, 7, 8, 9), _draw_adamw, _adamw),
     "add_row_": LoopCheck("add_row", (0,), _draw_normal, lambda x, row: _itself(x.astype(np.float64) + row)),
     "gather_rows": LoopCheck("gather_rows", (1,), _draw_gather_rows, _gather_rows),
     "scale_columns": LoopCheck(

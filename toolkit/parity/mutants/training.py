@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolkit.parity.mutants.fault import Mutant, around, settings
+from toolkit.parity.mutants.fault import Mutant, settings
 
 
 def _given(port, **changes):
@@ -55,10 +55,8 @@ def _coupled_decay(port):
 
 
 def _clipped_one_by_one(port):
-    def clip(plain, self, params_grads):
-        return [plain(self, [pair])[0] for pair in params_grads]
-
-    return around(port.optimizer.ClipGradByGlobalNorm, "_dygraph_clip", clip)
+    by_its_own = port.paddle.nn.ClipGradByNorm
+    return _made(port, lambda made: settings(made, _grad_clip=by_its_own(made._grad_clip.clip_norm)))
 
 
 TRAINING: tuple[Mutant, ...] = (
