@@ -166,7 +166,7 @@ def test_adamw_in_a_loop_takes_the_steps_of_paddles_kernel(monkeypatch, max_grad
         optimizer = create("adamw", network, 0.01, weight_decay=0.1, max_grad_norm=max_grad_norm, **settings)
         for step, kernel in enumerate(used):
             monkeypatch.setenv("TOOLKIT_KERNELS", kernel)
-            given = list(zip(parameters, gradients[step], strict=True))[step % 2 :]  # every other step without the first
+            given = list(zip(parameters, gradients[step], strict=True))[step % 2 :]  # now and then not the first
             sum((parameter * paddle.to_tensor(gradient)).sum() for parameter, gradient in given).backward()
             optimizer.step()
             optimizer.clear_grad()

@@ -55,8 +55,12 @@ def _coupled_decay(port):
 
 
 def _clipped_one_by_one(port):
-    by_its_own = port.paddle.nn.ClipGradByNorm
-    return _made(port, lambda made: settings(made, _grad_clip=by_its_own(made._grad_clip.clip_norm)))
+    class OneByOne(port.optimizer.ClipGradByGlobalNorm):
+        def _dygraph_clip(self, params_grads):
+            plain = super()._dygraph_clip
+            return [plain([pair])[0] for pair in params_grads]
+
+    return _made(port, lambda made: settings(made, _grad_clip=OneByOne(made._grad_clip.clip_norm)))
 
 
 TRAINING: tuple[Mutant, ...] = (
