@@ -16,7 +16,7 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS, LABEL_SMOOTHING
 from toolkit.parity.mutants.fault import Mutant
-from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS
+from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS, OF_ADAMW
 from toolkit.parity.mutants.lora import LORA
 from toolkit.parity.mutants.optimizers import OPTIMIZERS
 
@@ -80,5 +80,6 @@ def by_name(name: str) -> Mutant:
         LORA,
         *LOOPS.values(),
         BELOW_THE_NOISE.values(),
+        OF_ADAMW,
     )
     return {mutant.name: mutant for several in catalogues for mutant in several}[name]

@@ -176,5 +176,23 @@ def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
     return tuple(mutant for mutant in BELOW_THE_NOISE.values() if mutant.expected.partition(":")[2] in loops)
 
 
+#: Faults of AdamW's loop, which updates in float32 show.
+OF_ADAMW = tuple(
+    Mutant(f"float32-adamw-{name}", fault, expected, partial(_edited, "adamw", (edit,)), dtype="float32")
+    for name, fault, expected, edit in (
+        ("unclipped", "AdamW's loop does not clip", "updated:", Edit("adamw", "factor * grad[i]", "grad[i]")),
+        (
+            "always-first",
+            "AdamW's loop takes each step for the first",
+            "#2",
+            Edit("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
+        ),
+        ("no-decay", "AdamW's loop does not decay", "updated:", Edit("adamw", "decay * weight[i] + step", "step")),
+    )
+)
+
 #: Those of loops that every family runs.
-SHARED_LOOPS = below_the_noise("cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward")
+SHARED_LOOPS = (
+    *below_the_noise("cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"),
+    *OF_ADAMW,
+)
