@@ -55,12 +55,10 @@ def _coupled_decay(port):
 
 
 def _clipped_one_by_one(port):
-    class OneByOne(port.optimizer.ClipGradByGlobalNorm):
-        def _dygraph_clip(self, params_grads):
-            plain = super()._dygraph_clip
-            return [plain([pair])[0] for pair in params_grads]
-
-    return _made(port, lambda made: settings(made, _grad_clip=OneByOne(made._grad_clip.clip_norm)))
+    plain = port.optimizer.ClipGradByGlobalNorm
+    clip = {"_dygraph_clip": lambda self, pairs: [plain._dygraph_clip(self, [pair])[0] for pair in pairs]}
+    own = type("OneByOne", (plain,), clip)
+    return _made(port, lambda made: settings(made, _grad_clip=own(made._grad_clip.clip_norm)))
 
 
 TRAINING: tuple[Mutant, ...] = (
