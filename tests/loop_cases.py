@@ -134,8 +134,15 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda chunks=3: backward(2, chunks, 2, 3, 2, places=False),
         lambda rings=2: backward(rings, 1, 3, 4, 1, rate=0.0, kept=False),
     ],
-    "softmax": [lambda rows=3, width=5: [[rows, width]]],
-    "softmax_backward": [lambda rows=3, width=5: [[rows, width], [rows, width]]],
+    "softmax": [
+        lambda rows=3, width=5: [[rows, width], 1.0, None],
+        lambda batch=2, heads=3, queries=2, keys=5: [[batch, heads, queries, keys], 8.0, [batch, 1, queries, keys]],
+        lambda heads=3, queries=2, keys=5: [[2, heads, queries, keys], 4.0, [queries, keys]],
+    ],
+    "softmax_backward": [
+        lambda rows=3, width=5: [[rows, width], [rows, width], 1.0],
+        lambda rows=3, width=5: [[rows, width], [rows, width], 80**0.5],
+    ],
     "cross_entropy": [lambda rows=3, width=5: [[rows, width], [rows]]],
     "cross_entropy_backward": [lambda rows=9, width=5: [[rows], [rows, width], [rows], [rows, 2]]],
     "keys": [lambda rows=3, width=5: [[rows, width], 1e-6, 0.125]],

@@ -170,6 +170,12 @@ FAULTS = {
     "a saturated row's mean is not corrected": Fault(
         "softmax_backward", "_softmax_gradient", "left += (grad[i] - mean) * weights[i]", "left += np.float32(0.0)"
     ),
+    "scores are not divided": Fault("softmax", "softmax_rows", "scores[i] / divisor", "scores[i]"),
+    "all texts have the first's bias": Fault("softmax", "softmax_rows", "row // group * queries + row", "row"),
+    "a head's rows go on in the bias": Fault(
+        "softmax", "softmax_rows", "row % queries) * width", "row % group) * width"
+    ),
+    "a gradient is not divided": Fault("softmax_backward", "softmax_rows_backward", "out[i] /= divisor", "pass"),
     # Attention of chunks.
     "exp is two terms short in attention": Fault(
         "attend_chunks", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"

@@ -13,7 +13,7 @@ from paddle import Tensor, nn
 
 from models.ctrl.config import CTRLConfig
 from models.ctrl.heads import merge_heads, split_heads
-from models.operations.ops import LayerNorm, Linear, ReLU, product, softmax
+from models.operations.ops import LayerNorm, Linear, ReLU, biased_softmax, is_one_softmax, product, softmax
 from models.operations.randomness import Dropout
 from models.operations.trace import at
 
@@ -83,12 +83,18 @@ class MultiHeadAttention(nn.Layer):
         if past is not None:
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
         scores = at("scores", product(query, key, transpose_y=True))  # (B, heads, T, past + T)
-        scores = at("scaled_scores", scores / math.sqrt(self.depth))
-        masked = at("masked_scores", scores if bias is None else scores + bias)
-        probabilities = at("probabilities", softmax(masked, unmasked=scores))
-        context = at("context", product(probabilities, value))  # (B, heads, T, depth)
+        context = at("context", product(self._weights(scores, bias), value))  # (B, heads, T, depth)
         merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)
+
+    def _weights(self, scores: Tensor, bias: Tensor | None) -> Tensor:
+        """What each position takes of each value, of the scores' shape."""
+        divisor = math.sqrt(self.depth)
+        if is_one_softmax(scores):
+            return biased_softmax(scores, divisor, bias)
+        scores = at("scaled_scores", scores / divisor)
+        masked = at("masked_scores", scores if bias is None else scores + bias)
+        return at("probabilities", softmax(masked, unmasked=scores))
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""

@@ -201,17 +201,22 @@ def add_on_grid(
     return out, value
 
 
-def softmax(scores: paddle.Tensor) -> paddle.Tensor:
-    """As :func:`models.operations.ops.softmax`."""
+def softmax(scores: paddle.Tensor, divisor: float = 1.0, bias: paddle.Tensor | None = None) -> paddle.Tensor:
+    """Softmax over the last axis of scores / divisor + bias: (B, heads, T, K), and (T, K) or (B, 1 or heads, T, K).
+    Without a bias, scores may have any axes."""
     out, width = paddle.empty_like(scores), scores.shape[-1]
-    _run("softmax_rows", numel(scores), numel(scores) // width, scores, out, width)
+    rows = group = numel(scores) // width
+    queries = 1 if bias is None else bias.shape[-2]
+    if bias is not None:
+        group //= math.prod(bias.shape[:-2])
+    _run("softmax_rows", numel(scores), rows, scores, out, width, float(divisor), _or_zero(bias), queries, group)
     return out
 
 
-def softmax_backward(grad: paddle.Tensor, probabilities: paddle.Tensor) -> paddle.Tensor:
+def softmax_backward(grad: paddle.Tensor, probabilities: paddle.Tensor, divisor: float = 1.0) -> paddle.Tensor:
     """The gradient of the scores."""
     out, width = paddle.empty_like(grad), grad.shape[-1]
-    _run("softmax_rows_backward", numel(grad), numel(grad) // width, grad, probabilities, out, width)
+    _run("softmax_rows_backward", numel(grad), numel(grad) // width, grad, probabilities, out, width, float(divisor))
     return out
 
 

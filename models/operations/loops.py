@@ -476,14 +476,19 @@ def _exponentiate(row, width):
 
 @_loop("reassoc", "contract")
 def softmax_rows(given):
-    """length (rows), scores, out, width."""
-    args = carray(given, 4)
-    width = args[3]
+    """length (rows), scores, out, width, divisor, bias (or 0), queries, group: softmax of scores / divisor + bias. The
+    bias has a row per query, and others for every ``group`` rows of scores."""
+    args = carray(given, 8)
+    width, divisor, queries, group = args[3], np.float32(_scalar(args[4])), args[6], args[7]
     first, last = _share(args[0])
     for row in range(first, last):
         scores, out = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
         for i in range(width):
-            out[i] = scores[i]
+            out[i] = scores[i] / divisor
+        if args[5]:
+            added = _floats(args[5], (row // group * queries + row % queries) * width, width)
+            for i in range(width):
+                out[i] += added[i]
         _exponentiate(out, width)
 
 
@@ -504,13 +509,16 @@ def _softmax_gradient(grad, weights, out, width, beside):
 
 @_loop("reassoc", "contract")
 def softmax_rows_backward(given):
-    """length (rows), grad, probabilities, out, width."""
-    args = carray(given, 5)
-    width = args[4]
+    """length (rows), grad, probabilities, out, width, divisor."""
+    args = carray(given, 6)
+    width, divisor = args[4], np.float32(_scalar(args[5]))
     first, last = _share(args[0])
     for row in range(first, last):
         grad, weights = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
-        _softmax_gradient(grad, weights, _floats(args[3], row * width, width), width, np.float32(0.0))
+        out = _floats(args[3], row * width, width)
+        _softmax_gradient(grad, weights, out, width, np.float32(0.0))
+        for i in range(width):
+            out[i] /= divisor
 
 
 # -- cross entropy

@@ -18,7 +18,7 @@ from paddle.autograd import PyLayer
 
 from models.operations import compiled, kernels
 from models.operations.precision import is_lowered
-from models.operations.trace import at, takes_apart
+from models.operations.trace import at, is_observed, takes_apart
 
 #: Paddle's CPU softmax clips max - x at this value.
 NARROW = 64.0
@@ -323,14 +323,17 @@ def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]])
 
 class _CompiledSoftmax(PyLayer):
     @staticmethod
-    def forward(ctx, scores):
-        probabilities = compiled.softmax(scores)
+    def forward(ctx, scores, divisor, bias):
+        probabilities = compiled.softmax(scores, divisor, bias)
         ctx.save_for_backward(probabilities)
+        ctx.divisor, ctx.of_bias = divisor, bias is not None
         return probabilities
 
     @staticmethod
     def backward(ctx, grad):
-        return compiled.softmax_backward(grad, *ctx.saved_tensor())
+        (probabilities,) = ctx.saved_tensor()
+        of_scores = compiled.softmax_backward(grad, probabilities, ctx.divisor)
+        return (of_scores, None) if ctx.of_bias else of_scores
 
 
 class _MaskedSoftmax(PyLayer):
@@ -393,11 +396,22 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
             weight exp(-64) and a gradient; half of that distance keeps it 1e-14 below all that count.
     """
     if compiled.suits(scores, loop="softmax"):
-        return _CompiledSoftmax.apply(scores)
+        return _CompiledSoftmax.apply(scores, 1.0, None)
     if not is_composed(scores):
         return F.softmax(scores)
     near = _suits_the_kernel(scores) if unmasked is None else _suits_the_kernel(unmasked, NARROW / 2)
     return _MaskedSoftmax.apply(scores, (), False, near)
+
+
+def is_one_softmax(scores: paddle.Tensor) -> bool:
+    """Whether :func:`biased_softmax` can compute these; else it is composed."""
+    return compiled.suits(scores, loop="softmax") and not is_observed() and not is_lowered("attention")
+
+
+def biased_softmax(scores: paddle.Tensor, divisor: float, bias: paddle.Tensor | None) -> paddle.Tensor:
+    """Softmax over the last axis of scores (B, heads, T, K) / divisor + bias, which has (T, K) or (B, 1, T, K) and gets
+    no gradient, in one pass over memory."""
+    return _CompiledSoftmax.apply(scores, divisor, bias)
 
 
 def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:

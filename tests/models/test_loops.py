@@ -11,6 +11,8 @@ import paddle
 import pytest
 from test_ops import values_and_gradients
 
+from models.ctrl.config import CTRLConfig
+from models.ctrl.layers import MultiHeadAttention, attention_bias
 from models.operations import compiled, kernels, ops, randomness
 from models.operations.rows import adjacent_chunks, reorder
 from models.reformer import reversible
@@ -69,6 +71,20 @@ def test_attention_of_chunks(draw, monkeypatch, kind, is_decoder, before, after,
     monkeypatch.setattr(compiled, "attend_chunks", lambda *given: calls.append(1) or whole(*given))
     assert_equals_the_composed_one(monkeypatch, attend, *(draw.standard_normal([*rows, 7]) for _ in range(3)))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_softmax_of_scaled_scores_with_a_bias(draw, monkeypatch, masked):
+    attention = MultiHeadAttention(CTRLConfig(n_embd=30, n_head=3))
+    mask = paddle.to_tensor(np.array([[0, 0, 1, 1, 1, 1, 0], [1] * 7])) if masked else None
+
+    def weights(scores):
+        return attention._weights(scores, attention_bias(2, 5, mask, str(scores.dtype).rsplit(".", 1)[-1]))
+
+    biases, whole = [], compiled.softmax
+    monkeypatch.setattr(compiled, "softmax", lambda *given: biases.append(given[2]) or whole(*given))
+    assert_equals_the_composed_one(monkeypatch, weights, 3.0 * draw.standard_normal((2, 3, 5, 7)))
+    assert len(biases) == 1 and biases[0] is not None
 
 
 def test_a_softmax_keeps_what_is_no_number(monkeypatch):

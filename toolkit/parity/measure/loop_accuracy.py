@@ -188,9 +188,19 @@ def _draw_gather_rows(draw, x, index):
     return _normal(draw, x), draw.integers(0, x[0], tuple(index))
 
 
-def _draw_softmax_backward(draw, grad, probabilities):
+def _draw_softmax(draw, scores, divisor=1.0, bias=None):
+    """A divisor that does not round, and a bias that hides some, as a later position's."""
+    exact = 2.0 ** round(np.log2(divisor))
+    return (
+        _scores(draw, scores) * np.float32(exact),
+        exact,
+        bias and np.where(_kept(draw, bias), 0.0, -1e4).astype("f4"),
+    )
+
+
+def _draw_softmax_backward(draw, grad, probabilities, divisor=1.0):
     weights = _weights(_scores(draw, probabilities, 6.0).astype(np.float64))[0].astype(np.float32)
-    return _normal(draw, grad), weights
+    return _normal(draw, grad), weights, divisor
 
 
 def _draw_axes(draw, x):
@@ -363,8 +373,9 @@ def _add_on_grid(exact, update, rounder, sign):
     return [(total, np.zeros_like(total)), (total.astype(np.float32).astype(np.float64), np.zeros_like(total))]
 
 
-def _softmax(scores):
-    weights = _weights(scores.astype(np.float64))[0]
+def _softmax(scores, divisor=1.0, bias=None):
+    scores = scores.astype(np.float64) / divisor
+    weights = _weights(scores if bias is None else scores + bias)[0]
     return [(weights, weights * (1.0 + scores.shape[-1] / ONE_SUM) + LEAST)]
 
 
@@ -380,9 +391,10 @@ def _softmax_gradient(grad, weights, unit, beside):
     return weights * (apart + beside), weights * unit + LEAST
 
 
-def _softmax_backward(grad, weights):
+def _softmax_backward(grad, weights, divisor=1.0):
     grad, weights = _double(grad, weights)
-    return [_softmax_gradient(grad, weights, np.zeros_like(grad), np.zeros(1))]
+    exact, unit = _softmax_gradient(grad, weights, np.zeros_like(grad), np.zeros(1))
+    return [(exact / divisor, (unit + np.abs(exact)) / divisor + LEAST)]
 
 
 def _chunks(query, key, value, order, places, kept, causal, itself, masked, self_masked, drawn, rate):
@@ -588,7 +600,7 @@ CHECKS = {
     "attend_chunks_backward": LoopCheck(
         "attend_chunks_backward", (0, 1, 2, 4, 5, 10, 12, 13), _draw_attention_backward, _attention_backward
     ),
-    "softmax": LoopCheck("softmax_rows", (0,), lambda draw, scores: (_scores(draw, scores),), _softmax),
+    "softmax": LoopCheck("softmax_rows", (0, 2), _draw_softmax, _softmax),
     "softmax_backward": LoopCheck("softmax_rows_backward", (0, 1), _draw_softmax_backward, _softmax_backward),
     "cross_entropy": LoopCheck("cross_entropy_rows", (0, 1), _draw_cross_entropy, _cross_entropy),
     "cross_entropy_backward": LoopCheck(
