@@ -67,9 +67,14 @@ def _run(loop: str, numbers: int, length: int, *given: paddle.Tensor | int | flo
     """Run a loop (:func:`.loop_code.run`): of each tensor, it takes the address of the contiguous numbers."""
     from models.operations import loop_code
 
-    held = [value.contiguous() if isinstance(value, paddle.Tensor) else value for value in given]
-    addresses = [value.data_ptr() if isinstance(value, paddle.Tensor) else value for value in held]
-    loop_code.run(loop, numbers, length, *addresses)
+    held, plain = [], []  # tensors are held until the loop has run
+    for value in given:
+        if isinstance(value, paddle.Tensor):
+            held.append(value.contiguous())
+            plain.append(held[-1].data_ptr())
+        else:
+            plain.append(value)
+    loop_code.run(loop, numbers, length, *plain)
 
 
 def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:

@@ -223,7 +223,7 @@ class NextToken:
                 if not np.array_equal(parents, np.arange(self._continuation.texts)):
                     self._continuation.choose(paddle.to_tensor(parents))
                 logits = self._continuation(paddle.to_tensor(sequences[:, -1:]))
-            return logits[:, : self.vocab_size].numpy()
+            return logits.numpy()[:, : self.vocab_size]
 
     def _whole(self, sequences: np.ndarray) -> np.ndarray:
         """As :meth:`__call__`, without a cache; where lengths must be certain multiples, the rest is padding."""
