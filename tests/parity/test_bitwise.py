@@ -124,7 +124,7 @@ CTRL_ARGUMENTS = (
             [
                 ("product(query, key, transpose_y=True)",
                  "product(query / math.sqrt(self.depth), key, transpose_y=True)"),
-                ("scores / math.sqrt(self.depth)", "scores"),
+                ("divisor = math.sqrt(self.depth)", "divisor = 1.0"),
             ],
             CTRL_ARGUMENTS,
             # The attention's own output comes after that of the projection within it.

@@ -6,8 +6,9 @@ import pytest
 from gates import TINY_REFORMER, PreparedGates, quiet, reformer_request
 
 from models.families import FAMILIES
+from models.operations import kernels
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.mutants import OPTIMIZERS, catalogue
+from toolkit.parity.mutants import OF_ADAMW, OPTIMIZERS, catalogue
 from toolkit.parity.trials.mutation import optimizer_trials, try_mutants
 
 #: Small, since nothing before the updates matters here; its positions are tables of three dimensions.
@@ -49,3 +50,11 @@ def test_every_fault_of_an_optimizer_is_caught_and_named(kind):
     found = try_mutants(request, quiet())
     assert [trial.mutant for trial in found] == list(OPTIMIZERS[kind])
     assert [(trial.mutant.name, trial.culprit) for trial in found if not trial.passed] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+def test_every_fault_of_adamws_loop_is_caught_in_float32_and_named():
+    request = reformer_request(ONE_LAYER, training=TrainingSettings(weight_decay=0.1), dtypes=("float32",))
+    found = try_mutants(request, quiet(), [mutant.name for mutant in OF_ADAMW])
+    assert [(trial.mutant, trial.passed) for trial in found] == [(mutant, True) for mutant in OF_ADAMW]

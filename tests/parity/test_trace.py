@@ -75,9 +75,9 @@ def test_each_operation_of_a_right_port_passes_and_none_is_left_out(prepared, mo
         (
             "ctrl",
             "ctrl/layers.py",
-            "scores / math.sqrt",
-            "1.0000001 * scores / math.sqrt",
-            ("ctrl/layers.py", "1.0000001 * scores / math.sqrt"),
+            "divisor = math.sqrt",
+            "divisor = 1.0000001 * math.sqrt",
+            ("ctrl/layers.py", "scores / divisor"),
             "scaled scores of transf",
         ),
         (

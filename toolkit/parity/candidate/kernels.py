@@ -167,7 +167,7 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 
 
 #: By kind, the compiled loops made of its operations: to replace these, the loops must be composed of them.
-COMPILED_OF = {"matmul": ["attention"], "softmax": ["attention"], "sum": ["keys"], "rsqrt": ["keys"]}
+COMPILED_OF = {"matmul": ["attention"], "softmax": ["attention", "softmax"], "sum": ["keys"], "rsqrt": ["keys"]}
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ __all__ = [
     "LABEL_SMOOTHING",
     "LOOPS",
     "LORA",
+    "OF_ADAMW",
     "OPTIMIZERS",
     "Mutant",
     "by_name",

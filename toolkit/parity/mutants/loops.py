@@ -192,7 +192,4 @@ OF_ADAMW = tuple(
 )
 
 #: Those of loops that every family runs.
-SHARED_LOOPS = (
-    *below_the_noise("cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"),
-    *OF_ADAMW,
-)
+SHARED_LOOPS = below_the_noise("cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward")

@@ -38,6 +38,7 @@ from toolkit.parity.mutants import (
     CLASS_WEIGHTS,
     LABEL_SMOOTHING,
     LORA,
+    OF_ADAMW,
     OPTIMIZERS,
     Mutant,
     catalogue,
@@ -145,7 +146,7 @@ def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     if request.head in (of_heads := faults_of_heads(request.model)):
         return of_heads[request.head]
     if request.class_weights is None:
-        of_dtypes = faults_of_precision(request.model), faults_of_loops(request.model)
+        of_dtypes = faults_of_precision(request.model), faults_of_loops(request.model), OF_ADAMW
         faults = (*catalogue(request.model), *itertools.chain(*of_dtypes))
         return tuple(mutant for mutant in faults if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
