@@ -191,9 +191,9 @@ FAULTS = {
     "places are those of the first ring": Fault(
         "attend_chunks", "_weigh", "_integers(args[4], begin + i", "_integers(args[4], begin - first + i"
     ),
-    "a place sees itself": Fault("attend_chunks", "_weigh", "if itself:", "if itself and width < 0:"),
+    "a place sees itself": Fault("attend_chunks", "_put_where_masked", "if args[13]:", "if args[13] and width < 0:"),
     "padding in its own place is padding": Fault(
-        "attend_chunks", "_weigh", "places[i] == place", "places[i] == place and hidden_from[i] <= place"
+        "attend_chunks", "_put_where_masked", "places[i] == place", "places[i] == place and hidden_from[i] <= place"
     ),
     "the first part is added to what lies in memory": Fault("attend_chunks", "attend_chunks", "part > 0", "True"),
     "the last of several parts replaces the others": Fault("attend_chunks", "attend_chunks", "part > 0", "False"),
@@ -217,10 +217,13 @@ FAULTS = {
         "softmax[i]\n            if width < 0:",
     ),
     "masked scores have a gradient": Fault(
-        "attend_chunks_backward", "attend_chunks_backward", "hidden_from[i] > place", "hidden_from[i] > HIGHEST - 1"
+        "attend_chunks_backward", "attend_chunks_backward", "width, np.float32(0.0), ", "width, of_row[0], "
     ),
     "a place's score for itself has a gradient": Fault(
-        "attend_chunks_backward", "attend_chunks_backward", "if itself:", "if itself and width < 0:"
+        "attend_chunks_backward",
+        "attend_chunks_backward",
+        ", np.float32(0.0))\n            for",
+        ", beside)\n            for",
     ),
     "keys' gradients begin with what lies in memory": Fault(
         "attend_chunks_backward", "attend_chunks_backward", "(args[21], args[22])", "(args[22], args[22])"

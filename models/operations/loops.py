@@ -654,10 +654,24 @@ def _multiply(a, b, out, sizes, turned, strides, added):
 
 
 @njit(inline="always")
+def _put_where_masked(args, query, seen, row, width, of_hidden, of_own):
+    """In a row of a chunk's scores, put a value where the key is hidden from the query, and then one where it is the
+    query's own and that is masked, too. ``seen``: from :func:`_weigh`."""
+    places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
+    place = np.int32(_integers(args[4], query, 1)[0]) if args[4] else np.int32(0)
+    if args[4] or args[5]:
+        for i in range(width):
+            row[i] = of_hidden if hidden_from[i] > place else row[i]
+    if args[13]:
+        for i in range(width):
+            row[i] = of_own if places[i] == place else row[i]
+
+
+@njit(inline="always")
 def _weigh(args, ring, chunk, weights, seen):
     """Softmax of a chunk's masked scores, (size, width), by address; and to ``seen`` the place of each key, then the
     last place of a query from which it is hidden, int32. ``args`` are those of :func:`attend_chunks`."""
-    chunks, size, parts, depth, causal, itself = args[8], args[9], args[10], args[11], args[12], args[13]
+    chunks, size, parts, depth, causal = args[8], args[9], args[10], args[11], args[12]
     width, first = size * parts, ring * chunks * size
     own = first + chunk * size
     places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
@@ -675,13 +689,7 @@ def _weigh(args, ring, chunk, weights, seen):
     masked, self_masked = np.float32(_scalar(args[14])), np.float32(_scalar(args[15]))
     for row in range(size):
         scores = _floats(weights, row * width, width)
-        place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
-        if args[4] or args[5]:
-            for i in range(width):
-                scores[i] = masked if hidden_from[i] > place else scores[i]
-        if itself:
-            for i in range(width):
-                scores[i] = self_masked if places[i] == place else scores[i]
+        _put_where_masked(args, own + row, seen, scores, width, masked, self_masked)
         largest, total = _exponentiate(scores, width)
         if args[6]:
             _floats(args[6], own + row, 1)[0] = largest + math.log(total)
@@ -725,12 +733,11 @@ def attend_chunks_backward(given):
     """As :func:`attend_chunks` up to dropout's scale, without normaliser; then the gradients of its output and of the
     normaliser (or 0), and out: those of query, key and value."""
     args = carray(given, 23)
-    chunks, size, parts, depth, itself = args[8], args[9], args[10], args[11], args[13]
+    chunks, size, parts, depth = args[8], args[9], args[10], args[11]
     width, scale = size * parts, np.float32(_scalar(args[17]))
     room, weights = _room(8 * size * width + 8 * width)
     grads = weights + 4 * size * width  # first the dropped weights
     seen = grads + 4 * size * width
-    places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
     first, last = _share(args[0])
     for ring in range(first, last):
         for sums in (args[21], args[22]):
@@ -758,13 +765,7 @@ def attend_chunks_backward(given):
                 of_row = _floats(grads, row * width, width)
                 beside = _floats(args[19], own + row, 1)[0] if args[19] else np.float32(0.0)
                 _softmax_gradient(of_row, _floats(weights, row * width, width), of_row, width, beside)
-                place = np.int32(_integers(args[4], own + row, 1)[0]) if args[4] else np.int32(0)
-                if args[4] or args[5]:
-                    for i in range(width):
-                        of_row[i] = np.float32(0.0) if hidden_from[i] > place else of_row[i]
-                if itself:
-                    for i in range(width):
-                        of_row[i] = np.float32(0.0) if places[i] == place else of_row[i]
+                _put_where_masked(args, own + row, seen, of_row, width, np.float32(0.0), np.float32(0.0))
             for part in range(parts):
                 begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
                 key, grad_key = args[2] + 4 * begin * depth, args[21] + 4 * begin * depth
