@@ -88,7 +88,7 @@ FAULTS = {
     ),
     "decay has no rate": Fault("adamw_", "adamw", "rate * _scalar(own[8])", "_scalar(own[8])"),
     "powers stay as they are": Fault("adamw_", "adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
-    "all parameters have the first's rate": Fault("adamw_", "adamw", "_scalar(own[7])", "_scalar(of[12])"),
+    "all parameters have the first's rate": Fault("adamw_", "adamw", "_scalar(own[7])", "_scalar(of[13])"),
     "columns beyond 1,024 have no bias": Fault("add_row_", "add_row", ACROSS, "for i in range(min(width, 1024)):"),
     "an odd number is left": Fault("add_on_grid", "add_on_grid", "range(count)", "range(count - count % 2)"),
     "a stream is read before it is added to": Fault(

@@ -13,9 +13,9 @@ from paddle import Tensor, nn
 
 from models.ctrl.config import CTRLConfig
 from models.ctrl.heads import merge_heads, split_heads
-from models.operations.ops import LayerNorm, Linear, ReLU, biased_softmax, is_one_softmax, product, softmax
+from models.operations.ops import LayerNorm, Linear, ReLU, biased_softmax, product, softmax
 from models.operations.randomness import Dropout
-from models.operations.trace import at
+from models.operations.trace import at, is_one_operation
 
 #: Epsilon of the norms inside a layer; a constant in the reference.
 LAYER_EPSILON = 1e-6
@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Layer):
     def _weights(self, scores: Tensor, bias: Tensor | None) -> Tensor:
         """What each position takes of each value, of the scores' shape."""
         divisor = math.sqrt(self.depth)
-        if is_one_softmax(scores):
+        if is_one_operation(scores, loop="softmax"):
             return biased_softmax(scores, divisor, bias)
         scores = at("scaled_scores", scores / divisor)
         masked = at("masked_scores", scores if bias is None else scores + bias)

@@ -23,9 +23,10 @@ from models.ctrl.config import CTRLConfig
 from models.ctrl.continuation import Continuation
 from models.ctrl.layers import Cache, EncoderLayer, attention_bias, position_table
 from models.operations import losses
-from models.operations.ops import LayerNorm, Linear, is_composed, is_one_softmax, linear
+from models.operations.ops import LayerNorm, Linear, is_composed, linear
 from models.operations.precision import carried
 from models.operations.randomness import Dropout
+from models.operations.trace import is_one_operation
 from models.port.base import Port
 from models.port.base import model_outputs as outputs
 
@@ -112,7 +113,7 @@ class CTRLModel(CTRLPretrainedModel):
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
         # Once per batch: a broadcast sum takes 40 times as long.
-        if bias.ndim == 4 and is_composed(bias) and not is_one_softmax(bias):
+        if bias.ndim == 4 and is_composed(bias) and not is_one_operation(bias, loop="softmax"):
             bias = paddle.concat([bias] * self.config.n_head, axis=1)  # (B, heads, T, past + T)
         presents = []
         again = self.enable_recompute and self.training and not use_cache

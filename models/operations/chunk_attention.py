@@ -10,8 +10,6 @@ import paddle
 from paddle.autograd import PyLayer
 
 from models.operations import compiled
-from models.operations.precision import is_lowered
-from models.operations.trace import is_observed
 
 
 class Masks(NamedTuple):
@@ -52,11 +50,6 @@ class _ChunkAttention(PyLayer):
     def backward(ctx, grad, grad_normaliser=None):
         found = compiled.attend_chunks_backward(*ctx.saved_tensor(), *ctx.masks, grad, grad_normaliser)
         return tuple(one if wanted else None for one, wanted in zip(found, ctx.wanted, strict=True))
-
-
-def is_one_operation(*tensors: paddle.Tensor) -> bool:
-    """Whether :func:`chunk_attention` can compute these; else it is composed."""
-    return compiled.suits(*tensors, loop="attention") and not is_observed() and not is_lowered("attention")
 
 
 def chunk_attention(

@@ -18,7 +18,7 @@ from paddle.autograd import PyLayer
 
 from models.operations import compiled, kernels
 from models.operations.precision import is_lowered
-from models.operations.trace import at, is_observed, takes_apart
+from models.operations.trace import at, takes_apart
 
 #: Paddle's CPU softmax clips max - x at this value.
 NARROW = 64.0
@@ -403,14 +403,9 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
     return _MaskedSoftmax.apply(scores, (), False, near)
 
 
-def is_one_softmax(scores: paddle.Tensor) -> bool:
-    """Whether :func:`biased_softmax` can compute these; else it is composed."""
-    return compiled.suits(scores, loop="softmax") and not is_observed() and not is_lowered("attention")
-
-
 def biased_softmax(scores: paddle.Tensor, divisor: float, bias: paddle.Tensor | None) -> paddle.Tensor:
     """Softmax over the last axis of scores (B, heads, T, K) / divisor + bias, which has (T, K) or (B, 1, T, K) and gets
-    no gradient, in one pass over memory."""
+    no gradient, in one pass over memory. For a compiled loop only."""
     return _CompiledSoftmax.apply(scores, divisor, bias)
 
 

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 
 import paddle
 
+from models.operations import compiled
+from models.operations.precision import is_lowered
+
 #: Takes an operation's name and result; returns the tensor that the model uses.
 Observer = Callable[[str, paddle.Tensor], paddle.Tensor]
 
@@ -28,10 +31,11 @@ def takes_apart() -> bool:
     return _takes_apart
 
 
-def is_observed() -> bool:
-    """Whether someone looks at the points: then a loop that is several of the reference's operations is computed as
-    these, as no single one says how far off it may be."""
-    return _observer is not None
+def is_one_operation(*tensors: paddle.Tensor, loop: str) -> bool:
+    """Whether a compiled loop that is several of the reference's operations of attention is to compute these. It is
+    composed of them in mixed precision, and where someone looks at the points: no single one says how far off the loop
+    may be."""
+    return compiled.suits(*tensors, loop=loop) and _observer is None and not is_lowered("attention")
 
 
 @contextmanager

@@ -17,11 +17,11 @@ import paddle
 from paddle import Tensor, nn
 
 from models.operations.batch import batch_size
-from models.operations.chunk_attention import Masks, chunk_attention, is_one_operation
+from models.operations.chunk_attention import Masks, chunk_attention
 from models.operations.ops import Linear, keep, masked_softmax, nearest_axes, product, softmax_over, unit_mean_square
 from models.operations.randomness import kept_cells, normal
 from models.operations.rows import Order, adjacent_chunks, heads_first, reorder
-from models.operations.trace import at
+from models.operations.trace import at, is_one_operation
 from models.reformer.config import ReformerConfig
 from models.reformer.schema import num_buckets
 
@@ -139,7 +139,7 @@ class ChunkedSelfAttention(nn.Layer):
             (B*H, n, C, D); and, if asked for, the log of each row's normaliser, (B*H, n, C, 1).
         """
         rings, chunks, size, _ = query.shape
-        if is_one_operation(query, key, value):
+        if is_one_operation(query, key, value, loop="attention"):
             order = self.order(chunks)
             seen = Masks(
                 order,
