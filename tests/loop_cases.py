@@ -64,6 +64,17 @@ def layer(rows: int, heads: int, depth: int, inner: int, room: int) -> list[list
     return [held, held, *norm, *4 * square, *norm, [width, inner], [inner], [inner, width], [width]]
 
 
+def decoder(
+    tokens: list[int], heads: int, depth: int, inner: int, classes: int, room: int, layers: int, masked: bool
+) -> list:
+    """What a decoder at one position is given; with a mask, at the last that there is room for."""
+    rows, width = tokens[0], heads * depth
+    past = room - 1 if masked else room - 3
+    shapes = [tokens, [classes, width], [room + 2, width], layers * [layer(rows, heads, depth, inner, room)]]
+    ends = [[[width], [width]], [[classes, width], [classes]]]
+    return [*shapes, *ends, [rows, room] if masked else None, past, 1e-12 if masked else 1e-6, 0.1]
+
+
 def attention(
     rings: int,
     chunks: int,
@@ -147,14 +158,13 @@ CALLS: dict[str, list[Callable[..., list]]] = {
     "cross_entropy_backward": [lambda rows=9, width=5: [[rows], [rows, width], [rows], [rows, 2]]],
     "keys": [lambda rows=3, width=5: [[rows, width], 1e-6, 0.125]],
     "keys_backward": [lambda rows=3, width=5: [[rows, width], [rows, width], 1e-12, 0.125]],
-    "decoder_layers": [
-        lambda rows=3, depth=3, inner=5: [[rows, 2 * depth], [layer(rows, 2, depth, inner, 7)], None, 4, 1e-6],
-        lambda heads=2, past=4: [[2, 2 * heads], 2 * [layer(2, heads, 2, 9, past + 1)], [2, past + 1], past, 1e-12],
+    "decoder_step": [
+        lambda rows=3, depth=3, inner=5, classes=7: decoder([rows, 1], 2, depth, inner, classes, 7, 1, False),
+        lambda heads=2, past=4: decoder([2], heads, 2, 9, 5, past + 1, 2, True),
     ],
-    "scores": [lambda rows=3, width=5, classes=7: [[rows, width], [classes, width], [classes]]],
 }
 #: Whose threads wait for one another.
-TOGETHER = ("decoder_layers", "adamw_")
+TOGETHER = ("decoder_step", "adamw_")
 
 
 def calls(function: str, *more: str) -> Iterator[LoopCall]:

@@ -270,25 +270,39 @@ FAULTS = {
     "gradients of keys beyond 2,048 are the 2,049th's": Fault(
         "keys_backward", "key_rows_backward", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
     ),
-    # Layers at one position.
-    "the last rows of a weight are left": Fault("decoder_layers", "_map", "range(whole, inner)", "range(whole, whole)"),
+    # A decoder at one position.
+    "the last rows of a weight are left": Fault("decoder_step", "_map", "range(whole, inner)", "range(whole, whole)"),
     "a second text has the first's weights' rows": Fault(
-        "decoder_layers", "_map", "_floats(x, row * inner + begin, 8)", "_floats(x, begin, 8)"
+        "decoder_step", "_map", "_floats(x, row * inner + begin, 8)", "_floats(x, begin, 8)"
     ),
-    "a rectified map has no bias": Fault("decoder_layers", "_map", "value = total[i] + biases[i]", "value = total[i]"),
+    "a rectified map has no bias": Fault("decoder_step", "_map", "value = total[i] + biases[i]", "value = total[i]"),
     "nothing is added to what a layer maps": Fault(
-        "decoder_layers", "_map", "others[i] + (total[i] + biases[i])", "total[i] + biases[i]"
+        "decoder_step", "_map", "others[i] + (total[i] + biases[i])", "total[i] + biases[i]"
     ),
     "a position does not see itself at once": Fault(
-        "decoder_layers", "_put_behind", "room + positions - 1", "room + max(positions - 2, 0)"
+        "decoder_step", "_put_behind", "room + positions - 1", "room + max(positions - 2, 0)"
     ),
-    "all texts have the first's masks": Fault("decoder_layers", "_attend", "head // heads * positions", "0"),
-    "scores over the root of one more": Fault(
-        "decoder_layers", "_attend", "np.float32(depth)", "np.float32(depth + 1)"
+    "all texts have the first's masks": Fault("decoder_step", "_attend", "head // heads * positions", "0"),
+    "scores over the root of one more": Fault("decoder_step", "_attend", "np.float32(depth)", "np.float32(depth + 1)"),
+    "layers' first norms have no epsilon": Fault(
+        "decoder_step",
+        "decoder_step",
+        "of[3], normed, rows, width, epsilon",
+        "of[3], normed, rows, width, np.float32(0.0)",
     ),
-    "the second layer reads what the first has read": Fault("decoder_layers", "decoder_layers", "x = args[3]", "pass"),
     "half of a row is scored": Fault(
-        "scores", "score_rows", "for i in range(width):", "for i in range(width // 2 + 1):"
+        "decoder_step", "_score", "for i in range(width):", "for i in range(width // 2 + 1):"
     ),
-    "classes have no bias": Fault("scores", "score_rows", "total + biases[name]", "total"),
+    "classes have no bias": Fault("decoder_step", "_score", "total + biases[name]", "total"),
+    "embeddings are not scaled": Fault("decoder_step", "_embed", "own[i] * scale", "own[i]"),
+    "all texts have the first's token": Fault(
+        "decoder_step", "_embed", "_integers(tokens, row, 1)", "_integers(tokens, 0, 1)"
+    ),
+    "a position has its predecessor's place": Fault(
+        "decoder_step", "decoder_step", "4 * (positions - 1)", "4 * max(positions - 2, 0)"
+    ),
+    "the last norm has the layers' epsilon": Fault(
+        "decoder_step", "decoder_step", "np.float32(_scalar(args[18]))", "epsilon"
+    ),
+    "each layer has the first's weights": Fault("decoder_step", "decoder_step", "18 * layer", "0 * layer"),
 }

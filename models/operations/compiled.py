@@ -4,6 +4,7 @@ is installed and ``TOOLKIT_KERNELS`` does not say otherwise. Their gradients are
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -323,38 +324,57 @@ def _attention(
     return [query, key, value, *optional, order, *sizes, _or_zero(drawn), 1.0 / (1.0 - rate)]
 
 
-def decoder_layers(
-    x: paddle.Tensor,
+class DecoderLayers(list[Sequence[paddle.Tensor]]):
+    """The tensors of a decoder's layers, whose addresses are looked up once: they must not be replaced."""
+
+    @functools.cached_property
+    def addresses(self) -> paddle.Tensor:
+        """Of each, in order: int64 (18 * layers,)."""
+        return paddle.to_tensor([tensor.data_ptr() for layer in self for tensor in layer], "int64")
+
+
+def decoder_step(
+    tokens: paddle.Tensor,
+    embedding: paddle.Tensor,
+    places: paddle.Tensor,
     layers: Sequence[Sequence[paddle.Tensor]],
+    norm: Sequence[paddle.Tensor],
+    head: Sequence[paddle.Tensor],
     bias: paddle.Tensor | None,
     past: int,
     epsilon: float,
+    last_epsilon: float,
 ) -> tuple[paddle.Tensor, ...]:
-    """Pre-norm decoder layers with ReLU at one position of a few texts, whose keys and values are put behind those of
-    the ``past`` ones, in place.
+    """A pre-norm decoder with ReLU at one position of a few texts, whose keys and values are put behind those of the
+    ``past`` ones, in place. Embeddings are scaled by the root of their width.
 
     Args:
-        x: (B, width).
-        layers: of each, keys and values, (B, heads, room, depth), with room for ``past + 1`` positions at least; and
-            gain or weight (in, out), and bias, of: norm, query, key, value, dense, norm, inner, outer.
-        bias: added to the scores, (B, past + 1).
+        tokens: int64, B of them.
+        embedding: (vocabulary, width); ``places``: what is added to it by position, (``past + 1`` or more, width).
+        layers: of each, contiguous, keys and values, (B, heads, room, depth), with room for ``past + 1`` positions at
+            least; and gain or weight (in, out), and bias, of: norm, query, key, value, dense, norm, inner, outer.
+        norm: gain and bias of the last one.
+        head: weight (classes, width) and bias of the scores.
+        bias: added to attention's scores, (B, past + 1).
+        epsilon, last_epsilon: of the layers' norms, and of the last one.
 
     Returns:
-        (B, width), and the keys and values of each layer.
+        Scores (B, classes), and the keys and values of each layer.
+
+    Raises:
+        IndexError: a token is not in the vocabulary.
     """
-    rows, heads, room, depth = layers[0][0].shape
-    inner = layers[0][14].shape[1]
-    out = paddle.empty_like(x)
-    scratch = paddle.empty([rows * (5 * heads * depth + inner + heads * (past + 1))], x.dtype)
-    given = [x, 0 if bias is None else bias, out, scratch, heads, depth, room, past + 1, inner, float(epsilon)]
-    tensors = [tensor for layer in layers for tensor in layer]
-    _run("decoder_layers", numel(x) * inner * len(layers), rows, *given, len(layers), *tensors)
+    (rows, heads, room, depth), inner, classes = layers[0][0].shape, layers[0][14].shape[1], head[0].shape[0]
+    numbers = tokens.numpy()  # a loop would read outside of the array
+    if numbers.min() < 0 or numbers.max() >= embedding.shape[0]:
+        wrong = numbers[(numbers < 0) | (numbers >= embedding.shape[0])][0]
+        raise IndexError(f"token {wrong} is none of {embedding.shape[0]}")
+    if not isinstance(layers, DecoderLayers):
+        layers = DecoderLayers(layers)
+    out = paddle.empty([rows, classes], "float32")
+    scratch = paddle.empty([rows * (6 * heads * depth + inner + heads * (past + 1))], "float32")
+    tensors = [tokens, embedding, places, _or_zero(bias), *norm, *head, out, scratch]
+    sizes = [classes, heads, depth, room, past + 1, inner, float(epsilon), float(last_epsilon), len(layers)]
+    work = rows * heads * depth * (inner * len(layers) + classes)
+    _run("decoder_step", work, rows, *tensors, *sizes, layers.addresses)
     return out, *(held for layer in layers for held in layer[:2])
-
-
-def scores(x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
-    """x W^T + b for a few rows: (B, width) -> (B, classes)."""
-    (rows, width), classes = x.shape, weight.shape[0]
-    out = paddle.empty([rows, classes], x.dtype)
-    _run("score_rows", numel(weight), classes, x, weight, bias, out, rows, width)
-    return out

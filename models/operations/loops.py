@@ -775,7 +775,7 @@ def attend_chunks_backward(given):
     _free(room)
 
 
-# -- layers at one position: each weight is read once, by all threads
+# -- a decoder at one position: each weight is read once, by all threads
 
 
 @njit(inline="always")
@@ -866,21 +866,58 @@ def _attend(query, keys, values, bias, out, weights, rows, heads, depth, room, p
                 context[i] += share * value[i]
 
 
+@njit(inline="always")
+def _embed(tokens, embedding, place, out, rows, width):
+    """Rows of an embedding, scaled by the root of the width, plus those of a place, by address."""
+    first, last = _share(rows)
+    scale = math.sqrt(np.float32(width))
+    for row in range(first, last):
+        token = _integers(tokens, row, 1)[0]
+        own, embedded = _floats(embedding, token * width, width), _floats(out, row * width, width)
+        placed = _floats(place, 0, width)
+        for i in range(width):
+            embedded[i] = own[i] * scale + placed[i]
+
+
+@njit(inline="always")
+def _score(x, weight, bias, out, rows, width, classes):
+    """x times the transposed weight + bias, by address."""
+    first, last = _share(classes)
+    biases = _floats(bias, 0, classes)
+    for name in range(first, last):
+        own = _floats(weight, name * width, width)
+        for row in range(rows):
+            given, total = _floats(x, row * width, width), np.float32(0.0)
+            for i in range(width):
+                total += given[i] * own[i]
+            _floats(out, row * classes + name, 1)[0] = total + biases[name]
+
+
 @_loop("reassoc", "contract")
-def decoder_layers(given):
-    """length (rows), x (rows, width), bias (rows, positions; or 0), out (rows, width), scratch, heads, depth, room,
-    positions, inner, epsilon, layers, then of each layer: keys and values (rows, heads, room, depth), and gain or
-    weight, and bias, of norm, query, key, value, dense, norm, inner, outer. Pre-norm decoder layers at the last of
-    ``positions``, whose keys and values are put behind those of the others."""
-    args = carray(given, 12)
-    rows, heads, depth, room, positions, inner = args[0], args[5], args[6], args[7], args[8], args[9]
-    epsilon, width, x = np.float32(_scalar(args[10])), heads * depth, args[1]
+def decoder_step(given):
+    """length (rows), tokens (int64, rows), embedding (., width), places (positions or more, width), bias (rows,
+    positions; or 0), gain and bias of the last norm, weight (classes, width) and bias of the scores, out (rows,
+    classes), scratch, classes, heads, depth, room, positions, inner, epsilon, the last norm's epsilon, layers, and an
+    array of addresses (int64), of each layer: keys and values (rows, heads, room, depth), and gain or weight, and bias,
+    of norm, query, key, value, dense, norm, inner, outer. A pre-norm decoder at the last of ``positions``: its keys and
+    values are put behind those of the others."""
+    args = carray(given, 21)
+    rows, classes, heads, depth, room, positions, inner = (
+        args[0],
+        args[11],
+        args[12],
+        args[13],
+        args[14],
+        args[15],
+        args[16],
+    )
+    epsilon, width, x = np.float32(_scalar(args[17])), heads * depth, args[10]
     size = 4 * rows * width
-    normed, query, context, hidden = args[4], args[4] + size, args[4] + 4 * size, args[4] + 5 * size
+    normed, query, context, hidden = x + size, x + 2 * size, x + 5 * size, x + 6 * size
     weights = hidden + 4 * rows * inner
-    of_layers = carray(given, 12 + 18 * args[11])
-    for layer in range(args[11]):
-        of = of_layers[12 + 18 * layer : 30 + 18 * layer]
+    _embed(args[1], args[2], args[3] + 4 * (positions - 1) * width, x, rows, width)  # each thread norms its own rows
+    for layer in range(args[19]):
+        of = _integers(args[20], 18 * layer, 18)
         _norm(x, of[2], of[3], normed, rows, width, epsilon)
         _wait()
         for which in range(3):
@@ -888,7 +925,7 @@ def decoder_layers(given):
         _wait()
         _put_behind(query + size, of[0], rows * heads, depth, room, positions)
         _put_behind(query + 2 * size, of[1], rows * heads, depth, room, positions)
-        _attend(query, of[0], of[1], args[2], context, weights, rows, heads, depth, room, positions)
+        _attend(query, of[0], of[1], args[4], context, weights, rows, heads, depth, room, positions)
         _wait()
         _map(context, of[10], of[11], x, query, rows, width, width, False)  # the query is no longer needed
         _wait()
@@ -896,23 +933,8 @@ def decoder_layers(given):
         _wait()
         _map(normed, of[14], of[15], 0, hidden, rows, width, inner, True)
         _wait()
-        x = args[3]
         _map(hidden, of[16], of[17], query, x, rows, inner, width, False)
         _wait()
-
-
-@_loop("reassoc", "contract")
-def score_rows(given):
-    """length (classes), x (rows, width), weight (classes, width), bias, out (rows, classes), rows, width: x times the
-    transposed weight, plus the bias."""
-    args = carray(given, 7)
-    classes, rows, width = args[0], args[5], args[6]
-    first, last = _share(classes)
-    biases = _floats(args[3], 0, classes)
-    for name in range(first, last):
-        weight = _floats(args[2], name * width, width)
-        for row in range(rows):
-            x, total = _floats(args[1], row * width, width), np.float32(0.0)
-            for i in range(width):
-                total += x[i] * weight[i]
-            _floats(args[4], row * classes + name, 1)[0] = total + biases[name]
+    _norm(x, args[5], args[6], normed, rows, width, np.float32(_scalar(args[18])))
+    _wait()
+    _score(normed, args[7], args[8], args[9], rows, width, classes)

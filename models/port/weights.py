@@ -136,9 +136,8 @@ def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
         value = np.asarray(weights[name])
         if tuple(value.shape) != shape:
             raise WeightsError(f"{name}: shape {tuple(value.shape)}, but the configuration wants {shape}")
-        ours[name].set_value(
-            np.ascontiguousarray(to_paddle(value, role)).astype(str(ours[name].dtype).rsplit(".", 1)[-1])
-        )
+        dtype = str(ours[name].dtype).rsplit(".", 1)[-1]
+        ours[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(dtype, copy=False))
 
 
 def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -323,9 +323,20 @@ def test_samples_follow_the_distribution_and_the_seed():
 
 
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+@pytest.mark.parametrize("wrong", [-1, 50])
+def test_a_token_beyond_the_vocabulary_is_refused_before_anything_is_read(wrong):
+    model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=24, n_positions=9))
+    model.eval()
+    with paddle.no_grad():
+        _, going_on = model.begin(paddle.to_tensor([[1, 2]]))
+        with pytest.raises(IndexError, match=f"token {wrong} is none of 50"):
+            going_on(paddle.to_tensor([[wrong]]))
+
+
+@pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 @pytest.mark.parametrize(("vocabulary", "dff"), [(50, 24), (51, 25)])
 @pytest.mark.parametrize("texts", [1, 3, 4, 5])
-def test_a_few_texts_go_on_by_compiled_layers_as_by_paddles_products(texts, vocabulary, dff, monkeypatch):
+def test_a_few_texts_go_on_by_the_compiled_loop_as_by_paddles_products(texts, vocabulary, dff, monkeypatch):
     """Beyond the room of a cache; from the third token on, with padding."""
     from models.ctrl import continuation
 
@@ -336,8 +347,8 @@ def test_a_few_texts_go_on_by_compiled_layers_as_by_paddles_products(texts, voca
     tokens = paddle.to_tensor(draw.integers(0, vocabulary, (texts, 80)))
     rows = paddle.to_tensor(draw.integers(0, texts, texts))
     ran: list[int] = []
-    plain = compiled.decoder_layers
-    monkeypatch.setattr(compiled, "decoder_layers", lambda x, *given: ran.append(x.shape[0]) or plain(x, *given))
+    plain = compiled.decoder_step
+    monkeypatch.setattr(compiled, "decoder_step", lambda x, *given: ran.append(x.shape[0]) or plain(x, *given))
 
     def said() -> tuple[list[np.ndarray], list[np.ndarray]]:
         with paddle.no_grad():

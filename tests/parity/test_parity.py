@@ -290,10 +290,10 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
             "models/operations/loops.py",
             "root = math.sqrt(np.float32(depth))",
             "root = math.sqrt(np.float32(depth + 1))",
-            "decoder_layers (compiled loop, models/operations/loops.py:",
+            "decoder_step (compiled loop, models/operations/loops.py:",
         ),
     ],
-    ids=["scores", "position", "compiled layers"],
+    ids=["scores", "position", "compiled"],
 )
 def test_a_fault_of_generation_is_named_where_it_is_made(file, before, after, named, tmp_path):
     source = copied_source(tmp_path, file, (before, after))

@@ -36,7 +36,7 @@ class Workload:
         texts: number tokenized.
         threads: of each side.
         backward: how the port makes gradients, where it has a choice.
-        folder: holds ``weights.safetensors`` and ``batch.safetensors``, the same for both sides; for tokenization
+        folder: holds ``model.safetensors`` and ``batch.safetensors``, the same for both sides; for tokenization
             :data:`TEXTS` and :data:`TOKENIZER`.
     """
 

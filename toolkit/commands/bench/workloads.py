@@ -54,7 +54,7 @@ def make_workload(
     if work == "tokenize":
         texts = _write_texts(folder, model)
         return Workload(model, head, config, rows, length, work, 0, threads, backward, str(folder), texts)
-    write_tensors(folder / "weights.safetensors", dict(SyntheticWeights(config, head, SEED, "random", model)))
+    write_tensors(folder / "model.safetensors", dict(SyntheticWeights(config, head, SEED, "random", model)))
     write_tensors(folder / "batch.safetensors", _batch(config, head, rows, length))
     return Workload(model, head, config, rows, length, work, new_tokens, threads, backward, str(folder))
 

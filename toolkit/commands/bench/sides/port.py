@@ -8,15 +8,13 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from models import collector
 from models.families import FAMILIES, family, part
-from models.files.plain import open_tensors
-from models.files.tensor_file import OnDemand
+from models.files.hub import stored_tensors
 from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PRODUCTS, TEXTS, TOKENIZER, Workload
@@ -54,10 +52,7 @@ def _computation(workload: Workload) -> Measured:
     given = {"backward": workload.backward} if "backward" in family(workload.model).settings else {}
     config = part(workload.model, "config").CONFIG_CLASS(**{**workload.config, **given})
     model = kinds[workload.head](config)
-    with open_tensors(folder / "weights.safetensors") as file:
-        names = file.keys()
-        weights = OnDemand({name: partial(file.get_tensor, name) for name in names})
-        part(workload.model, "weights").load(model, weights)
+    part(workload.model, "weights").load(model, dict(stored_tensors(folder)))
     batch = {name: paddle.to_tensor(value) for name, value in load_file(folder / "batch.safetensors").items()}
     if workload.generates:
         model.eval()

@@ -70,7 +70,7 @@ def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor
     config = family.configuration(None, workload.config)  # as a user of transformers has it: with its cache
     config.use_cache = workload.work == "generate"
     model = family.heads[workload.head](config)
-    values = load_file(folder / "weights.safetensors")
+    values = load_file(folder / "model.safetensors")
     held = model.state_dict().keys()
     values.update({alias: values[name] for alias, name in family.aliases.items() if alias in held and name in values})
     model.load_state_dict(values, strict=True)

@@ -44,8 +44,8 @@ def _mask_of_the_first(port):
 def _scores_of_others(port):
     """Give a single text's tokens the scores of other ones."""
 
-    def scores(plain, self, x, few):
-        found = plain(self, x, few)
+    def scores(plain, self, x):
+        found = plain(self, x)
         return port.paddle.roll(found, found.shape[1] // 2, 1) if x.shape[0] == 1 else found
 
     return around(port.continuation._Scores, "__call__", scores)
