@@ -20,7 +20,7 @@ def tree(tmp_path_factory) -> Path:
     """The toolkit with the two folders added."""
     folder = tmp_path_factory.mktemp("third")
     for name in ("toolkit", "models"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)
     shutil.copytree(THIRD / "models" / "echo", folder / "models" / "echo")
     shutil.copytree(THIRD / "families" / "echo", folder / "toolkit" / "parity" / "families" / "echo")
     return folder
