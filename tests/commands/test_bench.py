@@ -60,11 +60,11 @@ def test_work_that_takes_next_to_no_memory_has_no_ratio_of_it(ours, theirs, expe
     assert Duel(work, sides).memory == expected
 
 
-def test_the_limits_share_is_of_each_sides_median():
+def test_the_limits_share_is_the_median_of_the_pairs_at_the_speed_of_each():
     work = Workload("ctrl", "causal_lm", {}, 1, 1, "generate", 8, 2, "auto", "")
     sides = {"port": Measurements([4.0, 5.0, 9.0]), "transformers": Measurements([20.0, 20.0, 30.0])}
-    duel = Duel(work, sides, Limit(WEIGHTS, 30e9, 12e9))
-    assert duel.shares == {"port": 0.5, "transformers": 0.125}
+    duel = Duel(work, sides, Limit(WEIGHTS, 30e9, [15e9, 12e9, 5e9]))
+    assert duel.shares == {"port": 0.5, "transformers": 0.125}  # of 0.5, 0.5, 0.67 and of 0.1, 0.125, 0.2
     assert rows_of(duel)[-1] == ("reading the weights alone, 2.5 s at 12 GB/s", "50% of it", "12% of it", "")
     assert as_json([duel])[0]["limit"]["shares"] == duel.shares
     assert not Duel(work, sides).shares and as_json([Duel(work, sides)])[0]["limit"] is None

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -50,23 +50,28 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Limit:
-    """The time that a part of the work takes alone, at the highest speed that this processor reached in the same run:
-    nothing that does the same work is faster.
+    """The time that a part of the work takes alone, at the highest speed that this processor reaches between a pair's
+    sides: nothing that does the same work is faster.
 
     Attributes:
         part: what is counted, of :data:`.workload.PARTS`.
         amount: multiplications and additions of the port's matrix products; or bytes of the weights, which each token
             reads.
-        speed: operations or bytes per second.
+        speeds: operations or bytes per second, of each pair.
     """
 
     part: str
     amount: float
-    speed: float
+    speeds: Sequence[float]
+
+    @property
+    def speed(self) -> float:
+        """The median."""
+        return median(self.speeds)
 
     @property
     def seconds(self) -> float:
-        """Of a measurement that did nothing else."""
+        """Of a measurement that did nothing else, by median speed."""
         return self.amount / self.speed
 
     def __str__(self) -> str:
@@ -100,9 +105,13 @@ class Duel:
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """The limit's share of each side's median time; empty where no limit is known."""
-        limit = self.limit
-        return {name: limit.seconds / median(side.seconds) for name, side in self.sides.items()} if limit else {}
+        """The limit's share of each side's time, the median of the pairs; empty where no limit is known."""
+        if not (limit := self.limit):
+            return {}
+        return {
+            name: median(limit.amount / speed / one for speed, one in zip(limit.speeds, side.seconds, strict=True))
+            for name, side in self.sides.items()
+        }
 
     def amount_per_second(self, side: str) -> float:
         """Return a side's tokens or texts per second, by median time."""
@@ -122,7 +131,10 @@ def duel(workload: Workload, against: str, pairs: int, python: str | None, say: 
     if workload.work == "start":
         return _starts(workload, against, pairs, python, say)
     measured = {OURS: Measurements(), against: Measurements()}
+    part, speeds = PART_OF.get(workload.work), []
     with contextlib.ExitStack() as running:
+        # Of its own: what it needs for that is no memory of the port's.
+        ruler = running.enter_context(Side.started(OURS, None, workload.threads)) if part else None
         processes = {side: running.enter_context(Side.started(side, python, workload.threads)) for side in measured}
         for side, process in processes.items():
             say(f"preparing {side}")
@@ -132,7 +144,10 @@ def duel(workload: Workload, against: str, pairs: int, python: str | None, say: 
                 if not number:
                     measured[side].first_value = value
         for pair in range(pairs):
-            for side in list(processes)[:: -1 if pair % 2 else 1]:
+            for place, side in enumerate(list(processes)[:: -1 if pair % 2 else 1]):
+                if place and ruler:
+                    time.sleep(PAUSE)
+                    speeds.append(ruler.ask("speed", workload=workload.to_json()))
                 say(f"pair {pair + 1} of {pairs}: {side}")
                 if workload.work == "tokenize":  # by a new tokenizer, with no word cached
                     processes[side].ask("prepare", workload=workload.to_json())
@@ -140,8 +155,7 @@ def duel(workload: Workload, against: str, pairs: int, python: str | None, say: 
                 measured[side].seconds.append(processes[side].ask("measure")["seconds"])
         for side, process in processes.items():
             measured[side].memory = process.ask("memory")
-        part = PART_OF.get(workload.work)
-        limit = Limit(part, *processes[OURS].ask(part)) if part else None
+        limit = Limit(part, processes[OURS].ask("amount"), speeds) if part else None
     return Duel(workload, measured, limit)
 
 

@@ -79,7 +79,13 @@ def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
             "sides": {name: asdict(side) for name, side in duel.sides.items()},
             "ratio": asdict(duel.times),
             "memory_ratio": duel.memory,
-            "limit": duel.limit and {**asdict(duel.limit), "seconds": duel.limit.seconds, "shares": duel.shares},
+            "limit": duel.limit
+            and {
+                **asdict(duel.limit),
+                "speed": duel.limit.speed,
+                "seconds": duel.limit.seconds,
+                "shares": duel.shares,
+            },
         }
         for duel in duels
     ]

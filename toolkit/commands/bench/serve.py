@@ -21,13 +21,15 @@ Measured = Callable[[], float]
 def serve(
     prepare: Callable[[Workload], Measured],
     versions: dict[str, str],
-    extra: Callable[[Workload, Measured, str], Any] | None = None,
+    amount: Callable[[Workload, Measured], float] | None = None,
+    speed: Callable[[Workload], float] | None = None,
 ) -> None:
     """Answer orders until the input ends.
 
     Args:
         versions: of what decides this side's speed.
-        extra: called with the workload, its measurement and the name of any other order.
+        amount, speed: of the part that limits a work (:data:`.workload.PART_OF`), in operations or bytes, and by the
+            second.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what a framework prints is no answer
@@ -53,9 +55,12 @@ def serve(
                 answer = max(0, resident("VmHWM") - before)
             elif order["do"] == "whole memory":
                 answer = resident("VmHWM")
+            elif order["do"] == "speed":
+                assert speed is not None
+                answer = speed(Workload(**order["workload"]))
             else:
-                assert workload is not None and measured is not None and extra is not None
-                answer = extra(workload, measured, order["do"])
+                assert workload is not None and measured is not None and amount is not None
+                answer = amount(workload, measured)
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 

@@ -17,7 +17,7 @@ from models.families import FAMILIES, family, part
 from models.files.hub import stored_tensors
 from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
-from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PRODUCTS, TEXTS, TOKENIZER, Workload
+from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PART_OF, PRODUCTS, TEXTS, TOKENIZER, Workload
 from toolkit.machine import runtime
 from toolkit.machine.heap import keep_small_blocks
 
@@ -73,18 +73,24 @@ def _computation(workload: Workload) -> Measured:
     return step
 
 
-def extra(workload: Workload, measured: Measured, order: str) -> tuple[float, float]:
-    """Return the amount of a part of the work, of :data:`~.workload.PARTS`, and its highest speed."""
-    return _products(measured) if order == PRODUCTS else _reading(workload)
+def amount(workload: Workload, measured: Measured) -> float:
+    """Operations of a measurement's matrix products, or bytes of weights that its tokens read."""
+    if PART_OF[workload.work] == PRODUCTS:
+        return counted_operations(measured)
+    return workload.weight_bytes * workload.new_tokens
 
 
-def _products(measured: Measured) -> tuple[float, float]:
-    """Operations of a measurement's matrix products, and operations per second of a large one."""
-    import paddle
+def speed(workload: Workload) -> float:
+    """Operations per second of a large matrix product; or bytes per second at which the workload's threads read as many
+    weights as a token's, again and again: those of a small model stay in the processor's caches."""
+    if PART_OF[workload.work] == PRODUCTS:
+        import paddle
 
-    a, b = paddle.randn([PEAK_SIZE, PEAK_SIZE]), paddle.randn([PEAK_SIZE, PEAK_SIZE])
-    seconds = _least_seconds(lambda: float(paddle.matmul(a, b)[0, 0]))
-    return counted_operations(measured), 2 * PEAK_SIZE**3 / seconds
+        a, b = paddle.randn([PEAK_SIZE, PEAK_SIZE]), paddle.randn([PEAK_SIZE, PEAK_SIZE])
+        return 2 * PEAK_SIZE**3 / _least_seconds(lambda: float(paddle.matmul(a, b)[0, 0]))
+    parts = np.array_split(np.ones(workload.weight_bytes // 8, "int64"), workload.threads)
+    with ThreadPoolExecutor(workload.threads) as threads:
+        return workload.weight_bytes / _least_seconds(lambda: list(threads.map(np.bitwise_or.reduce, parts)))
 
 
 def counted_operations(measured: Measured) -> int:
@@ -118,16 +124,6 @@ def counted_operations(measured: Measured) -> int:
     return total
 
 
-def _reading(workload: Workload) -> tuple[float, float]:
-    """Bytes of weights that a measurement's tokens read; and bytes per second at which the workload's threads read as
-    many as a token's, again and again: those of a small model stay in the processor's caches."""
-    count = workload.weight_bytes
-    parts = np.array_split(np.ones(count // 8, "int64"), workload.threads)
-    with ThreadPoolExecutor(workload.threads) as threads:
-        seconds = _least_seconds(lambda: list(threads.map(np.bitwise_or.reduce, parts)))
-    return count * workload.new_tokens, count / seconds
-
-
 def _least_seconds(measured: Callable[[], object]) -> float:
     seconds = []
     for _ in range(REPEATS):
@@ -147,4 +143,4 @@ if __name__ == "__main__":
     for module in loops:
         importlib.import_module(module)
     keep_small_blocks()  # as training does
-    serve(prepare, runtime.versions(), extra)
+    serve(prepare, runtime.versions(), amount, speed)
