@@ -96,7 +96,7 @@ class _Layer:
         """In the order of :func:`models.operations.compiled.decoder_step`."""
         first, second = self.norms
         parts = (first, *self.projections, self.dense, second, self.inner, self.outer)
-        return [tensor for part in parts for tensor in (part.weight, part.bias)]
+        return [tensor.contiguous() for part in parts for tensor in (part.weight, part.bias)]
 
     def __call__(self, hidden_states: Tensor, bias: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
         """(B, n_embd) -> (B, n_embd), and the layer's keys and values."""

@@ -902,15 +902,8 @@ def decoder_step(given):
     of norm, query, key, value, dense, norm, inner, outer. A pre-norm decoder at the last of ``positions``: its keys and
     values are put behind those of the others."""
     args = carray(given, 21)
-    rows, classes, heads, depth, room, positions, inner = (
-        args[0],
-        args[11],
-        args[12],
-        args[13],
-        args[14],
-        args[15],
-        args[16],
-    )
+    rows, classes, heads, depth = args[0], args[11], args[12], args[13]
+    room, positions, inner = args[14], args[15], args[16]
     epsilon, width, x = np.float32(_scalar(args[17])), heads * depth, args[10]
     size = 4 * rows * width
     normed, query, context, hidden = x + size, x + 2 * size, x + 5 * size, x + 6 * size
