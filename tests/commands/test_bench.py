@@ -8,10 +8,12 @@ import math
 
 import paddle
 import pytest
+from gates import copied_source, toolkit_in
 from soak import some
 
 from models.ctrl import CTRLConfig, schema
 from models.ctrl.modeling import CTRLLMHeadModel
+from models.operations import kernels
 from toolkit.commands.bench.duel import Duel, Limit, Measurements
 from toolkit.commands.bench.page import as_json, rows_of
 from toolkit.commands.bench.ratios import CONFIDENCE, ratio
@@ -132,6 +134,22 @@ def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
         assert [one["workload"]["config"]["num_hidden_layers"] for one in told["layers"]] == [1, 2]
     page = (tmp_path / "bench" / "bench.html").read_text()
     assert "port / other" in page and "too few pairs" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+def test_what_compiling_takes_is_no_memory_of_a_measurement(tmp_path, monkeypatch):
+    """Numba takes about 100 MB."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = copied_source(tmp_path, "models/operations/loops.py", ("LEAST = ", "# Changed.\nLEAST = "))
+    memory = []
+    for _ in ("compiled", "loaded"):
+        done = toolkit_in(source, "bench", "--model", "ctrl", "--layers", "1", "--length", "16", "--pairs", "1",
+                          "n_embd=16", "n_head=2", "dff=24", "vocab_size=48", "--output", tmp_path / "out")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        [work] = json.loads((tmp_path / "out" / "bench.json").read_text())["works"].values()
+        memory.append(work["sides"]["port"]["memory"])
+    assert abs(memory[0] - memory[1]) < 25e6, memory
 
 
 @pytest.mark.slow

@@ -132,6 +132,8 @@ def duel(workload: Workload, against: str, pairs: int, python: str | None, say: 
         return _starts(workload, against, pairs, python, say)
     measured = {OURS: Measurements(), against: Measurements()}
     part, speeds = PART_OF.get(workload.work), []
+    if part:
+        _compile(workload, say)
     with contextlib.ExitStack() as running:
         # Of its own: what it needs for that is no memory of the port's.
         ruler = running.enter_context(Side.started(OURS, None, workload.threads)) if part else None
@@ -157,6 +159,14 @@ def duel(workload: Workload, against: str, pairs: int, python: str | None, say: 
             measured[side].memory = process.ask("memory")
         limit = Limit(part, processes[OURS].ask("amount"), speeds) if part else None
     return Duel(workload, measured, limit)
+
+
+def _compile(workload: Workload, say: Callable[[str], None]) -> None:
+    """Let the port compile what is not yet in its cache: Numba's memory is none of a measurement's."""
+    say("compiling")
+    with Side.started(OURS, None, workload.threads) as process:
+        process.ask("prepare", workload=workload.to_json())
+        process.ask("measure")
 
 
 def _starts(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
