@@ -65,14 +65,22 @@ def layer(rows: int, heads: int, depth: int, inner: int, room: int) -> list[list
 
 
 def decoder(
-    tokens: list[int], heads: int, depth: int, inner: int, classes: int, room: int, layers: int, masked: bool
+    tokens: list[int],
+    heads: int,
+    depth: int,
+    inner: int,
+    classes: int,
+    room: int,
+    layers: int,
+    masked: bool,
+    epsilon: float,
 ) -> list:
     """What a decoder at one position is given; with a mask, at the last that there is room for."""
     rows, width = tokens[0], heads * depth
     past = room - 1 if masked else room - 3
     shapes = [tokens, [classes, width], [room + 2, width], layers * [layer(rows, heads, depth, inner, room)]]
     ends = [[[width], [width]], [[classes, width], [classes]]]
-    return [*shapes, *ends, [rows, room] if masked else None, past, 1e-12 if masked else 1e-6, 0.1]
+    return [*shapes, *ends, [rows, room] if masked else None, past, epsilon, 0.1]
 
 
 def attention(
@@ -159,8 +167,9 @@ CALLS: dict[str, list[Callable[..., list]]] = {
     "keys": [lambda rows=3, width=5: [[rows, width], 1e-6, 0.125]],
     "keys_backward": [lambda rows=3, width=5: [[rows, width], [rows, width], 1e-12, 0.125]],
     "decoder_step": [
-        lambda rows=3, depth=3, inner=5, classes=7: decoder([rows, 1], 2, depth, inner, classes, 7, 1, False),
-        lambda heads=2, past=4: decoder([2], heads, 2, 9, 5, past + 1, 2, True),
+        lambda rows=3, depth=3, inner=5, classes=7: decoder([rows, 1], 2, depth, inner, classes, 7, 1, False, 1e-6),
+        lambda heads=2, past=4: decoder([2], heads, 2, 9, 5, past + 1, 2, True, 1e-12),
+        lambda inner=5: decoder([2], 2, 3, inner, 5, 7, 2, False, 0.3),  # counts in every norm
     ],
 }
 #: Whose threads wait for one another.

@@ -290,6 +290,12 @@ FAULTS = {
         "of[3], normed, rows, width, epsilon",
         "of[3], normed, rows, width, np.float32(0.0)",
     ),
+    "layers' second norms have no epsilon": Fault(
+        "decoder_step",
+        "decoder_step",
+        "of[13], normed, rows, width, epsilon",
+        "of[13], normed, rows, width, np.float32(0.0)",
+    ),
     "half of a row is scored": Fault(
         "decoder_step", "_score", "for i in range(width):", "for i in range(width // 2 + 1):"
     ),

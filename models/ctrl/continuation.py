@@ -132,6 +132,7 @@ class Continuation:
     ) -> None:
         self.model = model
         self._held = list(past)  # with room for later positions, perhaps
+        # For the compiled loop; made anew where `_held` is another list.
         self._prepared: tuple[list[Cache], compiled.DecoderLayers] = [], compiled.DecoderLayers()
         self._length = past[0][0].shape[2]
         self.attention_mask = attention_mask

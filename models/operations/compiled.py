@@ -230,10 +230,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.
     """As :func:`models.operations.ops.cross_entropy`; and per row what the backward needs, (N, 2). Raises IndexError if
     a label is no class."""
     rows, width = logits.shape
-    numbers = labels.numpy()  # a loop would read and write outside of the array
-    if numbers.min() < 0 or numbers.max() >= width:
-        wrong = numbers[(numbers < 0) | (numbers >= width)][0]
-        raise IndexError(f"label {wrong} is none of {width} classes")
+    _refuse_beyond(labels, width, "label {} is none of {} classes")
     losses, normalisers = paddle.empty([rows], logits.dtype), paddle.empty([rows, 2], logits.dtype)
     _run("cross_entropy_rows", numel(logits), rows, logits, labels, losses, normalisers, width)
     return losses, normalisers
@@ -294,6 +291,13 @@ def attend_chunks_backward(
     work = numel(query) * masks[0].shape[1]
     _run("attend_chunks_backward", work, query.shape[0], *shared, grad, _or_zero(grad_normaliser), *found)
     return found
+
+
+def _refuse_beyond(indices: paddle.Tensor, count: int, words: str) -> None:
+    """Raise IndexError if one is not below ``count``: a loop would read and write outside of the array."""
+    numbers = indices.numpy()
+    if numbers.min() < 0 or numbers.max() >= count:
+        raise IndexError(words.format(numbers[(numbers < 0) | (numbers >= count)][0], count))
 
 
 def _or_zero(tensor: paddle.Tensor | None) -> paddle.Tensor | int:
@@ -365,10 +369,7 @@ def decoder_step(
         IndexError: a token is not in the vocabulary.
     """
     (rows, heads, room, depth), inner, classes = layers[0][0].shape, layers[0][14].shape[1], head[0].shape[0]
-    numbers = tokens.numpy()  # a loop would read outside of the array
-    if numbers.min() < 0 or numbers.max() >= embedding.shape[0]:
-        wrong = numbers[(numbers < 0) | (numbers >= embedding.shape[0])][0]
-        raise IndexError(f"token {wrong} is none of {embedding.shape[0]}")
+    _refuse_beyond(tokens, embedding.shape[0], "token {} is none of {}")
     if not isinstance(layers, DecoderLayers):
         layers = DecoderLayers(layers)
     out = paddle.empty([rows, classes], "float32")

@@ -139,7 +139,7 @@ def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
 @pytest.mark.slow
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 def test_what_compiling_takes_is_no_memory_of_a_measurement(tmp_path, monkeypatch):
-    """Numba takes about 100 MB."""
+    """Numba takes some 80 MB."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = copied_source(tmp_path, "models/operations/loops.py", ("LEAST = ", "# Changed.\nLEAST = "))
     memory = []
