@@ -25,7 +25,8 @@ from toolkit.parity.mutants.loops import edited_code, loaded
 
 #: What loops are made of, and what decides how they are called.
 SOURCES = [
-    f"models/operations/{name}.py" for name in ("loops", "loop_code", "compiled", "ops", "randomness", "kernels")
+    f"models/operations/{name}.py"
+    for name in ("loops", "decoder_loops", "loop_code", "compiled", "ops", "randomness", "kernels")
 ]
 #: Constants beyond it are no sizes, but masks of bits and the like.
 LARGEST = 2**16
@@ -81,6 +82,36 @@ def decoder(
     shapes = [tokens, [classes, width], [room + 2, width], layers * [layer(rows, heads, depth, inner, room)]]
     ends = [[[width], [width]], [[classes, width], [classes]]]
     return [*shapes, *ends, [rows, room] if masked else None, past, epsilon, 0.1]
+
+
+def reversible(
+    tokens: list[int],
+    heads: int,
+    depth: int,
+    inner: int,
+    classes: int,
+    past: int,
+    kinds: list[list[int]],
+    epsilon: float = 1e-6,
+) -> list:
+    """What a decoder of two streams is given: layers by chunk length, chunks before, rounds and factors of buckets;
+    without a round local ones, and without a factor unhashed ones."""
+    rows, width, attended = tokens[0], 4, heads * depth
+    norm, maps = [[width], [width]], [[attended, width], None, [width], [width]]
+    maps += [[width, inner], [inner], [inner, width], [width]]
+    layers = []
+    for size, before, rounds, *axes in kinds:
+        held, project = [rows, heads, past + 2, depth], [width, attended]
+        hashing = [None, None, None, None, 0, 1]
+        if axes:
+            sorted_in = [rows, heads, rounds, past + 2]
+            hashing = [sorted_in, sorted_in, [heads, depth, rounds, sum(axes)], [len(axes)], sum(axes), rounds]
+        parameters = [*norm, project, None if rounds else project, project, *maps]
+        layers.append([held, held, *hashing, size, before, parameters])
+    ends = [[[2 * width], [2 * width]], [[2 * width, classes], [classes]]]
+    longest = math.lcm(*(size for size, *_ in kinds))
+    padded = -(-(past + 1) // longest) * longest
+    return [tokens, [classes, width], [width], layers, *ends, past, padded, epsilon, 1e-6, -1e5]
 
 
 def attention(
@@ -171,9 +202,16 @@ CALLS: dict[str, list[Callable[..., list]]] = {
         lambda heads=2, past=4: decoder([2], heads, 2, 9, 5, past + 1, 2, True, 1e-12),
         lambda inner=5: decoder([2], 2, 3, inner, 5, 7, 2, False, 0.3),  # counts in every norm
     ],
+    "reversible_step": [
+        lambda rows=3, depth=3, inner=5, classes=7: reversible(
+            [rows, 1], 2, depth, inner, classes, 9, [[4, 1, 0], [2, 1, 2, 3]]
+        ),
+        lambda past=12, axes=2: reversible([2], 2, 3, 5, 5, past, [[3, 1, 1, 1, axes], [6, 2, 0], [3, 2, 3, axes]]),
+        lambda heads=2, size=4: reversible([2], heads, 3, 4, 5, 2 * size - 1, [[size, 1, 1, 2], [2 * size, 0, 1]], 0.3),
+    ],
 }
 #: Whose threads wait for one another.
-TOGETHER = ("decoder_step", "adamw_")
+TOGETHER = ("decoder_step", "reversible_step", "adamw_")
 
 
 def calls(function: str, *more: str) -> Iterator[LoopCall]:
@@ -191,10 +229,11 @@ def calls(function: str, *more: str) -> Iterator[LoopCall]:
 
 
 def _inside(given: list) -> Iterator[list[int]]:
-    """The shapes in lists of lists of them: those of layers."""
+    """The shapes in lists of them."""
     for of in given:
-        if isinstance(of, list) and of and isinstance(of[0], list) and all(map(loop_accuracy.is_shape, of[0])):
-            yield from of[0]
+        if isinstance(of, list) and not loop_accuracy.is_shape(of):
+            yield from filter(loop_accuracy.is_shape, of)
+            yield from _inside(of)
 
 
 class Memory:

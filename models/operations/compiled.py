@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddle
 
@@ -300,7 +300,7 @@ def _refuse_beyond(indices: paddle.Tensor, count: int, words: str) -> None:
         raise IndexError(words.format(numbers[(numbers < 0) | (numbers >= count)][0], count))
 
 
-def _or_zero(tensor: paddle.Tensor | None) -> paddle.Tensor | int:
+def _or_zero(tensor: paddle.Tensor | int | None) -> paddle.Tensor | int:
     """What a loop is given for a tensor that it may do without."""
     return 0 if tensor is None else tensor
 
@@ -328,13 +328,44 @@ def _attention(
     return [query, key, value, *optional, order, *sizes, _or_zero(drawn), 1.0 / (1.0 - rate)]
 
 
-class DecoderLayers(list[Sequence[paddle.Tensor]]):
-    """The tensors of a decoder's layers, whose addresses are looked up once: they must not be replaced."""
+class ReversibleLayer(NamedTuple):
+    """A layer of :func:`reversible_step`, of B texts. All tensors are contiguous.
+
+    Attributes:
+        keys, values: (B, heads, room, depth), with room for more positions.
+        buckets: of positions, int64 (B, heads, rounds, room), and ``order``: how these sort them; None for local
+            attention, and where nothing is hashed.
+        rotations: (heads, depth, rounds, axes); ``factors`` of the bucket count: int64, half of whose sum are the axes.
+        parameters: gain and bias of a norm; weights (width, heads * depth) of query, key (None: the query is the key)
+            and value; weight (in, out) or gain, and bias or None, of dense, norm, inner, outer.
+    """
+
+    keys: paddle.Tensor
+    values: paddle.Tensor
+    buckets: paddle.Tensor | None
+    order: paddle.Tensor | None
+    rotations: paddle.Tensor | None
+    factors: paddle.Tensor | None
+    axes: int
+    rounds: int
+    chunk_length: int
+    chunks_before: int
+    parameters: Sequence[paddle.Tensor | None]
+
+
+class DecoderLayers(list[Any]):
+    """A decoder's layers: of each a sequence of tensors and sizes. Addresses are looked up once: no tensor may be
+    replaced."""
 
     @functools.cached_property
-    def addresses(self) -> paddle.Tensor:
-        """Of each, in order: int64 (18 * layers,)."""
-        return paddle.to_tensor([tensor.data_ptr() for layer in self for tensor in layer], "int64")
+    def numbers(self) -> paddle.Tensor:
+        """Addresses, 0 for what is left out, and sizes, in order: int64."""
+        given = [_or_zero(one) for layer in self for part in layer for one in (part if _is_list(part) else [part])]
+        return paddle.to_tensor([one if isinstance(one, int) else one.data_ptr() for one in given], "int64")
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, (list, tuple))
 
 
 def decoder_step(
@@ -377,5 +408,54 @@ def decoder_step(
     tensors = [tokens, embedding, places, _or_zero(bias), *norm, *head, out, scratch]
     sizes = [classes, heads, depth, room, past + 1, inner, float(epsilon), float(last_epsilon), len(layers)]
     work = rows * heads * depth * (inner * len(layers) + classes)
-    _run("decoder_step", work, rows, *tensors, *sizes, layers.addresses)
+    _run("decoder_step", work, rows, *tensors, *sizes, layers.numbers)
     return out, *(held for layer in layers for held in layer[:2])
+
+
+def reversible_step(
+    tokens: paddle.Tensor,
+    embedding: paddle.Tensor,
+    place: paddle.Tensor,
+    layers: Sequence[Any],
+    norm: Sequence[paddle.Tensor],
+    head: Sequence[paddle.Tensor],
+    past: int,
+    padded: int,
+    epsilon: float,
+    key_epsilon: float,
+    self_masked: float,
+) -> tuple[paddle.Tensor, ...]:
+    """A pre-norm decoder of two residual streams with ReLU at one position of a few texts, whose keys, values and
+    buckets are put behind those of the ``past`` ones, in place.
+
+    Args:
+        tokens: int64, B of them.
+        embedding: (vocabulary, width); ``place``: what is added to it, (width,).
+        layers: the fields of a :class:`ReversibleLayer` each, with room for ``past + 1`` positions at least.
+        norm: gain and bias of the last one, of both streams side by side.
+        head: weight (2 * width, classes) and bias of the scores.
+        padded: the length of a hash round, or of a text.
+        epsilon: of the norms; ``key_epsilon``: of the mean square of keys that are queries.
+        self_masked: added to such a key's score for itself.
+
+    Returns:
+        Scores (B, classes), and the keys, values, buckets and order of each layer.
+
+    Raises:
+        IndexError: a token is not in the vocabulary.
+    """
+    _refuse_beyond(tokens, embedding.shape[0], "token {} is none of {}")
+    if not isinstance(layers, DecoderLayers):
+        layers = DecoderLayers(ReversibleLayer(*layer) for layer in layers)
+    (rows, heads, room, depth), inner = layers[0].keys.shape, layers[0].parameters[9].shape[1]
+    width, classes = embedding.shape[1], head[0].shape[1]
+    most = max(layer.rounds * layer.chunk_length * (layer.chunks_before + 1) for layer in layers)
+    axes = max(layer.axes for layer in layers)
+    out = paddle.empty([rows, classes], "float32")
+    scratch = paddle.empty([rows * (6 * width + 4 * heads * depth + inner + heads * (2 * most + axes))], "float32")
+    tensors = [tokens, embedding, place, *norm, *head, out, scratch, paddle.empty([rows * heads * most], "int64")]
+    sizes = [width, classes, heads, depth, room, past + 1, padded, inner, most, axes]
+    scalars = [float(epsilon), float(key_epsilon), float(self_masked)]
+    work = rows * width * (inner * len(layers) + classes)
+    _run("reversible_step", work, rows, *tensors, *sizes, *scalars, len(layers), layers.numbers)
+    return out, *(held for layer in layers for held in layer[:4] if held is not None)

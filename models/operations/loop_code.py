@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import struct
@@ -29,6 +30,9 @@ from models.operations.kernels import PRODUCT, THREADS
 
 #: Below this many numbers one thread runs alone: waking the others costs some microseconds (measured).
 ALONE = 2**14
+
+#: Where loops are defined.
+LOOP_FILES = ("loops.py", "decoder_loops.py")
 
 _LIBRARIES = Path(paddle.__file__).parent / "libs"
 _openmp = ctypes.CDLL(str(_LIBRARIES / "libiomp5.so"))
@@ -46,7 +50,7 @@ def run(loop: str, numbers: int, length: int, *given: int | float) -> None:
     """Run a loop.
 
     Args:
-        loop: its name in :mod:`models.operations.loops`.
+        loop: its name in one of :data:`LOOP_FILES`.
         numbers: their count in all.
         length: what the threads divide: the number of rows, or of numbers.
         given: addresses, sizes and scalars, in the order in which the loop takes them.
@@ -62,13 +66,24 @@ def _address(loop: str) -> int:
     engine = _engine()
     code = _kept(loop)
     if code is None:
-        from models.operations import loops
-
-        code = _object_file(loop, *loops.compiled(loop))
+        code = _object_file(loop, *_assembly(loop))
         _keep(loop, code)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine.get_function_address(loop)
+
+
+def _assembly(loop: str) -> tuple[str, str]:
+    from models.operations import loops
+
+    module = importlib.import_module(f"{__package__}.{file_of(loop).stem}")
+    return loops.compiled(getattr(module, loop))
+
+
+def file_of(loop: str) -> Path:
+    """Return the file that defines a loop."""
+    files = [Path(__file__).with_name(name) for name in LOOP_FILES]
+    return next(file for file in files if f"\ndef {loop}(given):" in file.read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -146,7 +161,7 @@ def _file_name(loop: str) -> str:
 @functools.cache
 def _key() -> str:
     """Hash of all that decides the machine code: the loops' sources, the compiler, the processor."""
-    sources = ("loops.py", "kernels.py", Path(__file__).name)
+    sources = (*LOOP_FILES, "kernels.py", Path(__file__).name)
     made_of = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in sources]
     made_of += [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
     made_of += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]

@@ -41,23 +41,22 @@ _allocate = types.ExternalFunction("malloc", types.int64(types.int64))
 _free = types.ExternalFunction("free", types.void(types.int64))
 
 
-def compiled(loop: str) -> tuple[str, str]:
-    """Compile a loop; return its LLVM assembly and the name of its function there."""
-    function = globals()[loop]
-    options = {"nopython": True, "error_model": "numpy", "fastmath": _FASTMATH[function]}
+def compiled(function: Callable) -> tuple[str, str]:
+    """Compile a loop, of this or another module; return its LLVM assembly and the name of its function there."""
+    options = {"nopython": True, "error_model": "numpy", "fastmath": getattr(function, _FASTMATH)}
     made = cfunc(_SIGNATURE, **options)(function)
     return made.inspect_llvm(), made.native_name
 
 
 _SIGNATURE = types.void(types.CPointer(types.int64))
-_FASTMATH: dict[Callable, set[str]] = {}
+_FASTMATH = "fastmath"
 
 
 def _loop(*fastmath: str) -> Callable[[Callable], Callable]:
     """Mark a loop, with its sums' fast-math flags: ``reassoc`` adds in several lanes, ``contract`` fuses products."""
 
     def marked(function: Callable) -> Callable:
-        _FASTMATH[function] = set(fastmath)
+        setattr(function, _FASTMATH, set(fastmath))
         return function
 
     return marked
@@ -610,19 +609,23 @@ def key_rows_backward(given):
 # -- LSH's buckets
 
 
+@njit(inline="always")
+def _nearest_axis(x, width):
+    """Which of these numbers, and of these with the other sign, is largest, by address."""
+    row, most, least = _floats(x, 0, width), 0, 0
+    for i in range(1, width):
+        most = i if row[i] > row[most] else most
+        least = i if row[i] < row[least] else least
+    return most if row[most] >= -row[least] else width + least
+
+
 @_loop()
 def nearest_axes(given):
-    """length (rows), x, out (int64), width: which of a row's numbers, and of these with the other sign, is largest."""
+    """length (rows), x, out (int64), width: :func:`_nearest_axis` of each row."""
     args = carray(given, 4)
-    width = args[3]
     first, last = _share(args[0])
     for row in range(first, last):
-        x = _floats(args[1], row * width, width)
-        most, least = 0, 0
-        for i in range(1, width):
-            most = i if x[i] > x[most] else most
-            least = i if x[i] < x[least] else least
-        _integers(args[2], row, 1)[0] = most if x[most] >= -x[least] else width + least
+        _integers(args[2], row, 1)[0] = _nearest_axis(args[1] + 4 * row * args[3], args[3])
 
 
 # -- attention between chunks
@@ -773,161 +776,3 @@ def attend_chunks_backward(given):
                 _multiply(of, key, grad_query, (size, depth, size), (False, False), (width, depth, depth), part > 0)
                 _multiply(of, query, grad_key, (size, depth, size), (True, False), (width, depth, depth), True)
     _free(room)
-
-
-# -- a decoder at one position: each weight is read once, by all threads
-
-
-@njit(inline="always")
-def _map(x, weight, bias, added, out, rows, inner, columns, relu):
-    """x weight + bias, by address: rectified if ``relu``, and plus ``added`` unless that is 0."""
-    first, last = _share(columns)
-    count = last - first
-    whole = inner - inner % 8
-    for row in range(rows):
-        total = _floats(out, row * columns + first, count)
-        for i in range(count):
-            total[i] = np.float32(0.0)
-    for begin in range(0, whole, 8):  # eight rows of the weight at once: the totals are read and written less often
-        w0 = _floats(weight, begin * columns + first, count)
-        w1 = _floats(weight, (begin + 1) * columns + first, count)
-        w2 = _floats(weight, (begin + 2) * columns + first, count)
-        w3 = _floats(weight, (begin + 3) * columns + first, count)
-        w4 = _floats(weight, (begin + 4) * columns + first, count)
-        w5 = _floats(weight, (begin + 5) * columns + first, count)
-        w6 = _floats(weight, (begin + 6) * columns + first, count)
-        w7 = _floats(weight, (begin + 7) * columns + first, count)
-        for row in range(rows):
-            total = _floats(out, row * columns + first, count)
-            own = _floats(x, row * inner + begin, 8)
-            x0, x1, x2, x3, x4, x5, x6, x7 = own[0], own[1], own[2], own[3], own[4], own[5], own[6], own[7]
-            for i in range(count):
-                low = (x0 * w0[i] + x1 * w1[i]) + (x2 * w2[i] + x3 * w3[i])
-                high = (x4 * w4[i] + x5 * w5[i]) + (x6 * w6[i] + x7 * w7[i])
-                total[i] += low + high
-    biases = _floats(bias, first, count)
-    for row in range(rows):
-        total = _floats(out, row * columns + first, count)
-        for begin in range(whole, inner):
-            own, weights = _floats(x, row * inner + begin, 1)[0], _floats(weight, begin * columns + first, count)
-            for i in range(count):
-                total[i] += own * weights[i]
-        if relu:
-            for i in range(count):
-                value = total[i] + biases[i]
-                total[i] = np.float32(0.0) if value < np.float32(0.0) else value  # not max: NaN stays NaN
-        elif added:
-            others = _floats(added, row * columns + first, count)
-            for i in range(count):
-                total[i] = others[i] + (total[i] + biases[i])
-        else:
-            for i in range(count):
-                total[i] += biases[i]
-
-
-@njit(inline="always")
-def _put_behind(new, held, heads, depth, room, positions):
-    """Copy each head's vector to the last of its ``positions``, by address."""
-    first, last = _share(heads)
-    for head in range(first, last):
-        given = _floats(new, head * depth, depth)
-        kept = _floats(held, (head * room + positions - 1) * depth, depth)
-        for i in range(depth):
-            kept[i] = given[i]
-
-
-@njit(inline="always")
-def _attend(query, keys, values, bias, out, weights, rows, heads, depth, room, positions):
-    """Attention of a row to ``positions`` of its own, by address: its heads' keys and values have ``room`` for more."""
-    root = math.sqrt(np.float32(depth))
-    first, last = _share(rows * heads)
-    for head in range(first, last):
-        asked, context = _floats(query, head * depth, depth), _floats(out, head * depth, depth)
-        scores = _floats(weights, head * positions, positions)
-        for position in range(positions):
-            key, score = _floats(keys, (head * room + position) * depth, depth), np.float32(0.0)
-            for i in range(depth):
-                score += asked[i] * key[i]
-            scores[position] = score / root
-        if bias:
-            biases = _floats(bias, head // heads * positions, positions)
-            for position in range(positions):
-                scores[position] += biases[position]
-        largest, total = _largest(scores, positions), np.float32(0.0)
-        for position in range(positions):
-            weight = _exp(scores[position] - largest)
-            scores[position] = weight
-            total += weight
-        for i in range(depth):
-            context[i] = np.float32(0.0)
-        for position in range(positions):
-            value, share = _floats(values, (head * room + position) * depth, depth), scores[position] / total
-            for i in range(depth):
-                context[i] += share * value[i]
-
-
-@njit(inline="always")
-def _embed(tokens, embedding, place, out, rows, width):
-    """Rows of an embedding, scaled by the root of the width, plus those of a place, by address."""
-    first, last = _share(rows)
-    scale = math.sqrt(np.float32(width))
-    for row in range(first, last):
-        token = _integers(tokens, row, 1)[0]
-        own, embedded = _floats(embedding, token * width, width), _floats(out, row * width, width)
-        placed = _floats(place, 0, width)
-        for i in range(width):
-            embedded[i] = own[i] * scale + placed[i]
-
-
-@njit(inline="always")
-def _score(x, weight, bias, out, rows, width, classes):
-    """x times the transposed weight + bias, by address."""
-    first, last = _share(classes)
-    biases = _floats(bias, 0, classes)
-    for name in range(first, last):
-        own = _floats(weight, name * width, width)
-        for row in range(rows):
-            given, total = _floats(x, row * width, width), np.float32(0.0)
-            for i in range(width):
-                total += given[i] * own[i]
-            _floats(out, row * classes + name, 1)[0] = total + biases[name]
-
-
-@_loop("reassoc", "contract")
-def decoder_step(given):
-    """length (rows), tokens (int64, rows), embedding (., width), places (positions or more, width), bias (rows,
-    positions; or 0), gain and bias of the last norm, weight (classes, width) and bias of the scores, out (rows,
-    classes), scratch, classes, heads, depth, room, positions, inner, epsilon, the last norm's epsilon, layers, and an
-    array of addresses (int64), of each layer: keys and values (rows, heads, room, depth), and gain or weight, and bias,
-    of norm, query, key, value, dense, norm, inner, outer. A pre-norm decoder at the last of ``positions``: its keys and
-    values are put behind those of the others."""
-    args = carray(given, 21)
-    rows, classes, heads, depth = args[0], args[11], args[12], args[13]
-    room, positions, inner = args[14], args[15], args[16]
-    epsilon, width, x = np.float32(_scalar(args[17])), heads * depth, args[10]
-    size = 4 * rows * width
-    normed, query, context, hidden = x + size, x + 2 * size, x + 5 * size, x + 6 * size
-    weights = hidden + 4 * rows * inner
-    _embed(args[1], args[2], args[3] + 4 * (positions - 1) * width, x, rows, width)  # each thread norms its own rows
-    for layer in range(args[19]):
-        of = _integers(args[20], 18 * layer, 18)
-        _norm(x, of[2], of[3], normed, rows, width, epsilon)
-        _wait()
-        for which in range(3):
-            _map(normed, of[4 + 2 * which], of[5 + 2 * which], 0, query + which * size, rows, width, width, False)
-        _wait()
-        _put_behind(query + size, of[0], rows * heads, depth, room, positions)
-        _put_behind(query + 2 * size, of[1], rows * heads, depth, room, positions)
-        _attend(query, of[0], of[1], args[4], context, weights, rows, heads, depth, room, positions)
-        _wait()
-        _map(context, of[10], of[11], x, query, rows, width, width, False)  # the query is no longer needed
-        _wait()
-        _norm(query, of[12], of[13], normed, rows, width, epsilon)
-        _wait()
-        _map(normed, of[14], of[15], 0, hidden, rows, width, inner, True)
-        _wait()
-        _map(hidden, of[16], of[17], query, x, rows, inner, width, False)
-        _wait()
-    _norm(x, args[5], args[6], normed, rows, width, np.float32(_scalar(args[18])))
-    _wait()
-    _score(normed, args[7], args[8], args[9], rows, width, classes)

@@ -6,6 +6,9 @@ it is sorted into and those before, in the ring of all hash rounds, without padd
 whole text gives, and so does an LSH layer that no attention follows. In the whole text a new position also moves the
 chunks behind its bucket: earlier ones then see others than before, and only layers above an LSH layer notice.
 
+Plain layers in float32 on a CPU are one compiled loop, since a token's time is not arithmetic, but overhead: 400 tokens
+of two layers take 0.3 s in place of 0.9 (two cores of an Intel Xeon). The gate's ``decoding/`` compares both.
+
 (The cache of ``transformers`` 4.55 shows a position others. It fills the last chunk, and those before the first one,
 with positions of other buckets; draws rotations for each token where ``hash_seed`` is not set; and gives all texts of a
 batch, so all beams, the keys of the first.)
@@ -16,18 +19,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from models.operations import compiled
 from models.operations.ops import LayerNorm, Linear, product
 from models.operations.precision import is_lowered
 from models.reformer import lengths, schema
 from models.reformer.attention import (
     KEY_NORM_EPSILON,
+    SELF_MASKED,
     ChunkedSelfAttention,
     LocalSelfAttention,
     LSHSelfAttention,
@@ -37,6 +42,9 @@ from models.reformer.attention import (
 
 if TYPE_CHECKING:
     from models.reformer.modeling import ReformerLayer, ReformerModelWithLMHead
+
+#: Positions for which a cache gets room at a time.
+ROOM = 64
 
 
 def _lean(layer: Any) -> Callable[[Tensor], Tensor]:
@@ -52,16 +60,27 @@ def _lean(layer: Any) -> Callable[[Tensor], Tensor]:
 
 
 class _Attention:
-    """An attention for one more position of texts, which keeps the keys and values (B, H, T, D) of all before.
+    """An attention for one more position of texts, which keeps the keys and values of all before.
 
     Args:
         hidden_states: (B, T, hidden), the attention's input.
+
+    Attributes:
+        length: T, the number of positions.
+        keys, values: (B, H, T, D), or with room for later positions.
     """
+
+    #: The attributes that have an axis of positions, and which one; None for what is not kept yet.
+    KEPT: ClassVar[dict[str, int]] = {"keys": 2, "values": 2}
+
+    #: Of query, key (None: the query is the key) and value.
+    weights: tuple[Tensor, Tensor | None, Tensor]
 
     def __init__(self, layer: ChunkedSelfAttention, hidden_states: Tensor) -> None:
         self.layer = layer
         self.heads, self.size = layer.num_attention_heads, layer.attention_head_size
         self.value = _lean(layer.value)
+        self.length = hidden_states.shape[1]
         _, self.keys, self.values = self.project(hidden_states)
         self.dtype = str(self.keys.dtype).rpartition(".")[2]
 
@@ -69,19 +88,72 @@ class _Attention:
         """(B, T, hidden) -> queries, keys and values (B, H, T, D)."""
         raise NotImplementedError
 
-    def attend(self, query: Tensor, key: Tensor, padded: int) -> Tensor:
-        """Query and key of the last position (B, H, 1, D) -> (B, H, 1, D), in texts padded to this length."""
+    def see(self, query: Tensor, padded: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return which positions the last one sees, and what is added to its scores.
+
+        Args:
+            query: (B, H, 1, D).
+            padded: length that texts are padded to.
+
+        Returns:
+            int64, and the keys' type, (B, H, N): those of all hash rounds. A round's share of the result is that of its
+            normaliser, so the rounds are one softmax.
+        """
         raise NotImplementedError
 
     def __call__(self, hidden_states: Tensor, padded: int) -> Tensor:
         """(B, 1, hidden) -> (B, 1, H*D)."""
+        self.take_room()
         query, key, value = self.project(hidden_states)
         self.keys, self.values = paddle.concat([self.keys, key], 2), paddle.concat([self.values, value], 2)
-        return self.attend(query, key, padded).reshape([-1, 1, self.heads * self.size])
+        self.length += 1
+        return self.attend(query, *self.see(query, padded)).reshape([-1, 1, self.heads * self.size])
+
+    def attend(self, query: Tensor, seen: np.ndarray, added: np.ndarray) -> Tensor:
+        """(B, H, 1, D) -> the same; of each head attend to what it sees, (B, H, N)."""
+        batch, heads, count = seen.shape
+        first = np.arange(batch * heads).reshape([batch, heads, 1]) * self.length
+        rows = paddle.to_tensor((first + seen).reshape(-1))
+        key, value = (
+            paddle.gather(kept.reshape([-1, self.size]), rows).reshape([batch, heads, count, self.size])
+            for kept in (self.keys, self.values)
+        )
+        scores = product(query, key, transpose_y=True) + paddle.to_tensor(added[:, :, None])
+        return product(F.softmax(scores), value)
+
+    def begin_hashing(self, padded: int) -> bool:
+        """Hash all positions where texts have several chunks for the first time; return whether they have."""
+        return False
+
+    def described(self, parameters: list[Tensor | None]) -> compiled.ReversibleLayer:
+        """What the loop is told of a plain layer with this attention."""
+        layer = self.layer
+        hashing = None, None, None, None, 0, 1
+        return compiled.ReversibleLayer(
+            self.keys, self.values, *hashing, layer.chunk_length, layer.num_chunks_before, parameters
+        )
+
+    def make_room(self) -> bool:
+        """Have room for one more position; return whether anything that is kept is another tensor now."""
+        if self.keys.shape[2] > self.length:
+            return False
+        self._change(lambda kept, axis: paddle.concat([kept, _room_for(kept, axis)], axis))
+        return True
+
+    def take_room(self) -> None:
+        """Have no room for later positions."""
+        if self.keys.shape[2] > self.length:
+            self._change(lambda kept, axis: paddle.slice(kept, [axis], [0], [self.length]))
 
     def choose(self, rows: Tensor) -> None:
         """Go on with these texts, int64 (B,)."""
-        self.keys, self.values = paddle.index_select(self.keys, rows), paddle.index_select(self.values, rows)
+        self._change(lambda kept, axis: paddle.index_select(kept, rows))
+
+    def _change(self, change: Callable[[Tensor, int], Tensor]) -> None:
+        """Change all that is kept, given its axis of positions."""
+        for name, axis in self.KEPT.items():
+            if (kept := getattr(self, name)) is not None:
+                setattr(self, name, change(kept, axis))
 
     def split(self, projected: Tensor) -> Tensor:
         """(B, T, H*D) -> (B, H, T, D)."""
@@ -101,35 +173,36 @@ class _Attention:
 class _Local(_Attention):
     def __init__(self, layer: LocalSelfAttention, hidden_states: Tensor) -> None:
         self.query, self.key = _lean(layer.query), _lean(layer.key)
+        self.weights = layer.query.weight, layer.key.weight, layer.value.weight
         super().__init__(layer, hidden_states)
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (self.split(of(hidden_states)) for of in (self.query, self.key, self.value))
         return query, key / math.sqrt(self.size), value
 
-    def attend(self, query: Tensor, key: Tensor, padded: int) -> Tensor:
-        size, before = self.layer.chunk_length, self.layer.num_chunks_before
-        last = self.keys.shape[2] - 1
-        if before * size < padded:
-            first = max(0, last // size - before) * size
-            keys, values = self.keys[:, :, first:], self.values[:, :, first:]
-        else:  # in a ring of fewer chunks some are seen more than once
-            seen = self.seen_from(np.array(last), padded)
-            rows = paddle.to_tensor(seen[seen <= last])
-            keys, values = paddle.index_select(self.keys, rows, 2), paddle.index_select(self.values, rows, 2)
-        return product(F.softmax(product(query, keys, transpose_y=True)), values)
+    def see(self, query: Tensor, padded: int) -> tuple[np.ndarray, np.ndarray]:
+        seen = self.seen_from(np.array(self.length - 1), padded)
+        seen = np.tile(seen[seen < self.length], [*query.shape[:2], 1])
+        return seen, np.zeros(seen.shape, self.dtype)
 
 
 class _LSH(_Attention):
     """
     Attributes:
-        buckets: int64 (B, H, R, T), those of the first positions.
+        buckets: int64 (B, H, R, T), once texts have several chunks.
+        order: alike, the positions of each hash round as they are sorted.
+        rotations: those of the first time, by which all positions are hashed.
     """
+
+    KEPT: ClassVar[dict[str, int]] = {**_Attention.KEPT, "buckets": 3, "order": 3}
 
     def __init__(self, layer: LSHSelfAttention, hidden_states: Tensor) -> None:
         self.hashing, self.query_key = layer, _lean(layer.query_key)
+        self.weights = layer.query_key.weight, None, layer.value.weight
+        self.buckets: Tensor | None = None
+        self.order: Tensor | None = None
+        self.rotations: Tensor | None = None
         super().__init__(layer, hidden_states)
-        self.buckets = np.zeros([len(hidden_states), self.heads, layer.num_hashes, 0], np.int64)
 
     def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query = self.split(self.query_key(hidden_states))
@@ -137,24 +210,51 @@ class _LSH(_Attention):
         key = query * (paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.size))
         return query, key, self.split(self.value(hidden_states))
 
-    def choose(self, rows: Tensor) -> None:
-        super().choose(rows)
-        self.buckets = self.buckets[rows.numpy()]
+    def begin_hashing(self, padded: int) -> bool:
+        if self.buckets is not None or padded <= self.layer.chunk_length:
+            return False
+        self.take_room()
+        self.rotations = self.hashing.draw_rotations(padded, self.keys.dtype)
+        # Keys are scaled queries, so they fall into the queries' buckets.
+        self.order = paddle.argsort(self.hashed(self.keys), stable=True)
+        return True
 
-    def attend(self, query: Tensor, key: Tensor, padded: int) -> Tensor:
-        if padded <= self.layer.chunk_length:  # nothing is hashed
-            seen = np.broadcast_to(np.arange(padded), [*query.shape[:2], 1, padded])
-            order = seen[..., : self.keys.shape[2]]
-        else:
-            buckets = self.hashed(key, padded)
-            order = np.argsort(buckets, axis=-1, kind="stable")
-            place = (buckets <= buckets[..., -1:]).sum(-1) - 1  # the last of its bucket
-            rounds = buckets.shape[2]
-            seen = self.seen_from(place + np.arange(rounds) * padded, rounds * padded)
-        return self.attend_to(query, order, seen // padded, seen % padded)
+    def described(self, parameters: list[Tensor | None]) -> compiled.ReversibleLayer:
+        plain = super().described(parameters)
+        if self.rotations is None:
+            return plain
+        return plain._replace(
+            buckets=self.buckets,
+            order=self.order,
+            rotations=self.rotations,
+            factors=paddle.to_tensor(self.hashing.bucket_factors(self.length), "int64"),
+            axes=self.rotations.shape[-1],
+            rounds=self.hashing.num_hashes,
+        )
 
-    def attend_to(self, query: Tensor, order: np.ndarray, of_round: np.ndarray, place: np.ndarray) -> Tensor:
-        """Attend in each hash round to what is seen there.
+    def hashed(self, vectors: Tensor) -> Tensor:
+        """Return the buckets of all positions, int64 (B, H, R, T), of which ``vectors`` (B, H, ., D) are the last."""
+        found = self.hashing.hash_vectors(vectors.reshape([-1, self.size]), self.rotations, len(vectors), None)
+        found = found.reshape([len(vectors), self.heads, self.hashing.num_hashes, -1])
+        self.buckets = found if self.buckets is None else paddle.concat([self.buckets, found], 3)
+        return self.buckets
+
+    def see(self, query: Tensor, padded: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.buckets is None:
+            order = np.broadcast_to(np.arange(self.length), [*query.shape[:2], 1, self.length])
+            return self.read(query, order, order * 0, order)
+        buckets = self.hashed(query).numpy()
+        order = np.argsort(buckets, axis=-1, kind="stable")
+        self.order = paddle.to_tensor(order)
+        place = (buckets <= buckets[..., -1:]).sum(-1) - 1  # the last of its bucket
+        rounds = buckets.shape[2]
+        seen = self.seen_from(place + np.arange(rounds) * padded, rounds * padded)
+        return self.read(query, order, seen // padded, seen % padded)
+
+    def read(
+        self, query: Tensor, order: np.ndarray, of_round: np.ndarray, place: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`see`, of places in the sorted rounds.
 
         Args:
             order: int64 (B, H, R, T), the positions of each round as they are sorted.
@@ -162,39 +262,22 @@ class _LSH(_Attention):
         """
         batch, heads, rounds, length = order.shape
         row = np.arange(batch * heads).reshape([batch, heads, 1, 1])
-        at = (row * rounds + of_round) * length + np.minimum(place, length - 1)
-        position = order.reshape(-1)[at]
-        rows = paddle.to_tensor((row * length + position).reshape(-1))
-        shape = [batch, heads, rounds, -1, self.size]
-        key, value = (
-            paddle.gather(kept.reshape([-1, self.size]), rows).reshape(shape) for kept in (self.keys, self.values)
-        )
+        seen = order.reshape(-1)[(row * rounds + of_round) * length + np.minimum(place, length - 1)]
         # Added, not put in place of scores as in a whole text: exp makes 0 of either where anything else is seen.
-        added = np.where(place < length, (position == length - 1) * self_masked_value(query), masked_value(query))
-        added = added[..., None, :].astype(self.dtype)
-        scores = product(query.unsqueeze(2), key, transpose_y=True) + paddle.to_tensor(added)  # (B, H, R, 1, K)
-        context = product(F.softmax(scores), value)  # (B, H, R, 1, D)
-        if rounds == 1:
-            return context
-        share = F.softmax(paddle.logsumexp(scores.squeeze(3), -1, keepdim=True), axis=2)  # (B, H, R, 1)
-        return (context.squeeze(3) * share).sum(2)
+        added = np.where(place < length, (seen == length - 1) * self_masked_value(query), masked_value(query))
+        return seen.reshape([batch, heads, -1]), added.reshape([batch, heads, -1]).astype(self.dtype)
 
-    def hashed(self, key: Tensor, padded: int) -> np.ndarray:
-        """Return the buckets of all positions, of which ``key`` is the last. They are by the rotations of the first
-        call throughout. Keys are scaled vectors, so they fall into the vectors' buckets."""
-        batch, heads, rounds, known = self.buckets.shape
-        if known == 0:
-            self.rotations, key = self.hashing.draw_rotations(padded, key.dtype), self.keys
-        found = self.hashing.hash_vectors(key.reshape([-1, self.size]), self.rotations, batch, None).numpy()
-        self.buckets = np.concatenate([self.buckets, found.reshape([batch, heads, rounds, -1])], axis=3)
-        return self.buckets
+
+def _room_for(kept: Tensor, axis: int) -> Tensor:
+    """For :data:`ROOM` more positions, along this axis."""
+    return paddle.empty([*kept.shape[:axis], ROOM, *kept.shape[axis + 1 :]], kept.dtype)
 
 
 class _Layer:
     """A :class:`.modeling.ReformerLayer` in evaluation, for one more position."""
 
     def __init__(self, layer: ReformerLayer, attention: _Attention) -> None:
-        self.attention = attention
+        self.layer, self.attention = layer, attention
         self.norms = _lean(layer.attention.layer_norm), _lean(layer.feed_forward.layer_norm)
         self.output = _lean(layer.attention.output.dense)
         self.inner, self.outer = _lean(layer.feed_forward.dense.dense), _lean(layer.feed_forward.output.dense)
@@ -205,6 +288,16 @@ class _Layer:
         attention_stream = attention_stream + self.output(self.attention(self.norms[0](hidden_stream), padded))
         widened = self.activation(self.inner(self.norms[1](attention_stream)))
         return attention_stream, hidden_stream + self.outer(widened)
+
+    def described(self) -> compiled.ReversibleLayer:
+        """What the loop is told of this layer, if it is a plain one."""
+        attention, block = self.layer.attention, self.layer.feed_forward
+        norm = attention.layer_norm
+        maps = attention.output.dense, block.layer_norm, block.dense.dense, block.output.dense
+        parameters = [norm.weight, norm.bias, *self.attention.weights]
+        parameters += [parameter for part in maps for parameter in (part.weight, part.bias)]
+        contiguous = [parameter if parameter is None else parameter.contiguous() for parameter in parameters]
+        return self.attention.described(contiguous)
 
 
 class Continuation:
@@ -239,16 +332,19 @@ class Continuation:
         finally:
             for hook in hooks:
                 hook.remove()
+        self._model = model
+        self._described: compiled.DecoderLayers | None = None  # for the loop, as long as the same tensors are kept
         self._words = model.reformer.embeddings.word_embeddings.weight
         self._position = model.reformer.embeddings.position_embeddings.of_position
+        self._attentions = attentions
         self._layers = [_Layer(*pair) for pair in zip(layers, attentions, strict=True)]
         self._last_norm, self._scores = _lean(model.reformer.encoder.layer_norm), _lean(model.lm_head.decoder)
 
     def choose(self, rows: Tensor) -> None:
         """Continue only these texts, int64 (B,); one may occur more than once."""
-        self.texts = len(rows)
-        for layer in self._layers:
-            layer.attention.choose(rows)
+        self.texts, self._described = len(rows), None
+        for attention in self._attentions:
+            attention.choose(rows)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Return logits (B, vocabulary) after one more token (B, 1) per text. Raises ValueError beyond the model's
@@ -258,8 +354,48 @@ class Continuation:
             self._padded, most = lengths.evaluated(self._config, self.length), schema.positions(self._config)
             if self._padded > most:
                 raise ValueError(f"{self.length} positions, padded to {self._padded}, are more than the model's {most}")
+        if any([attention.begin_hashing(self._padded) for attention in self._attentions]):
+            for attention in self._attentions:  # all have as much room
+                attention.take_room()
+        if tokens.dtype == paddle.int64 and compiled.suits(self._words) and _is_plain(self._model):
+            return self._compiled(tokens)
+        self._described = None
+        return self._composed(tokens)
+
+    def _composed(self, tokens: Tensor) -> Tensor:
+        """By Paddle's operations."""
         attention_stream = hidden_stream = F.embedding(tokens, self._words) + self._position(self.length - 1)
         for layer in self._layers:
             attention_stream, hidden_stream = layer(attention_stream, hidden_stream, self._padded)
         normed = self._last_norm(paddle.concat([attention_stream, hidden_stream], axis=-1))
         return self._scores(normed).squeeze(1)
+
+    def _compiled(self, tokens: Tensor) -> Tensor:
+        """By one loop, which keeps keys, values and buckets in place, with room for later ones."""
+        if any([attention.make_room() for attention in self._attentions]) or self._described is None:
+            self._described = compiled.DecoderLayers(layer.described() for layer in self._layers)
+        for attention in self._attentions:
+            attention.length += 1
+        norm, scores = self._model.reformer.encoder.layer_norm, self._model.lm_head.decoder
+        return compiled.reversible_step(
+            tokens,
+            self._words,
+            self._position(self.length - 1),
+            self._described,
+            (norm.weight, norm.bias),
+            (scores.weight, scores.bias),
+            self.length - 1,
+            self._padded,
+            norm._epsilon,
+            KEY_NORM_EPSILON,
+            SELF_MASKED,
+        )[0]
+
+
+def _is_plain(model: ReformerModelWithLMHead) -> bool:
+    """Whether its layers are those that the loop computes, in their weights' precision, without gradients."""
+    return (
+        model.adapter is None
+        and model.config.hidden_act == "relu"
+        and not (is_lowered("linear") or is_lowered("attention") or paddle.is_grad_enabled())
+    )

@@ -81,7 +81,7 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
     source = (ROOT / "models" / "operations" / f"{fault.file}.py").read_text()
     edited = fault.edit.made_in(source)
     module, code = compiled, None
-    if fault.file == "loops":
+    if fault.file.endswith("loops"):
         code = functools.cache(lambda loop: edited_code(loop, [fault.edit]))
     else:
         module = ModuleType("models.operations.compiled")

@@ -287,10 +287,10 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
             "(Continuation.__call__, models/ctrl/continuation.py:",
         ),
         (
-            "models/operations/loops.py",
+            "models/operations/decoder_loops.py",
             "root = math.sqrt(np.float32(depth))",
             "root = math.sqrt(np.float32(depth + 1))",
-            "decoder_step (compiled loop, models/operations/loops.py:",
+            "decoder_step (compiled loop, models/operations/decoder_loops.py:",
         ),
     ],
     ids=["scores", "position", "compiled"],

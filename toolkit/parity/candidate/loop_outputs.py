@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,9 +40,11 @@ def _noted(found: dict[str, LoopCall], name: str, plain: Callable, *given: Any, 
 @functools.cache
 def _line(loop: str) -> str:
     """Return where a loop is defined, without importing its module, which imports Numba."""
-    lines = Path(compiled.__file__).with_name("loops.py").read_text(encoding="utf-8").splitlines()
-    number = next((number for number, line in enumerate(lines, 1) if line.startswith(f"def {loop}(")), None)
-    return f"models/operations/loops.py:{number}" if number else ""
+    from models.operations import loop_code
+
+    file = loop_code.file_of(loop)
+    before, _, _ = file.read_text(encoding="utf-8").partition(f"\ndef {loop}(")
+    return f"models/operations/{file.name}:{before.count(chr(10)) + 2}"
 
 
 def _described(value: Any) -> Any:

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -84,15 +83,17 @@ class Edit:
 
 
 def edited_code(loop: str, edits: Sequence[Edit]) -> bytes:
-    """Return a loop's object file, compiled from :mod:`models.operations.loops` with these edits."""
+    """Return a loop's object file, compiled from the file that defines it with these edits."""
     from models.operations import loop_code
 
-    file = Path(loop_code.__file__).with_name("loops.py")
+    file = loop_code.file_of(loop)
     source = functools.reduce(lambda text, edit: edit.made_in(text), edits, file.read_text(encoding="utf-8"))
     loop_code._engine()  # before Numba: both look for names that it tells
-    module = ModuleType("models.operations.loops")
+    from models.operations import loops
+
+    module = ModuleType(f"models.operations.{file.stem}")
     exec(compile(source, str(file), "exec"), vars(module))
-    return loop_code._object_file(loop, *module.compiled(loop))
+    return loop_code._object_file(loop, *loops.compiled(vars(module)[loop]))
 
 
 def loaded(loop: str, code: bytes) -> tuple[Any, int]:

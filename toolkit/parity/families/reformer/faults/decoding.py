@@ -14,7 +14,7 @@ def _position_before(port):
     return around(port.modeling.AxialPositionEmbeddings, "of_position", lambda plain, self, at: plain(self, at - 1))
 
 
-def _keys(port, kind, method, change):
+def _keys(port, kind, change):
     """Let an attention see ``change(keys)`` in place of the keys that it keeps."""
 
     def attend(plain, self, *given):
@@ -24,7 +24,7 @@ def _keys(port, kind, method, change):
         finally:
             self.keys = kept
 
-    return around(getattr(port.continuation, kind), method, attend)
+    return around(getattr(port.continuation, kind), "attend", attend)
 
 
 def _first_chunk_forgotten(port):
@@ -33,14 +33,14 @@ def _first_chunk_forgotten(port):
     def change(keys):
         return keys * (port.paddle.arange(keys.shape[2]) >= keys.shape[2] - 8).astype(keys.dtype).reshape([1, 1, -1, 1])
 
-    return _keys(port, "_Local", "attend", change)
+    return _keys(port, "_Local", change)
 
 
 def _bucket_of_the_one_before(port):
     """Let a token have the buckets of the one before it: its own are not appended."""
 
     def hashed(plain, self, *given):
-        found = plain(self, *given).copy()
+        found = plain(self, *given).clone()
         found[..., -1] = found[..., -2]
         return found
 
@@ -61,10 +61,10 @@ def _own_chunk_alone(port):
 def _rounds_apart(port):
     """Let the first chunk of a hash round see the last one of the same round: one ring for each."""
 
-    def attend_to(plain, self, query, order, of_round, place):
+    def read(plain, self, query, order, of_round, place):
         return plain(self, query, order, 0 * of_round + np.arange(order.shape[2])[:, None], place)
 
-    return around(port.continuation._LSH, "attend_to", attend_to)
+    return around(port.continuation._LSH, "read", read)
 
 
 def _unscaled_key(port):
@@ -93,7 +93,7 @@ DECODING: tuple[Mutant, ...] = (
     _fault(
         "decoded-keys-misplaced",
         "the keys that LSH attention keeps are one place off",
-        apply=lambda p: _keys(p, "_LSH", "attend_to", lambda keys: p.paddle.roll(keys, 1, 2)),
+        apply=lambda p: _keys(p, "_LSH", lambda keys: p.paddle.roll(keys, 1, 2)),
     ),
     _fault("decoded-local-forgets", "local attention forgets what is 8 tokens back", apply=_first_chunk_forgotten),
     _fault("decoded-bucket-missing", "the buckets of a token are not appended", apply=_bucket_of_the_one_before),
