@@ -111,7 +111,7 @@ def reversible(
     ends = [[[2 * width], [2 * width]], [[2 * width, classes], [classes]]]
     longest = math.lcm(*(size for size, *_ in kinds))
     padded = -(-(past + 1) // longest) * longest
-    return [tokens, [classes, width], [width], layers, *ends, past, padded, epsilon, 1e-6, -1e5]
+    return [tokens, [classes, width], [width], layers, *ends, past, padded, epsilon, epsilon, -1e5]
 
 
 def attention(

@@ -257,10 +257,10 @@ FAULTS = {
         "cross_entropy_backward", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
     ),
     # Buckets and keys.
-    "the last of several largest": Fault("nearest_axes", "nearest_axes", "x[i] > x[most]", "x[i] >= x[most]"),
-    "the first axis is left": Fault("nearest_axes", "nearest_axes", "most, least = 0, 0", "most, least = 1 % width, 0"),
+    "the last of several largest": Fault("nearest_axes", "_nearest_axis", "row[i] > row[most]", "row[i] >= row[most]"),
+    "the first axis is left": Fault("nearest_axes", "_nearest_axis", "width), 0, 0", "width), 1 % width, 0"),
     "a negative axis before a positive one": Fault(
-        "nearest_axes", "nearest_axes", "x[most] >= -x[least]", "x[most] > -x[least]"
+        "nearest_axes", "_nearest_axis", "row[most] >= -row[least]", "row[most] > -row[least]"
     ),
     "keys have no epsilon": Fault("keys", "key_rows", "np.float32(width) + epsilon", "np.float32(width)"),
     "keys are of unit length": Fault("keys", "key_rows", "squares / np.float32(width)", "squares"),
@@ -270,45 +270,144 @@ FAULTS = {
     "gradients of keys beyond 2,048 are the 2,049th's": Fault(
         "keys_backward", "key_rows_backward", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
     ),
-    # A decoder at one position.
-    "the last rows of a weight are left": Fault("decoder_step", "_map", "range(whole, inner)", "range(whole, whole)"),
-    "a second text has the first's weights' rows": Fault(
-        "decoder_step", "_map", "_floats(x, row * inner + begin, 8)", "_floats(x, begin, 8)"
+}
+
+#: Of a decoder at one position.
+DECODER_FAULTS: dict[str, tuple[str, str, str, str]] = {
+    "the last rows of a weight are left": ("decoder_step", "_map", "range(whole, inner)", "range(whole, whole)"),
+    "a second text has the first's weights' rows": (
+        "decoder_step",
+        "_map",
+        "_floats(x, row * inner + begin, 8)",
+        "_floats(x, begin, 8)",
     ),
-    "a rectified map has no bias": Fault("decoder_step", "_map", "value = total[i] + biases[i]", "value = total[i]"),
-    "nothing is added to what a layer maps": Fault(
-        "decoder_step", "_map", "others[i] + (total[i] + biases[i])", "total[i] + biases[i]"
+    "a map has no bias": ("decoder_step", "_map", "biases[i] if bias else np.float32(0.0)", "np.float32(0.0)"),
+    "nothing is added to what a layer maps": (
+        "decoder_step",
+        "_map",
+        "total[i] += others[i]",
+        "total[i] += np.float32(0.0)",
     ),
-    "a position does not see itself at once": Fault(
-        "decoder_step", "_put_behind", "room + positions - 1", "room + max(positions - 2, 0)"
+    "a position does not see itself at once": (
+        "decoder_step",
+        "decoder_step",
+        "keys + 4 * (positions - 1)",
+        "keys + 4 * max(positions - 2, 0)",
     ),
-    "all texts have the first's masks": Fault("decoder_step", "_attend", "head // heads * positions", "0"),
-    "scores over the root of one more": Fault("decoder_step", "_attend", "np.float32(depth)", "np.float32(depth + 1)"),
-    "layers' first norms have no epsilon": Fault(
+    "all texts have the first's masks": ("decoder_step", "decoder_step", "head // heads * positions", "0"),
+    "scores over the root of one more": ("decoder_step", "decoder_step", "np.float32(depth)", "np.float32(depth + 1)"),
+    "layers' first norms have no epsilon": (
         "decoder_step",
         "decoder_step",
         "of[3], normed, rows, width, epsilon",
         "of[3], normed, rows, width, np.float32(0.0)",
     ),
-    "layers' second norms have no epsilon": Fault(
+    "layers' second norms have no epsilon": (
+        "decoder_step",
+        "_feed_forward",
+        "of[3], normed, rows, width, epsilon",
+        "of[3], normed, rows, width, np.float32(0.0)",
+    ),
+    "half of a row is scored": ("decoder_step", "_score", "for i in range(width):", "for i in range(width // 2 + 1):"),
+    "classes have no bias": ("decoder_step", "_score", "total + biases[name]", "total"),
+    "embeddings are not scaled": ("decoder_step", "_embed", "own[i] * scale", "own[i]"),
+    "all texts have the first's token": (
+        "decoder_step",
+        "_embed",
+        "_integers(tokens, row, 1)",
+        "_integers(tokens, 0, 1)",
+    ),
+    "a position has its predecessor's place": (
         "decoder_step",
         "decoder_step",
-        "of[13], normed, rows, width, epsilon",
-        "of[13], normed, rows, width, np.float32(0.0)",
+        "args[3] + 4 * (positions - 1)",
+        "args[3] + 4 * max(positions - 2, 0)",
     ),
-    "half of a row is scored": Fault(
-        "decoder_step", "_score", "for i in range(width):", "for i in range(width // 2 + 1):"
+    "the last norm has the layers' epsilon": (
+        "decoder_step",
+        "decoder_step",
+        "np.float32(_scalar(args[18]))",
+        "epsilon",
     ),
-    "classes have no bias": Fault("decoder_step", "_score", "total + biases[name]", "total"),
-    "embeddings are not scaled": Fault("decoder_step", "_embed", "own[i] * scale", "own[i]"),
-    "all texts have the first's token": Fault(
-        "decoder_step", "_embed", "_integers(tokens, row, 1)", "_integers(tokens, 0, 1)"
+    "each layer has the first's weights": ("decoder_step", "decoder_step", "18 * layer", "0 * layer"),
+    # Of two streams.
+    "a feed-forward is added to attention's stream": (
+        "reversible_step",
+        "_feed_forward",
+        "hidden, of[6], of[7], streams[1]",
+        "hidden, of[6], of[7], streams[0]",
     ),
-    "a position has its predecessor's place": Fault(
-        "decoder_step", "decoder_step", "4 * (positions - 1)", "4 * max(positions - 2, 0)"
+    "streams change places for the last norm": (
+        "reversible_step",
+        "reversible_step",
+        "streams[which] + 4 * row",
+        "streams[1 - which] + 4 * row",
     ),
-    "the last norm has the layers' epsilon": Fault(
-        "decoder_step", "decoder_step", "np.float32(_scalar(args[18]))", "epsilon"
+    "each layer of two streams has the first's weights": (
+        "reversible_step",
+        "reversible_step",
+        "23 * layer",
+        "0 * layer",
     ),
-    "each layer has the first's weights": Fault("decoder_step", "decoder_step", "18 * layer", "0 * layer"),
+    "a shared key is of unit length": ("reversible_step", "_put_key", "squares / np.float32(depth)", "squares"),
+    "a shared key has no epsilon": ("reversible_step", "_put_key", "np.float32(depth) + epsilon", "np.float32(depth)"),
+    "a key of its own has mean square 1, too": ("reversible_step", "_put_key", "if shared:", "if depth:"),
+    "all factors have the first's axes": ("reversible_step", "_bucket", "rotated + 4 * below", "rotated"),
+    "a second factor counts as the first": ("reversible_step", "_bucket", "bucket += count *", "bucket +="),
+    "rounds have buckets in common": ("reversible_step", "_bucket", "bucket + turn * count", "bucket"),
+    "all rounds have the first's rotations": (
+        "reversible_step",
+        "reversible_step",
+        "depth * of[7] + which) * of[6]",
+        "depth * of[7]) * of[6]",
+    ),
+    "all heads have the first's rotations": ("reversible_step", "reversible_step", "head % heads * depth", "0 * depth"),
+    "a position is sorted before those of its bucket": (
+        "reversible_step",
+        "_sort_in",
+        "_up_to(buckets, bucket, positions - 1)",
+        "_up_to(buckets, bucket - 1, positions - 1)",
+    ),
+    "a position stands where the first of its bucket does": (
+        "reversible_step",
+        "_see",
+        "positions) - 1",
+        "positions - 1)",
+    ),
+    "the ring of chunks is open": ("reversible_step", "_see", "(chunk + step) % ring", "max(chunk + step, 0)"),
+    "chunks before are not seen": ("reversible_step", "_see", "range(-before, 1)", "range(0, 1)"),
+    "a lone chunk is seen once for each before it": ("reversible_step", "_see", "if ring == 1:", "if ring == 0:"),
+    "a position of padding is seen": (
+        "reversible_step",
+        "_see",
+        "slot % padded < positions",
+        "slot % padded <= positions",
+    ),
+    "each round is a ring of its own": ("reversible_step", "_see", "rounds + slot // padded", "rounds + which"),
+    "all rounds begin where the first does": ("reversible_step", "_see", "which * padded + place", "place"),
+    "a position sees itself in LSH attention": (
+        "reversible_step",
+        "_see",
+        "self_masked if hidden else",
+        "np.float32(0.0) if hidden else",
+    ),
+    "a position does not see itself in local attention": (
+        "reversible_step",
+        "_see",
+        "not of[13] and position",
+        "position",
+    ),
+    "the first keys are seen": (
+        "reversible_step",
+        "_attend",
+        "_floats(keys, (places[which] if seen else which) * depth",
+        "_floats(keys, which * depth",
+    ),
+    "the first values are seen": (
+        "reversible_step",
+        "_attend",
+        "_floats(values, (places[which] if seen else which) * depth",
+        "_floats(values, which * depth",
+    ),
 }
+FAULTS |= {name: Fault(*of, file="decoder_loops") for name, of in DECODER_FAULTS.items()}

@@ -452,8 +452,8 @@ def reversible_step(
     most = max(layer.rounds * layer.chunk_length * (layer.chunks_before + 1) for layer in layers)
     axes = max(layer.axes for layer in layers)
     out = paddle.empty([rows, classes], "float32")
-    scratch = paddle.empty([rows * (6 * width + 4 * heads * depth + inner + heads * (2 * most + axes))], "float32")
-    tensors = [tokens, embedding, place, *norm, *head, out, scratch, paddle.empty([rows * heads * most], "int64")]
+    scratch = paddle.empty([rows * (6 * width + 3 * heads * depth + inner)], "float32")
+    tensors = [tokens, embedding, place, *norm, *head, out, scratch]
     sizes = [width, classes, heads, depth, room, past + 1, padded, inner, most, axes]
     scalars = [float(epsilon), float(key_epsilon), float(self_masked)]
     work = rows * width * (inner * len(layers) + classes)

@@ -11,11 +11,13 @@ from numba import carray, njit
 from models.operations.loops import (
     _exp,
     _floats,
+    _free,
     _integers,
     _largest,
     _loop,
     _nearest_axis,
     _norm,
+    _room,
     _scalar,
     _share,
     _wait,
@@ -269,26 +271,28 @@ def _see(of, head, room, positions, padded, seen, added, self_masked):
 @_loop("reassoc", "contract")
 def reversible_step(given):
     """length (rows), tokens (int64, rows), embedding (., width), place (width), gain and bias of the last norm, weight
-    (2 * width, classes) and bias of the scores, out (rows, classes), scratch, scratch (int64, (rows, heads, most)),
-    width, classes, heads, depth, room, positions, padded, inner, most (that a head sees), axes (of a layer at most),
-    epsilon, epsilon of keys, what is added to a position's score for itself, layers, and an array (int64), of each
-    layer the 23 addresses and sizes of a :class:`models.operations.compiled.ReversibleLayer`. The key, value and bucket
-    of the last of ``positions`` are put behind those of the others."""
-    args = carray(given, 26)
-    rows, width, classes, heads, depth, room = args[0], args[11], args[12], args[13], args[14], args[15]
-    positions, padded, inner, most, axes = args[16], args[17], args[18], args[19], args[20]
-    epsilon, key_epsilon = np.float32(_scalar(args[21])), np.float32(_scalar(args[22]))
-    attended, stream, self_masked = heads * depth, 4 * rows * width, np.float32(_scalar(args[23]))
+    (2 * width, classes) and bias of the scores, out (rows, classes), scratch, width, classes, heads, depth, room,
+    positions, padded, inner, most (that a head sees), axes (of a layer at most), epsilon, epsilon of keys, what is
+    added to a position's score for itself, layers, and an array (int64), of each layer the 23 addresses and sizes of a
+    :class:`models.operations.compiled.ReversibleLayer`. The key, value and bucket of the last of ``positions`` are put
+    behind those of the others."""
+    args = carray(given, 25)
+    rows, width, classes, heads, depth, room = args[0], args[10], args[11], args[12], args[13], args[14]
+    positions, padded, inner, most, axes = args[15], args[16], args[17], args[18], args[19]
+    epsilon, key_epsilon = np.float32(_scalar(args[20])), np.float32(_scalar(args[21]))
+    attended, stream, self_masked = heads * depth, 4 * rows * width, np.float32(_scalar(args[22]))
     streams, out = (args[9], args[9] + stream), (args[9] + 2 * stream, args[9] + 3 * stream)
     normed, query = args[9] + 4 * stream, args[9] + 6 * stream
-    key, value, context = query + 4 * rows * attended, query + 8 * rows * attended, query + 12 * rows * attended
-    hidden = context + 4 * rows * attended
-    of_heads, sizes = hidden + 4 * rows * inner, (attended, width, inner)
+    value, context = query + 4 * rows * attended, query + 8 * rows * attended
+    key, hidden = context, context + 4 * rows * attended  # of a head, its context replaces its key
+    sizes = attended, width, inner
+    memory, seen = _room(8 * most + 4 * (2 * most + axes))
+    scores, added, rotated = seen + 8 * most, seen + 12 * most, seen + 16 * most
     for embedded in streams:
         _embed(args[1], args[2], args[3], embedded, rows, width, np.float32(1.0))
     first, last = _share(rows * heads)
-    for layer in range(args[24]):
-        of = _integers(args[25], 23 * layer, 23)
+    for layer in range(args[23]):
+        of = _integers(args[24], 23 * layer, 23)
         _norm(streams[1], of[10], of[11], normed, rows, width, epsilon)
         _wait()
         _map(normed, of[12], 0, 0, query, rows, width, attended, False)
@@ -299,8 +303,6 @@ def reversible_step(given):
         for head in range(first, last):
             own, behind = 4 * head * depth, 4 * (positions - 1) * depth
             keys, values = of[0] + room * own, of[1] + room * own
-            scores = of_heads + 4 * head * (2 * most + axes)
-            added, rotated, seen = scores + 4 * most, scores + 8 * most, args[10] + 8 * head * most
             _put_key((key if of[13] else query) + own, keys + behind, depth, not of[13], key_epsilon)
             _copy(value + own, values + behind, depth)
             if of[2]:
@@ -314,6 +316,7 @@ def reversible_step(given):
         _wait()
         _feed_forward(of[15:23], context, streams, out, normed, hidden, rows, sizes, epsilon)
         streams, out = out, streams
+    _free(memory)
     first, last = _share(rows)
     for row in range(first, last):
         for which in range(2):
