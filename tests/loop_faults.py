@@ -371,12 +371,11 @@ DECODER_FAULTS: dict[str, tuple[str, str, str, str]] = {
     "a position stands where the first of its bucket does": (
         "reversible_step",
         "_see",
-        "positions) - 1",
-        "positions - 1)",
+        "buckets[positions - 1], positions) - 1",
+        "buckets[positions - 1] - 1, positions)",
     ),
     "the ring of chunks is open": ("reversible_step", "_see", "(chunk + step) % ring", "max(chunk + step, 0)"),
     "chunks before are not seen": ("reversible_step", "_see", "range(-before, 1)", "range(0, 1)"),
-    "a lone chunk is seen once for each before it": ("reversible_step", "_see", "if ring == 1:", "if ring == 0:"),
     "a position of padding is seen": (
         "reversible_step",
         "_see",

@@ -242,12 +242,11 @@ def _see(of, head, room, positions, padded, seen, added, self_masked):
     """Which positions a head's last one sees, and what is added to their scores, by address; return how many.
 
     ``of`` describes the layer (:func:`reversible_step`). In each round the last position sees its chunk and those
-    before, in the ring of all rounds' chunks; what is beyond a round's positions is padding.
+    before, in the ring of all rounds' chunks; what is beyond a round's positions is padding. A lone chunk is seen again
+    in place of those before: each position as often, so nothing changes.
     """
     rounds, size, before = of[7], min(of[8], of[7] * padded), of[9]
     ring, found = rounds * padded // size, 0
-    if ring == 1:
-        before = 0
     places, scores = _integers(seen, 0, rounds * size * (before + 1)), _floats(added, 0, rounds * size * (before + 1))
     for which in range(rounds):
         place = positions - 1
