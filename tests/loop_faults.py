@@ -365,8 +365,8 @@ DECODER_FAULTS: dict[str, tuple[str, str, str, str]] = {
     "a position is sorted before those of its bucket": (
         "reversible_step",
         "_sort_in",
-        "_up_to(buckets, bucket, positions - 1)",
-        "_up_to(buckets, bucket - 1, positions - 1)",
+        "buckets[positions - 1], positions - 1)",
+        "buckets[positions - 1] - 1, positions - 1)",
     ),
     "a position stands where the first of its bucket does": (
         "reversible_step",

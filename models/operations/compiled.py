@@ -336,6 +336,7 @@ class ReversibleLayer(NamedTuple):
         buckets: of positions, int64 (B, heads, rounds, room), and ``order``: how these sort them; None for local
             attention, and where nothing is hashed.
         rotations: (heads, depth, rounds, axes); ``factors`` of the bucket count: int64, half of whose sum are the axes.
+            Without axes, the next position's buckets are there already.
         parameters: gain and bias of a norm; weights (width, heads * depth) of query, key (None: the query is the key)
             and value; weight (in, out) or gain, and bias or None, of dense, norm, inner, outer.
     """

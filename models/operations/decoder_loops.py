@@ -158,7 +158,8 @@ def decoder_step(given):
     epsilon, width, x = np.float32(_scalar(args[17])), heads * depth, args[10]
     size = 4 * rows * width
     normed, query, context, hidden = x + size, x + 2 * size, x + 5 * size, x + 6 * size
-    weights, root = hidden + 4 * rows * inner, math.sqrt(np.float32(depth))
+    weights = hidden + 4 * rows * inner
+    root = math.sqrt(np.float32(depth))
     first, last = _share(rows * heads)
     placed = args[3] + 4 * (positions - 1) * width
     _embed(args[1], args[2], placed, x, rows, width, math.sqrt(np.float32(width)))  # each thread norms its own rows
@@ -229,12 +230,12 @@ def _up_to(buckets, bucket, count):
 
 
 @njit(inline="always")
-def _sort_in(buckets, order, bucket, positions):
-    """Put a position's bucket behind those of the others, and the position where it belongs in their order."""
-    place = _up_to(buckets, bucket, positions - 1)
+def _sort_in(buckets, order, positions):
+    """Put the last position where its bucket belongs in the order of the others."""
+    place = _up_to(buckets, buckets[positions - 1], positions - 1)
     for behind in range(positions - 1, place, -1):
         order[behind] = order[behind - 1]
-    buckets[positions - 1], order[place] = bucket, positions - 1
+    order[place] = positions - 1
 
 
 @njit(inline="always")
@@ -306,10 +307,14 @@ def reversible_step(given):
             _copy(value + own, values + behind, depth)
             if of[2]:
                 for which in range(of[7]):
-                    rotations = of[4] + 4 * (head % heads * depth * of[7] + which) * of[6]
-                    bucket = _bucket(query + own, rotations, of[7] * of[6], rotated, of[5], depth, of[6], which)
                     begin = (head * of[7] + which) * room
-                    _sort_in(_integers(of[2], begin, room), _integers(of[3], begin, room), bucket, positions)
+                    buckets, order = _integers(of[2], begin, room), _integers(of[3], begin, room)
+                    if of[6]:
+                        rotations = of[4] + 4 * (head % heads * depth * of[7] + which) * of[6]
+                        buckets[positions - 1] = _bucket(
+                            query + own, rotations, of[7] * of[6], rotated, of[5], depth, of[6], which
+                        )
+                    _sort_in(buckets, order, positions)
             count = _see(of, head, room, positions, padded, seen, added, self_masked)
             _attend(query + own, keys, values, seen, added, context + own, scores, depth, count, np.float32(1.0))
         _wait()

@@ -133,6 +133,11 @@ class _Attention:
             self.keys, self.values, *hashing, layer.chunk_length, layer.num_chunks_before, parameters
         )
 
+    def put_buckets(self) -> bool:
+        """Put the next position's buckets, if they are given, where the loop takes them from; return whether they
+        are."""
+        return False
+
     def make_room(self) -> bool:
         """Have room for one more position; return whether anything that is kept is another tensor now."""
         if self.keys.shape[2] > self.length:
@@ -228,16 +233,33 @@ class _LSH(_Attention):
             order=self.order,
             rotations=self.rotations,
             factors=paddle.to_tensor(self.hashing.bucket_factors(self.length), "int64"),
-            axes=self.rotations.shape[-1],
+            axes=0 if self._are_given else self.rotations.shape[-1],
             rounds=self.hashing.num_hashes,
         )
 
+    @property
+    def _are_given(self) -> bool:
+        """Whether the gate has replaced ``hash_vectors`` by a function that knows the buckets, whatever the vectors."""
+        return "hash_vectors" in vars(self.hashing)
+
+    def put_buckets(self) -> bool:
+        if self.buckets is None or not self._are_given:
+            return False
+        last = self._hashed(self.keys[:, :, self.length - 1 : self.length])
+        parts = [self.buckets[..., : self.length], last, self.buckets[..., self.length + 1 :]]
+        self.buckets = paddle.concat(parts, 3)
+        return True
+
     def hashed(self, vectors: Tensor) -> Tensor:
         """Return the buckets of all positions, int64 (B, H, R, T), of which ``vectors`` (B, H, ., D) are the last."""
-        found = self.hashing.hash_vectors(vectors.reshape([-1, self.size]), self.rotations, len(vectors), None)
-        found = found.reshape([len(vectors), self.heads, self.hashing.num_hashes, -1])
+        found = self._hashed(vectors)
         self.buckets = found if self.buckets is None else paddle.concat([self.buckets, found], 3)
         return self.buckets
+
+    def _hashed(self, vectors: Tensor) -> Tensor:
+        """(B, H, T, D) -> int64 (B, H, R, T)."""
+        found = self.hashing.hash_vectors(vectors.reshape([-1, self.size]), self.rotations, len(vectors), None)
+        return found.reshape([len(vectors), self.heads, self.hashing.num_hashes, -1])
 
     def see(self, query: Tensor, padded: int) -> tuple[np.ndarray, np.ndarray]:
         if self.buckets is None:
@@ -372,7 +394,9 @@ class Continuation:
 
     def _compiled(self, tokens: Tensor) -> Tensor:
         """By one loop, which keeps keys, values and buckets in place, with room for later ones."""
-        if any([attention.make_room() for attention in self._attentions]) or self._described is None:
+        changed = [attention.make_room() for attention in self._attentions]
+        changed += [attention.put_buckets() for attention in self._attentions]
+        if any(changed) or self._described is None:
             self._described = compiled.DecoderLayers(layer.described() for layer in self._layers)
         for attention in self._attentions:
             attention.length += 1

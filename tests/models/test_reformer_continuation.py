@@ -11,10 +11,11 @@ import pytest
 import yaml
 from small_reformers import decoder
 
-from models.operations import precision
+from models.operations import compiled, kernels, precision
 from models.port.adapter import adapt
 from models.port.lora import LoRA
-from models.reformer import lengths
+from models.reformer import continuation, lengths
+from models.reformer.attention import LSHSelfAttention
 from models.reformer.modeling import ReformerModelWithLMHead
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, generate_together
 
@@ -129,6 +130,77 @@ def test_where_no_attention_follows_lsh_the_cache_changes_no_token(layers, how):
     prompts = [[3, 1, 4], [9, 9, 2], [0, 8, 5]]
     together = generate_together(NextToken(model), prompts, decoding, [0, 1, 2])
     assert together == generate_together(plain, prompts, decoding, [0, 1, 2])
+
+
+def give_buckets(model: ReformerModelWithLMHead) -> None:
+    """Let texts that go on be hashed into these buckets, whatever the vectors."""
+    for layer in model.sublayers():
+        if isinstance(layer, LSHSelfAttention):
+            layer.__dict__["hash_vectors"] = known_buckets(layer)
+
+
+def known_buckets(layer: LSHSelfAttention):
+    plain, count = layer.hash_vectors, 0
+    rounds, heads = layer.num_hashes, layer.num_attention_heads
+    given = np.random.default_rng(1).integers(0, 4, [heads, rounds, 90]) + 4 * np.arange(rounds)[:, None]
+
+    def hash_vectors(vectors, rotations, batch, mask):
+        nonlocal count
+        if mask is not None:  # of the beginnings
+            return plain(vectors, rotations, batch, mask)
+        length = len(vectors) // (batch * heads)
+        count += length
+        found = np.broadcast_to(given[..., count - length : count], [batch, heads, rounds, length])
+        return paddle.to_tensor(found.reshape([batch, heads, -1]))
+
+    return hash_vectors
+
+
+@pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+@pytest.mark.parametrize("texts", [1, 3])
+@pytest.mark.parametrize("given", [False, True], ids=["hashed", "given"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"num_hashes": 1, "num_buckets": [2, 4]},
+        {"local_num_chunks_before": 2, "lsh_num_chunks_before": 3, "attn_layers": ["lsh", "local", "lsh"]},
+        {"lsh_attn_chunk_length": 64, "local_attn_chunk_length": 64},
+        {"axial_pos_embds": False, "hidden_size": 24, "num_hashes": 4},
+    ],
+    ids=str,
+)
+def test_plain_layers_are_one_loop_that_goes_on_as_paddles_operations(keys, given, texts, monkeypatch):
+    """Beyond the room of a cache, and with texts that change places."""
+    long = {"axial_pos_shape": [16, 8], "max_position_embeddings": 128}
+    draw = np.random.default_rng(0)
+    tokens, rows = draw.integers(0, VOCABULARY, (texts, 80)), draw.integers(0, texts, texts)
+    ran: list[int] = []
+    plain = compiled.reversible_step
+    monkeypatch.setattr(compiled, "reversible_step", lambda x, *more: ran.append(len(x)) or plain(x, *more))
+
+    def said() -> tuple[list[np.ndarray], list[np.ndarray]]:
+        model = reformer("float32", **{**long, **keys})
+        if given:
+            give_buckets(model)
+        with paddle.no_grad():
+            _, going_on = model.begin(paddle.to_tensor(tokens[:, :5]))
+            found = []
+            for place in range(5, 80):
+                if place == 60:
+                    going_on.choose(paddle.to_tensor(rows))
+                found.append(going_on(paddle.to_tensor(tokens[:, place : place + 1])).numpy())
+            for attention in going_on._attentions:
+                attention.take_room()
+            kept = [getattr(attention, name) for attention in going_on._attentions for name in attention.KEPT]
+            return found, [one.numpy() for one in kept if one is not None]
+
+    by_loop = said()
+    assert ran == [texts] * 75
+    monkeypatch.setattr(continuation, "_is_plain", lambda model: False)
+    for ours, others in zip(by_loop, said(), strict=True):
+        for one, other in zip(ours, others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=3e-5)
 
 
 def test_without_a_seed_all_tokens_are_hashed_by_the_same_rotations():

@@ -292,13 +292,21 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
             "root = math.sqrt(np.float32(depth + 1))",
             "decoder_step (compiled loop, models/operations/decoder_loops.py:",
         ),
+        (
+            "models/operations/decoder_loops.py",
+            "divisor, squares = math.sqrt(np.float32(depth))",
+            "divisor, squares = math.sqrt(np.float32(depth + 1))",
+            "reversible_step (compiled loop, models/operations/decoder_loops.py:",
+        ),
     ],
-    ids=["scores", "position", "compiled"],
+    ids=["scores", "position", "compiled", "key"],
 )
 def test_a_fault_of_generation_is_named_where_it_is_made(file, before, after, named, tmp_path):
     source = copied_source(tmp_path, file, (before, after))
-    small = ["--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
-    done = toolkit_in(source, "parity", "--model", "ctrl", *small, "--dtype", "float64", "--output", tmp_path / "out")
+    small = ["--model", "ctrl", "--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
+    if "reversible" in named:
+        small = ["--model", "reformer", "--head", "causal_lm", "--layers", "2", "--length", "64"]
+    done = toolkit_in(source, "parity", *small, "--dtype", "float64", "--output", tmp_path / "out")
     assert done.returncode == 1, done.stdout + done.stderr
     stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
     assert named in stored["culprit"]["place"], stored["culprit"]

@@ -82,6 +82,12 @@ class ReformerStep(PortedStep):
                 logits = logits if ids is None else go_on(ids)
                 measure(numbered(named(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
 
+    def generate(self) -> None:
+        if isinstance(self.model, ReformerModelWithLMHead):
+            first, second, *_ = (inputs["input_ids"] for inputs in decoding_inputs(self.batch))
+            _, go_on = self.model.begin(first)
+            go_on(second)
+
     @contextlib.contextmanager
     def decoding_choices(self) -> Iterator[None]:
         """Inside the ``with`` block, LSH has the rotations of the whole batch; below float64, R64's buckets, too."""
