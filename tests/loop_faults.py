@@ -358,8 +358,8 @@ DECODER_FAULTS: dict[str, tuple[str, str, str, str]] = {
     "all rounds have the first's rotations": (
         "reversible_step",
         "reversible_step",
-        "depth * of[7] + which) * of[6]",
-        "depth * of[7]) * of[6]",
+        "depth * rounds + which) * axes",
+        "depth * rounds) * axes",
     ),
     "all heads have the first's rotations": ("reversible_step", "reversible_step", "head % heads * depth", "0 * depth"),
     "a position is sorted before those of its bucket": (
@@ -371,8 +371,8 @@ DECODER_FAULTS: dict[str, tuple[str, str, str, str]] = {
     "a position stands where the first of its bucket does": (
         "reversible_step",
         "_see",
-        "buckets[positions - 1], positions) - 1",
-        "buckets[positions - 1] - 1, positions)",
+        "own[positions - 1], positions) - 1",
+        "own[positions - 1] - 1, positions)",
     ),
     "the ring of chunks is open": ("reversible_step", "_see", "(chunk + step) % ring", "max(chunk + step, 0)"),
     "chunks before are not seen": ("reversible_step", "_see", "range(-before, 1)", "range(0, 1)"),
@@ -387,14 +387,14 @@ DECODER_FAULTS: dict[str, tuple[str, str, str, str]] = {
     "a position sees itself in LSH attention": (
         "reversible_step",
         "_see",
-        "self_masked if hidden else",
-        "np.float32(0.0) if hidden else",
+        "for_itself if position == positions - 1 else",
+        "",
     ),
     "a position does not see itself in local attention": (
         "reversible_step",
-        "_see",
-        "not of[13] and position",
-        "position",
+        "reversible_step",
+        "np.float32(0.0) if own_key else self_masked",
+        "self_masked",
     ),
     "the first keys are seen": (
         "reversible_step",

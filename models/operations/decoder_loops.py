@@ -239,31 +239,33 @@ def _sort_in(buckets, order, positions):
 
 
 @njit(inline="always")
-def _see(of, head, room, positions, padded, seen, added, self_masked):
+def _see(buckets, order, chunks, head, room, positions, padded, seen, added, for_itself):
     """Which positions a head's last one sees, and what is added to their scores, by address; return how many.
 
-    ``of`` describes the layer (:func:`reversible_step`). In each round the last position sees its chunk and those
+    ``chunks``: hash rounds, chunk length, chunks before. In each round the last position sees its chunk and those
     before, in the ring of all rounds' chunks; what is beyond a round's positions is padding. A lone chunk is seen again
-    in place of those before: each position as often, so nothing changes.
+    in place of those before: each position as often, so nothing changes. Without buckets, positions are in order.
+    ``for_itself``: what is added to the position's score for itself.
     """
-    rounds, size, before = of[7], min(of[8], of[7] * padded), of[9]
+    rounds, length, before = chunks
+    size = min(length, rounds * padded)
     ring, found = rounds * padded // size, 0
     places, scores = _integers(seen, 0, rounds * size * (before + 1)), _floats(added, 0, rounds * size * (before + 1))
     for which in range(rounds):
         place = positions - 1
-        if of[2]:
-            buckets = _integers(of[2], (head * rounds + which) * room, positions)
-            place = _up_to(buckets, buckets[positions - 1], positions) - 1
+        if buckets:
+            own = _integers(buckets, (head * rounds + which) * room, positions)
+            place = _up_to(own, own[positions - 1], positions) - 1
         chunk = (which * padded + place) // size
         for step in range(-before, 1):
             first = (chunk + step) % ring * size
             for slot in range(first, first + size):
                 if slot % padded < positions:
                     position = slot % padded
-                    if of[2]:
-                        position = _integers(of[3], (head * rounds + slot // padded) * room + position, 1)[0]
-                    hidden = not of[13] and position == positions - 1
-                    places[found], scores[found] = position, self_masked if hidden else np.float32(0.0)
+                    if buckets:
+                        position = _integers(order, (head * rounds + slot // padded) * room + position, 1)[0]
+                    places[found] = position
+                    scores[found] = for_itself if position == positions - 1 else np.float32(0.0)
                     found += 1
     return found
 
@@ -278,7 +280,7 @@ def reversible_step(given):
     behind those of the others."""
     args = carray(given, 25)
     rows, width, classes, heads, depth, room = args[0], args[10], args[11], args[12], args[13], args[14]
-    positions, padded, inner, most, axes = args[15], args[16], args[17], args[18], args[19]
+    positions, padded, inner, most = args[15], args[16], args[17], args[18]
     epsilon, key_epsilon = np.float32(_scalar(args[20])), np.float32(_scalar(args[21]))
     attended, stream, self_masked = heads * depth, 4 * rows * width, np.float32(_scalar(args[22]))
     streams, out = (args[9], args[9] + stream), (args[9] + 2 * stream, args[9] + 3 * stream)
@@ -286,36 +288,39 @@ def reversible_step(given):
     value, context = query + 4 * rows * attended, query + 8 * rows * attended
     key, hidden = context, context + 4 * rows * attended  # of a head, its context replaces its key
     sizes = attended, width, inner
-    memory, seen = _room(8 * most + 4 * (2 * most + axes))
+    memory, seen = _room(8 * most + 4 * (2 * most + args[19]))
     scores, added, rotated = seen + 8 * most, seen + 12 * most, seen + 16 * most
     for embedded in streams:
         _embed(args[1], args[2], args[3], embedded, rows, width, np.float32(1.0))
     first, last = _share(rows * heads)
     for layer in range(args[23]):
         of = _integers(args[24], 23 * layer, 23)
+        buckets, order, rotations, factors, axes, rounds = of[2], of[3], of[4], of[5], of[6], of[7]
+        chunks, own_key = (rounds, of[8], of[9]), of[13]
+        for_itself = np.float32(0.0) if own_key else self_masked
         _norm(streams[1], of[10], of[11], normed, rows, width, epsilon)
         _wait()
         _map(normed, of[12], 0, 0, query, rows, width, attended, False)
-        if of[13]:
-            _map(normed, of[13], 0, 0, key, rows, width, attended, False)
+        if own_key:
+            _map(normed, own_key, 0, 0, key, rows, width, attended, False)
         _map(normed, of[14], 0, 0, value, rows, width, attended, False)
         _wait()
         for head in range(first, last):
             own, behind = 4 * head * depth, 4 * (positions - 1) * depth
             keys, values = of[0] + room * own, of[1] + room * own
-            _put_key((key if of[13] else query) + own, keys + behind, depth, not of[13], key_epsilon)
+            _put_key((key if own_key else query) + own, keys + behind, depth, not own_key, key_epsilon)
             _copy(value + own, values + behind, depth)
-            if of[2]:
-                for which in range(of[7]):
-                    begin = (head * of[7] + which) * room
-                    buckets, order = _integers(of[2], begin, room), _integers(of[3], begin, room)
-                    if of[6]:
-                        rotations = of[4] + 4 * (head % heads * depth * of[7] + which) * of[6]
-                        buckets[positions - 1] = _bucket(
-                            query + own, rotations, of[7] * of[6], rotated, of[5], depth, of[6], which
+            if buckets:
+                for which in range(rounds):
+                    begin = (head * rounds + which) * room
+                    found = _integers(buckets, begin, room)
+                    if axes:
+                        turn = rotations + 4 * (head % heads * depth * rounds + which) * axes
+                        found[positions - 1] = _bucket(
+                            query + own, turn, rounds * axes, rotated, factors, depth, axes, which
                         )
-                    _sort_in(buckets, order, positions)
-            count = _see(of, head, room, positions, padded, seen, added, self_masked)
+                    _sort_in(found, _integers(order, begin, room), positions)
+            count = _see(buckets, order, chunks, head, room, positions, padded, seen, added, for_itself)
             _attend(query + own, keys, values, seen, added, context + own, scores, depth, count, np.float32(1.0))
         _wait()
         _feed_forward(of[15:23], context, streams, out, normed, hidden, rows, sizes, epsilon)
