@@ -323,9 +323,11 @@ def test_samples_follow_the_distribution_and_the_seed():
 
 
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+@pytest.mark.parametrize("family", ["ctrl", "reformer"])
 @pytest.mark.parametrize("wrong", [-1, 50])
-def test_a_token_beyond_the_vocabulary_is_refused_before_anything_is_read(wrong):
-    model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=24, n_positions=9))
+def test_a_token_beyond_the_vocabulary_is_refused_before_anything_is_read(wrong, family):
+    ctrl = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=24, n_positions=9))
+    model = ctrl if family == "ctrl" else reformer(["lsh"], dtype="float32")
     model.eval()
     with paddle.no_grad():
         _, going_on = model.begin(paddle.to_tensor([[1, 2]]))
