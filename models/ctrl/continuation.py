@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Texts up to which a compiled layer is faster than products by Paddle (measured).
 FEW = 4
-#: Positions for which the cache of a compiled layer gets room at a time.
-ROOM = 64
 
 
 class _Map:
@@ -191,7 +189,7 @@ class Continuation:
         """By one loop, which keeps keys and values in place, with room for later ones."""
         texts, heads, room, depth = self._held[0][0].shape
         if room == position:
-            more = paddle.empty([texts, heads, ROOM, depth], "float32")
+            more = paddle.empty([texts, heads, compiled.ROOM, depth], "float32")
             self._held = [(paddle.concat([k, more], axis=2), paddle.concat([v, more], axis=2)) for k, v in self._held]
         if self._prepared[0] is not self._held:
             layers = [(*held, *layer.parameters) for held, layer in zip(self._held, self._layers, strict=True)]

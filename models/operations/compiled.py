@@ -1,5 +1,5 @@
-"""The compiled loops (:mod:`models.operations.loops`) as operations on Paddle's tensors: float32, on a CPU, where Numba
-is installed and ``TOOLKIT_KERNELS`` does not say otherwise. Their gradients are in :mod:`models.operations.ops`.
+"""The compiled loops (:mod:`.loops`, :mod:`.decoder_loops`) as operations on Paddle's tensors: float32, on a CPU, where
+Numba is installed and ``TOOLKIT_KERNELS`` does not say otherwise. Their gradients are in :mod:`models.operations.ops`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ LOOPS = {
     "axial_positions": "the axial position table with columns dropped",
     "streams": "the sums of residual streams",
 }
+
+#: Positions for which a decoder's cache gets room at a time.
+ROOM = 64
 
 _left_out: Collection[str] = ()
 _asked: Counter[str] = Counter()
@@ -426,8 +429,8 @@ def reversible_step(
     key_epsilon: float,
     self_masked: float,
 ) -> tuple[paddle.Tensor, ...]:
-    """A pre-norm decoder of two residual streams with ReLU at one position of a few texts, whose keys, values and
-    buckets are put behind those of the ``past`` ones, in place.
+    """A pre-norm decoder of two residual streams with ReLU at one position of texts, whose keys, values and buckets are
+    put behind those of the ``past`` ones, in place.
 
     Args:
         tokens: int64, B of them.

@@ -7,7 +7,8 @@ whole text gives, and so does an LSH layer that no attention follows. In the who
 chunks behind its bucket: earlier ones then see others than before, and only layers above an LSH layer notice.
 
 Plain layers in float32 on a CPU are one compiled loop, since a token's time is not arithmetic, but overhead: 400 tokens
-of two layers take 0.3 s in place of 0.9 (two cores of an Intel Xeon). The gate's ``decoding/`` compares both.
+of two layers take 0.3 s in place of 0.9 (two cores of an Intel Xeon). The gate's ``decoding/`` compares the loop in
+float32, and Paddle's operations in float64.
 
 (The cache of ``transformers`` 4.55 shows a position others. It fills the last chunk, and those before the first one,
 with positions of other buckets; draws rotations for each token where ``hash_seed`` is not set; and gives all texts of a
@@ -42,9 +43,6 @@ from models.reformer.attention import (
 
 if TYPE_CHECKING:
     from models.reformer.modeling import ReformerLayer, ReformerModelWithLMHead
-
-#: Positions for which a cache gets room at a time.
-ROOM = 64
 
 
 def _lean(layer: Any) -> Callable[[Tensor], Tensor]:
@@ -291,8 +289,8 @@ class _LSH(_Attention):
 
 
 def _room_for(kept: Tensor, axis: int) -> Tensor:
-    """For :data:`ROOM` more positions, along this axis."""
-    return paddle.empty([*kept.shape[:axis], ROOM, *kept.shape[axis + 1 :]], kept.dtype)
+    """For more positions, along this axis."""
+    return paddle.empty([*kept.shape[:axis], compiled.ROOM, *kept.shape[axis + 1 :]], kept.dtype)
 
 
 class _Layer:

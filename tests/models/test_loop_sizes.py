@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from gates import ROOT
-from loop_cases import TOGETHER, OneAfterAnother, calls, sizes, wrong_with
+from loop_cases import TOGETHER, OneAfterAnother, calls, decoder, reversible, sizes, wrong_with
 from loop_faults import FAULTS, Fault
 from soak import some
 
@@ -18,7 +18,7 @@ from models.operations import compiled, kernels, loop_code
 from toolkit.parity.candidate import loop_outputs
 from toolkit.parity.judge.loops import faults
 from toolkit.parity.measure import loop_accuracy
-from toolkit.parity.measure.loop_accuracy import CHECKS
+from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
 from toolkit.parity.mutants.loops import edited_code
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
@@ -93,6 +93,20 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
             return wrong_mask(monkeypatch, threads, module)
         tried = calls(fault.function, edited)
         return next(filter(None, (wrong_with(monkeypatch, threads, call) for call in tried)), "")
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        ("decoder_step", decoder([2, 1], 2, 2, 3, 2**18, 7, 1, False, 1e-6)),
+        ("reversible_step", reversible([2, 1], 2, 3, 4, 2**18, 9, [[4, 1, 0], [2, 1, 2, 1, 2]])),
+    ],
+)
+def test_a_decoder_is_tried_on_a_part_of_a_large_vocabulary(function, given):
+    """Of nothing else, though texts, heads and factors are as many."""
+    (call,) = loop_accuracy.calls([LoopCall(function, given)])
+    assert call.given[1] == [2**17, given[1][1]] and call.given[3] == given[3]
+    assert list(faults([loop_accuracy.error(call, loop_outputs.outputs(call))])) == []
 
 
 @pytest.fixture(params=THREADS)

@@ -221,5 +221,5 @@ def _times_seen(order, shape, past, padded, size, before):
 #: By function of :mod:`models.operations.compiled`.
 CHECKS = {
     "decoder_step": LoopCheck("decoder_step", (1, 5), _draw_decoder_step, _decoder_step),
-    "reversible_step": LoopCheck("reversible_step", (0, 3), _draw_reversible_step, _reversible_step),
+    "reversible_step": LoopCheck("reversible_step", (1,), _draw_reversible_step, _reversible_step),
 }

@@ -1,5 +1,5 @@
-"""Faults of the compiled loops (:mod:`models.operations.loops`): loops that keep too few digits. Only float32 shows
-them, and each must be named by what its loop computes. Not even a step in float32 shows those of
+"""Faults of the compiled loops of training (:mod:`models.operations.loops`): loops that keep too few digits. Only
+float32 shows them, and each must be named by what its loop computes. Not even a step in float32 shows those of
 :data:`BELOW_THE_NOISE`."""
 
 from __future__ import annotations
