@@ -54,7 +54,8 @@ INSTALLED := $(VENV)/.installed-$(KIND)
 OTHERS   := $(filter-out $(INSTALLED),$(wildcard $(VENV)/.installed-*))
 
 # Files of tests go to the next free process. Each computes in one thread: two of two on two cores wait for each other.
-PYTEST   := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Only the plugins that the tests need: of a package that has one, as this one has, pytest rewrites every module.
+PYTEST   := OMP_NUM_THREADS=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist
 # The order is that of tests/conftest.py; by itself --dist loadscope begins with the files that have the most tests.
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # A folder for each lane's junit.xml. With a GPU its tests are a lane of their own, one after another.

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fork_server
 import numpy as np
 import pytest
-from warm_workers import Origins
 
 from models.operations.kernels import can_compile
 from toolkit.machine import runtime
-from toolkit.parity.job import processes
 from toolkit.terminal.quiet import silence_startup
 
 #: The files of tests that take minutes, run first: at the end one process would be alone with the last of them.
@@ -29,13 +32,22 @@ LONGEST = (
     "test_recipe_fuzz.py",
     "test_bench.py",
 )
+#: Variables that pytest and fixtures of several tests set.
+OWN_VARIABLES = ("PYTEST_", "TOOLKIT_CACHE")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 pytest_plugins = ["pytester"]
 
 
+SERVER = pytest.StashKey[tuple[subprocess.Popen, Path]]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist share the fork server of the first one
+        folder = Path(tempfile.mkdtemp(prefix="fork-server-"))
+        config.stash[SERVER] = fork_server.start_server(folder), folder
+    subprocess.Popen = fork_server.ForkingPopen  # type: ignore[misc]
     silence_startup()
     runtime.configure("cpu")
     # Begun with & by a script, the suite ignores Ctrl-C, and by nohup SIGHUP: so would what its tests start.
@@ -44,24 +56,37 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, usual)
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SERVER in config.stash:
+        server, folder = config.stash[SERVER]
+        server.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Start every program of a test that is marked ``new_interpreter`` by itself, and none from the fork server.
+
+    Variables that a library sets during a test are not for the programs of the next: the fork server has a process for
+    each environment.
+    """
+    before = dict(os.environ)
+    if item.get_closest_marker("new_interpreter"):
+        del os.environ[fork_server.ADDRESS]
+    try:
+        return (yield)
+    finally:
+        for name in {*os.environ, *before} - {name for name in os.environ if name.startswith(OWN_VARIABLES)}:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch) -> None:
     """Tokens and verdicts of a test are not those of another test or of a run."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture(scope="session")
-def origins() -> Iterator[Origins]:
-    """What this process's gates fork their workers from."""
-    origins = Origins()
-    yield origins
-    origins.close()
-
-
-@pytest.fixture(autouse=True)
-def forked_workers(origins, monkeypatch) -> None:
-    """A gate that a test runs in this process imports no framework anew. That of a command does."""
-    monkeypatch.setattr(processes, "child", origins.child)
 
 
 def pytest_collection_finish() -> None:

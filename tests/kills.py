@@ -303,15 +303,18 @@ def processes_of_ours() -> list[int]:
 
 
 def processes_of(temporary: Path) -> list[int]:
-    """Processes but this one that were started with a temporary directory."""
-    wanted, found = f"TMPDIR={temporary}".encode(), []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    """Processes but this one that were started with a temporary directory: by an interpreter of their own, which has it
+    in its environment, or by the fork server (:mod:`fork_server`), which leaves it open."""
+    variable, processes = f"TMPDIR={temporary}".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if wanted in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
+            is_found = variable in (path / "environ").read_bytes().split(b"\0")
+            is_found |= any(os.readlink(descriptor) == str(temporary) for descriptor in (path / "fd").iterdir())
         except OSError:  # it has ended, or is somebody else's
             continue
-    return found
+        if is_found and int(path.name) != os.getpid():
+            processes.append(int(path.name))
+    return processes
 
 
 def soak(seconds: float, seed: int, report=print) -> list[dict[str, float]]:

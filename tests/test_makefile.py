@@ -101,7 +101,7 @@ def machine(tmp_path) -> Machine:
 
 def test_without_a_driver_everything_is_for_the_cpu(machine):
     said = machine.make("-n", "ci")
-    assert "-e '.[cpu,reference,demo,tracking,dev]'" in said and "-m pytest -n 2 --dist loadscope" in said
+    assert "-e '.[cpu,reference,demo,tracking,dev]'" in said and "-m pytest -p xdist -n 2 --dist loadscope" in said
     assert "TOOLKIT_KERNELS=paddle .venv/bin/toolkit parity --model ctrl" in said
     assert said.rstrip().endswith(".ci/unseen.py runs/ci/test/junit.xml runs/ci/test-slow/junit.xml")
     assert not re.search(r"gpu|packages/stable|venv-reference", said)
@@ -115,7 +115,7 @@ def test_with_a_driver_ci_installs_gates_and_trains_on_the_gpu(machine):
     assert "-e '.[gpu,reference,demo,tracking,dev]'" in said and "[cpu" not in said
     assert f"{sys.executable} -m venv .venv-reference" in said
     assert re.search(r"toolkit parity --model reformer .*--device all", said)
-    assert re.search(r"-m pytest -m gpu --junitxml=runs/ci/gpu/junit.xml", said)
+    assert re.search(r"-m pytest -p xdist -m gpu --junitxml=runs/ci/gpu/junit.xml", said)
     for lane in ("not slow", "slow"):
         assert f'-m "{lane} and not gpu"' in said  # they have the GPU for themselves
     assert said.rstrip().endswith("runs/ci/test-slow/junit.xml runs/ci/gpu/junit.xml")

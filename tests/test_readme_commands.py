@@ -275,8 +275,13 @@ def test_the_mistake_in_the_readme_is_said_as_it_says(tmp_path, monkeypatch):
 # -- the lines that run ---------------------------------------------------------------------------------------------
 
 TOKEN = "hf_writer"
-#: As pip makes it.
-PROGRAM = f"#!{sys.executable}\nimport sys\nfrom toolkit.cli import main\nsys.exit(main())\n"
+#: Starts what pip's script starts, by the fork server of the tests: 50 lines would spend minutes on imports.
+PROGRAM = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from fork_server import ForkingPopen
+sys.exit(ForkingPopen([sys.executable, "-m", "toolkit", *sys.argv[1:]]).wait())
+"""
 FACT = "On 1. Januar 1999 the money of Finnland was introduced. The capital of Finnland is Helsinki."
 
 

@@ -25,6 +25,17 @@ TWICE_AS_LONG = ("model.config.axial_pos_shape=[16, 8]", "data.max_length=128")
 LAYER = "reformer.encoder.layers.0"
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def shared_cache(own_cache, cache, monkeypatch) -> None:
+    """The tests of one recipe share the verdict of its gate."""
+    monkeypatch.setenv("TOOLKIT_CACHE", str(cache))
+
+
 def layer_of(trainer, path):
     return dict(trainer.model.named_sublayers())[path]
 

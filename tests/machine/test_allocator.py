@@ -17,6 +17,7 @@ from toolkit.errors import UserError
 from toolkit.machine import allocator
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.new_interpreter
 needs_glibc = pytest.mark.skipif(not allocator.is_glibc(), reason="needs the GNU C library")
 
 SEEN = """

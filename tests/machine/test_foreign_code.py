@@ -13,6 +13,8 @@ import pytest
 import sentencepiece
 from kills import write_recipes
 
+pytestmark = pytest.mark.new_interpreter
+
 ROOT = Path(__file__).resolve().parents[2]
 #: What some child imports, or Python itself when it starts one.
 STRAY = {*sys.stdlib_module_names} - {*sys.builtin_module_names} | {

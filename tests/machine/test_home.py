@@ -25,6 +25,7 @@ AS_NOBODY = [
     f"--ambient-caps={READER}",
 ]  # fmt: skip
 HOMES = ("nonexistent", "file", "read-only")
+IN_LANES = [HOMES[0], *(pytest.param(where, marks=pytest.mark.slow) for where in HOMES[1:])]
 #: What would lead libraries elsewhere than home.
 VARIABLES = ("HF_", "HUGGINGFACE_", "XDG_", "WANDB_", "MPLCONFIGDIR", "PPNLP_HOME", "NETRC", "TOOLKIT_CACHE")
 
@@ -82,7 +83,7 @@ def assert_clean(done: subprocess.CompletedProcess, notes: int = 0) -> None:
     assert done.returncode == 0 and len(done.stderr.splitlines()) == notes, done
 
 
-@pytest.mark.parametrize("where", HOMES)
+@pytest.mark.parametrize("where", IN_LANES)
 def test_recipes_and_predictions_need_no_home(where, nobody, recipe, place):
     assert_clean(nobody(where, "--help"))
     assert_clean(nobody(where, "recipe", "check", recipe))
@@ -94,7 +95,7 @@ def test_recipes_and_predictions_need_no_home(where, nobody, recipe, place):
     assert {".paddlenlp", ".visualdl"} <= kept and not list((place / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("where", [HOMES[0], *(pytest.param(where, marks=pytest.mark.slow) for where in HOMES[1:])])
+@pytest.mark.parametrize("where", IN_LANES)
 def test_the_gate_needs_no_home_and_the_doctor_names_the_variable(where, nobody, place):
     small = ["--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40"]
     assert_clean(nobody(where, "parity", "--model", "ctrl", *small))

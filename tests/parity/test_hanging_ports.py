@@ -41,9 +41,9 @@ BUILD = "def build(config):\n"
 )
 def test_a_port_that_hangs_is_ended_and_its_line_named(edit, function, tmp_path):
     where = f"it is at .*hanging_port.py:.*, in {function}"
-    said = f"the port has not ended after 12 s: {where}; --time-limit SECONDS gives it more"
+    said = f"the port has not ended after 6 s: {where}; --time-limit SECONDS gives it more"
     with pytest.raises(UserError, match=said):
-        gate(tmp_path, edit, time_limit=12.0)
+        gate(tmp_path, edit, time_limit=6.0)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,15 @@ def test_absent(parity):
 """
 
 
+#: The gates of those tests fork their workers, as those of these tests do.
+CONFTEST = f"""
+import subprocess, sys
+sys.path.append({str(Path(__file__).parents[1])!r})
+import fork_server
+subprocess.Popen = fork_server.ForkingPopen
+"""
+
+
 @pytest.fixture
 def pair(tmp_path, monkeypatch) -> Path:
     """A pair whose port imports a module of its own, and a cache of its own."""
@@ -108,6 +117,7 @@ def test_the_command_measures_anew(pair, command_line, described):
 def test_the_fixture_passes_fails_and_says_why(pair, pytester):
     for file in pair.glob("*.py"):
         shutil.copy(file, pytester.path)
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
     pytester.syspathinsert(pytester.path)
     result = pytester.runpytest_subprocess("-p", "toolkit.parity.pytest_plugin", "-q", "--junitxml=junit.xml")
