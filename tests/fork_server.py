@@ -35,7 +35,7 @@ PACKAGES = ("toolkit", "models", "recipes")
 ADDRESS = "TOOLKIT_TEST_FORK_SERVER"
 #: Variables that nothing reads during the imports; they may differ from program to program.
 READ_LATER = {
-    "COLUMNS", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "PYTHONPATH", "TMPDIR", "TOOLKIT_CACHE", "TOOLKIT_KERNELS",
+    "COLUMNS", "OLDPWD", "PWD", "PYTHONPATH", "TMPDIR", "TOOLKIT_CACHE", "TOOLKIT_KERNELS",
     "TOOLKIT_PARITY_PIPE", "TRAINER_GLOBAL_STEP", "GLIBC_TUNABLES", ADDRESS,
 }  # fmt: skip
 #: Signals that a program inherits as blocked or ignored.
@@ -74,6 +74,7 @@ MODULES = {
         *("sklearn.svm", "sklearn.linear_model", "sklearn.feature_extraction.text", "sklearn.pipeline"),
     ),
     "command": ("toolkit.cli", "toolkit.parity.gate", "toolkit.parity.options"),
+    "unpickler": ("torch", "safetensors.torch"),
     "script with transformers": (
         *("torch", "transformers", "transformers.generation.utils"),
         *("transformers.models.reformer.modeling_reformer", "transformers.models.ctrl.modeling_ctrl"),
@@ -230,6 +231,8 @@ def _worker(command: Sequence[str], places: Sequence[str]) -> Program | None:
         return None
     _, _, _, source, module, task, *folders = command
     side = module.removeprefix("toolkit.parity.")
+    if side == "reference.unpickle":
+        return Program("unpickler", module, [task, *folders], [source, *places], source)
     if side not in ("reference", "candidate", "comparator") or task == "attribution":
         return None
     if not all(Path(folder, "job.json").exists() for folder in folders):  # of a test of processes alone
@@ -283,7 +286,8 @@ def serve(listening: socket.socket) -> None:
 
 def _settings(request: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the variables that programs of one template have in common."""
-    return sorted((name, value) for name, value in request["environment"].items() if name not in READ_LATER)
+    variables = request["environment"].items()
+    return sorted((name, value) for name, value in variables if name not in READ_LATER and name[:7] != "PYTEST_")
 
 
 def _make_template(request: Mapping[str, Any], ours: Sequence[socket.socket]) -> socket.socket:

@@ -120,8 +120,9 @@ def theirs(model, tmp_path_factory) -> list[list[int]]:
     return said_by_reference(REFERENCE, model, PROMPTS, CASES, tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("use_cache", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_greedy_and_beam_search_say_what_the_reference_says(model, theirs, use_cache):
+    """Without the cache, which the next test compares, it is the same search."""
     scores = NextToken(model, use_cache)
     for (prompt, case), reference in zip(itertools.product(PROMPTS, CASES), theirs, strict=True):
         ours = list(generate(scores, prompt, Decoding(**case)))

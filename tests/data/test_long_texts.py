@@ -76,12 +76,13 @@ def test_the_first_tokens_of_a_text_are_those_of_the_whole_text(tmp_path, monkey
         assert cut > 200
 
 
-def test_the_reference_s_offsets_of_a_long_text_are_there_in_seconds(tmp_path):
+@pytest.mark.parametrize("words", [2_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_the_reference_s_offsets_of_a_long_text_are_there_in_seconds(words, tmp_path):
     """It went through the whole text for each of its tokens: of 10^6 characters in almost three minutes."""
     tokenizer = pieces("bpe")
     tokenizer.save(tmp_path)
     draw = random.Random(2)
-    text = "é".join(draw.choices(WORDS, k=200_000))
+    text = "é".join(draw.choices(WORDS, k=words))
     job = TokenizerJob("sentencepiece", [text], 0, str(tmp_path / "spiece.model"), True)
     script = (
         "import pickle, sys; from toolkit.parity.families.reformer import reference_tokens as t\n"

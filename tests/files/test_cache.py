@@ -21,9 +21,7 @@ from toolkit.commands.cache import KINDS, clear
 from toolkit.commands.cache import entries as entries_of
 from toolkit.data.load import build_tokenizer
 from toolkit.files import cache
-from toolkit.machine.scratch import child
 from toolkit.parity.job import cache as measurements
-from toolkit.parity.job import processes
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.synthetic import randomize_constants
@@ -200,7 +198,6 @@ def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path,
     """A changed ``IGNORED_LABEL`` of a module that no list named was once `PARITY, cached`."""
     (tmp_path / "sitecustomize.py").write_text(WRITES_MODULES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(processes, "child", child)  # workers that are started, not forked
     request, job = reformer_request(TINY_REFORMER), tmp_path / "job"
     write_request(request, randomize_constants(request.weights, request.seed)[0], job)
     run_workers([job], quiet(), workers_of(request))
@@ -223,7 +220,10 @@ def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path,
     (copy / "README.md").write_text("something else")
     (copy / "toolkit" / "parity" / "README.md").write_text("something else")
     assert measurements.key_of(job) == before
-    for file in sorted(of_project):
+    hashed, sha256 = set(), measurements.files.sha256
+    monkeypatch.setattr(measurements.files, "sha256", lambda path: hashed.add(path) or sha256(path))
+    assert measurements.key_of(job) == before and {copy / file for file in of_project} <= hashed
+    for file in sorted(of_project)[::40]:
         plain = (copy / file).read_bytes()
         (copy / file).write_bytes(plain + b"# changed\n")
         assert measurements.key_of(job) != before, file

@@ -96,9 +96,14 @@ def test_recipes_and_predictions_need_no_home(where, nobody, recipe, place):
 
 
 @pytest.mark.parametrize("where", IN_LANES)
-def test_the_gate_needs_no_home_and_the_doctor_names_the_variable(where, nobody, place):
+def test_the_gate_needs_no_home(where, nobody):
     small = ["--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40"]
     assert_clean(nobody(where, "parity", "--model", "ctrl", *small))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", HOMES)
+def test_the_doctor_names_the_variable(where, nobody):
     done = nobody(where, "doctor", COLUMNS="300")
     assert done.returncode == 0, done.stdout
     [line] = [line for line in done.stdout.splitlines() if "your home, " in line]

@@ -166,7 +166,9 @@ def test_a_port_whose_pipe_breaks_is_not_blamed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "path", [None, "", ":/nowhere"], ids=["no PYTHONPATH", "an empty one", "one with an empty place"]
+    "path",
+    [None, pytest.param("", marks=pytest.mark.slow), ":/nowhere"],
+    ids=["no PYTHONPATH", "an empty one", "one with an empty place"],
 )
 def test_modules_in_the_current_folder_are_not_run(path, tmp_path, monkeypatch):
     """`python -m` would import them in place of Python's own."""

@@ -99,13 +99,40 @@ def job_of(recipe: Path, size: int, name: str, dtype: str, accumulated: int = 1)
     return {"recipe": str(recipe), "overrides": overrides, "folder": str(recipe.with_name(name)), "dtype": dtype}
 
 
-def test_two_processes_train_as_one_does(tmp_path):
-    """In float64 to the last digits, for every task."""
-    recipes = exact_recipes(tmp_path)
-    run_ranks(2, [job_of(path, 2, task, "float64") for task, path in recipes.items()], tmp_path)
-    for task, path in recipes.items():
-        alone = train(**job_of(path, 1, f"{task} alone", "float64"))
-        assert_equal(found_in(tmp_path / task), alone, *TOLERANCES["float64"])
+SHORT_EPOCHS = ["data.limit.train=9", "train.max_steps=6"]
+DROPOUT = ["model.config.hidden_dropout_prob=0.1", "train.max_steps=6", "train.batch_size=2"]
+
+
+def shared_out(recipe: Path, size: int) -> dict:
+    """A job of two micro-batches for each rank, which leaves what each rank did."""
+    job = job_of(recipe, size, f"of {size}", "float64", accumulated=2)
+    return {**job, "overrides": [*job["overrides"], *SHORT_EPOCHS], "watched": True}
+
+
+def with_dropout(recipe: Path, name: str, **changes: object) -> dict:
+    """A job of two ranks that draw masks, which leaves what each rank did."""
+    job = job_of(recipe, 2, name, "float32")
+    return {**job, "overrides": [*job["overrides"], *DROPOUT], "watched": True, **changes}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory) -> dict[str, Path]:
+    """By task, a recipe; beside them, what two processes have left that trained all jobs of these tests in turn."""
+    folder = tmp_path_factory.mktemp("ranks")
+    recipes = exact_recipes(folder)
+    first = recipes[TASKS[0]]
+    jobs = [job_of(path, 2, task, "float64") for task, path in recipes.items()]
+    jobs += [shared_out(first, 2), with_dropout(first, "whole"), with_dropout(first, "resumed", stop_at=3)]
+    run_ranks(2, jobs, folder)
+    return recipes
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_train_as_one_does(two_ranks, task):
+    """In float64 to the last digits."""
+    path = two_ranks[task]
+    alone = train(**job_of(path, 1, f"{task} alone", "float64"))
+    assert_equal(found_in(path.with_name(task)), alone, *TOLERANCES["float64"])
 
 
 @pytest.mark.slow
@@ -139,15 +166,11 @@ def gradients_of(folder: Path, number: int = 0) -> dict[str, np.ndarray]:
         return dict(found)
 
 
-def test_ranks_share_each_epoch_out_and_apply_the_gradient_of_one_process_on_it(tmp_path):
+def test_ranks_share_each_epoch_out_and_apply_the_gradient_of_one_process_on_it(two_ranks):
     """Two ranks of two micro-batches each. Of an epoch's last batch, which holds one text, the second has no part."""
-    recipe, short = exact_recipes(tmp_path)[TASKS[0]], ["data.limit.train=9", "train.max_steps=6"]
-    jobs = {size: job_of(recipe, size, f"of {size}", "float64", accumulated=2) for size in (1, 2)}
-    for job in jobs.values():
-        job |= {"overrides": [*job["overrides"], *short], "watched": True}
-    train(**jobs[1])
-    run_ranks(2, [jobs[2]], tmp_path)
-    [alone], together = seen_by(tmp_path / "of 1", 1), seen_by(tmp_path / "of 2", 2)
+    recipe = two_ranks[TASKS[0]]
+    train(**shared_out(recipe, 1))
+    [alone], together = seen_by(recipe.with_name("of 1"), 1), seen_by(recipe.with_name("of 2"), 2)
     for first in (1, 4):
         steps = [str(first + number) for number in range(3)]
         in_epoch = [example for rank in together for step in steps for example in rank["examples"][step]]
@@ -157,9 +180,9 @@ def test_ranks_share_each_epoch_out_and_apply_the_gradient_of_one_process_on_it(
         for step in steps:
             of_both = [example for rank in together for example in rank["examples"][step]]
             assert sorted(of_both) == sorted(alone["examples"][step])
-    theirs = gradients_of(tmp_path / "of 1")
+    theirs = gradients_of(recipe.with_name("of 1"))
     for number in range(2):
-        ours = gradients_of(tmp_path / "of 2", number)
+        ours = gradients_of(recipe.with_name("of 2"), number)
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():  # AdamW is blind to their scale, and weights show none
             np.testing.assert_allclose(
@@ -167,18 +190,13 @@ def test_ranks_share_each_epoch_out_and_apply_the_gradient_of_one_process_on_it(
             )
 
 
-def test_each_rank_drops_other_cells_than_the_others_and_when_resumed_those_that_it_would_have(tmp_path):
-    recipe = exact_recipes(tmp_path)[TASKS[0]]
-    dropout = ["model.config.hidden_dropout_prob=0.1", "train.max_steps=6", "train.batch_size=2"]
-    whole, resumed = (job_of(recipe, 2, name, "float32") for name in ("whole", "resumed"))
-    for job in (whole, resumed):
-        job |= {"overrides": [*job["overrides"], *dropout], "watched": True}
-    run_ranks(2, [whole, {**resumed, "stop_at": 3}], tmp_path)
-    first, second = (rank["masks"] for rank in seen_by(tmp_path / "whole", 2))
+def test_each_rank_drops_other_cells_than_the_others_and_when_resumed_those_that_it_would_have(two_ranks):
+    place = two_ranks[TASKS[0]]
+    first, second = (rank["masks"] for rank in seen_by(place.with_name("whole"), 2))
     of_steps = [set(masks) for rank in (first, second) for masks in rank.values()]  # a backward may draw them again
     assert len(of_steps) == 12 and all(len(masks) > 1 for masks in of_steps)
     assert len(set.union(*of_steps)) == sum(map(len, of_steps))
-    assert seen_by(tmp_path / "resumed", 2) == seen_by(tmp_path / "whole", 2)
+    assert seen_by(place.with_name("resumed"), 2) == seen_by(place.with_name("whole"), 2)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
