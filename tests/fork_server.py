@@ -204,11 +204,15 @@ def recognize_program(command: Sequence[str], environment: Mapping[str, str], fo
         return None
     if command[:3] == [sys.executable, "-m", "toolkit"]:
         return _command(command[3:], [folder, *places])
-    if command[:2] == [sys.executable, "-c"] and "transformers" in command[2] and "paddle" not in command[2]:
+    if command[:2] == [sys.executable, "-c"] and _imports_transformers(command[2]):
         if environment.get("USE_TORCH") == "0":
             return None
         return Program("script with transformers", command[2], command[3:], ["", *places], str(ROOT))
     return _worker(command, places)
+
+
+def _imports_transformers(code: str) -> bool:
+    return ("transformers" in code or "reference_tokens" in code) and "paddle" not in code
 
 
 def _command(arguments: Sequence[str], import_path: Sequence[str]) -> Program | None:

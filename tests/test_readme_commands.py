@@ -280,7 +280,8 @@ PROGRAM = f"""#!{sys.executable}
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from fork_server import ForkingPopen
-sys.exit(ForkingPopen([sys.executable, "-m", "toolkit", *sys.argv[1:]]).wait())
+from toolkit.cli import main
+sys.exit(ForkingPopen([sys.executable, "-m", "toolkit", *sys.argv[1:]]).wait() if sys.argv[1:] else main())
 """
 FACT = "On 1. Januar 1999 the money of Finnland was introduced. The capital of Finnland is Helsinki."
 

@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,15 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+@contextlib.contextmanager
+def interrupts_as_aborts() -> Iterator[None]:
+    """Raise click.Abort for a KeyboardInterrupt of the ``with`` block, for which click would print an empty line."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise click.Abort from error
+
+
 class TwoWords(click.Group):
     """A group whose command names may have two words; the first is a command, too."""
 
@@ -147,12 +156,13 @@ class TwoWords(click.Group):
             return name, self.commands[name], arguments[2:]
         return super().resolve_command(context, arguments)
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with interrupts_as_aborts():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, context: click.Context) -> Any:
-        """As click's, which would print an empty line when a signal comes."""
-        try:
+        with interrupts_as_aborts():
             return super().invoke(context)
-        except KeyboardInterrupt as problem:
-            raise click.Abort from problem
 
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

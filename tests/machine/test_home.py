@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from gates import ROOT
 from loopback_hub import LoopbackHub
+from soak import some
 from test_train import recipe_file  # noqa: F401
 
 from toolkit.machine import home
@@ -25,7 +26,7 @@ AS_NOBODY = [
     f"--ambient-caps={READER}",
 ]  # fmt: skip
 HOMES = ("nonexistent", "file", "read-only")
-IN_LANES = [HOMES[0], *(pytest.param(where, marks=pytest.mark.slow) for where in HOMES[1:])]
+IN_LANES = [HOMES[0], *(pytest.param(where, marks=pytest.mark.slow) for where in some(HOMES[1:]))]
 #: What would lead libraries elsewhere than home.
 VARIABLES = ("HF_", "HUGGINGFACE_", "XDG_", "WANDB_", "MPLCONFIGDIR", "PPNLP_HOME", "NETRC", "TOOLKIT_CACHE")
 
@@ -102,7 +103,7 @@ def test_the_gate_needs_no_home(where, nobody):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", HOMES)
+@pytest.mark.parametrize("where", some(HOMES, 3))
 def test_the_doctor_names_the_variable(where, nobody):
     done = nobody(where, "doctor", COLUMNS="300")
     assert done.returncode == 0, done.stdout

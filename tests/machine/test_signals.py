@@ -369,7 +369,7 @@ def test_so_it_is_with_the_other_signals(how, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("doing", some(["training", "start", "test evaluation", "validation"]))
+@pytest.mark.parametrize("doing", some(["training", "start", "test evaluation", "validation"], 4))
 def test_so_it_is_with_several_processes(doing, tmp_path):
     """The command hands it on to them."""
     options = ("--skip-parity", "x", "--processes", "2")

@@ -70,6 +70,28 @@ def mask(seed: int, cells: int, threshold: int) -> np.ndarray:
     return z.view(np.uint16)[:cells] >= threshold
 
 
+class HelpersApart:
+    """An edit by which Numba compiles the functions that a decoder's loop calls by themselves: it takes half the time
+    of making them a part of the loop."""
+
+    @staticmethod
+    def made_in(source: str) -> str:
+        return source.replace('@njit(inline="always")', '@njit(error_model="numpy")')
+
+
+#: The loops that take Numba 10 seconds and more.
+DECODERS = ("decoder_step", "reversible_step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", DECODERS)
+def test_a_decoder_whose_helpers_are_compiled_apart_is_right(function, monkeypatch):
+    """So what the next test sees is the fault."""
+    threads = OneAfterAnother(functools.cache(lambda loop: edited_code(loop, [HelpersApart])))
+    with threads.in_force(monkeypatch):
+        assert {wrong_with(monkeypatch, threads, call) for call in calls(function)} == {""}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", some([*FAULTS], 3))
 def test_a_loop_that_is_wrong_at_some_size_is_seen(fault, monkeypatch):
@@ -82,7 +104,8 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
     edited = fault.edit.made_in(source)
     module, code = compiled, None
     if fault.file.endswith("loops"):
-        code = functools.cache(lambda loop: edited_code(loop, [fault.edit]))
+        edits = [fault.edit, HelpersApart] if fault.function in DECODERS else [fault.edit]
+        code = functools.cache(lambda loop: edited_code(loop, edits))
     else:
         module = ModuleType("models.operations.compiled")
         exec(compile(edited, "compiled.py", "exec"), vars(module))
@@ -109,7 +132,9 @@ def test_a_decoder_is_tried_on_a_part_of_a_large_vocabulary(function, given):
     assert list(faults([loop_accuracy.error(call, loop_outputs.outputs(call))])) == []
 
 
-@pytest.fixture(params=THREADS)
+@pytest.fixture(
+    params=[threads if threads % 2 else pytest.param(threads, marks=pytest.mark.slow) for threads in THREADS]
+)
 def team(request):
     """OpenMP's own threads, so many of them."""
     before = loop_code._openmp.omp_get_max_threads()

@@ -75,7 +75,8 @@ data_file = {folder}/coverage
 """
 SHORT = (
     "train.max_steps=2", "train.epochs=null", "train.eval_steps=1", "train.batch_size=2",
-    "train.gradient_accumulation_steps=2", "train.warmup_ratio=0.5", "runtime.device=cpu",
+    "train.gradient_accumulation_steps=2", "train.warmup_ratio=0.5", "runtime.device=cpu", "train.baseline=false",
+    "parity.dtype=float32",
 )  # fmt: skip
 REFORMER = (
     "model.config.hidden_dropout_prob=0.1", "model.config.local_attention_probs_dropout_prob=0.1",

@@ -222,11 +222,16 @@ def test_each_verdict_catches_a_fault_which_is_named_and_none_a_harmless_change(
     assert found == {*filter(None, SOME_FAULTS[model].values()), *BESIDE[model]}
 
 
+#: Faults of code that all families share, in the training loop and the optimizer: tried with one family.
+SHARED_FAULTS = set.intersection(*(set(catalogue(model)) for model in FAMILIES))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
 def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(model):
-    trials = try_mutants(trial_request(model, "random", 0), quiet())
-    assert len(trials) == len(catalogue(model))
+    mutants = [mutant for mutant in catalogue(model) if model == "ctrl" or mutant not in SHARED_FAULTS]
+    trials = try_mutants(trial_request(model, "random", 0), quiet(), [mutant.name for mutant in mutants])
+    assert [trial.mutant for trial in trials] == mutants and len(SHARED_FAULTS) >= 25
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
 
 

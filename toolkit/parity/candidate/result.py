@@ -29,7 +29,7 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.initial_values import TIMES, sampled
-from toolkit.parity.mutants import by_name
+from toolkit.parity.mutants import Mutant, by_name
 
 
 def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
@@ -184,6 +184,12 @@ def _hand_mutants(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.n
         gc.collect()  # a port has cycles
 
 
+def needs_draws(mutant: Mutant) -> bool:
+    """Return whether a trial of a fault looks at the port's own draws: they may show the fault, or they run a loop
+    that has it, or it is a harmless change, which no part of a gate may show."""
+    return mutant.draws or mutant.dtype == "float32" or bool(mutant.harmless)
+
+
 def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     """Hand over the result with a fault in force, in the dtype where it shows, or the error that the port raises."""
     mutant = by_name(name)
@@ -202,7 +208,7 @@ def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.nda
                 over.begin(name, mutant.dtype)
                 hand_dtype(job, folder, over, truth, mutant.dtype)
                 over.begin(name)
-                if issubclass(step_class(job.model), PortedStep):
+                if issubclass(step_class(job.model), PortedStep) and needs_draws(mutant):
                     hand_own_step(job, folder, over, tries_loops=mutant.dtype == "float32")
         except BrokenPipeError:
             raise

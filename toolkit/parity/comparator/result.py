@@ -38,6 +38,7 @@ class Side:
 
     Attributes:
         said: what the port's process has measured itself.
+        has_drawn: whether draws of the port's own have come, which a trial of most faults leaves out.
     """
 
     given: Given
@@ -48,6 +49,7 @@ class Side:
     said: CandidateResult = field(default_factory=CandidateResult)
     raised: str | None = None
     has_loaded: bool = False
+    has_drawn: bool = False
     _loop: tuple[LoopCall, list[np.ndarray]] | None = None
 
     @functools.cached_property
@@ -68,6 +70,7 @@ class Side:
         if dtype:
             self.dtype(dtype).take(handed)
         elif handed.kind in ("draws step", "mask", "rotation", "sequence"):
+            self.has_drawn = True
             self.own_draws.take(handed)
         elif handed.kind == "loop":
             self._finish_loop()
@@ -152,7 +155,7 @@ class Ledger:
         right = self.right.dtypes["float64"].values if self.job.pair is not None else {}
         return MutantResult(
             dtypes={dtype: ledger.result() for dtype, ledger in side.dtypes.items()},
-            generators=side.generators() if side.dtypes else GeneratorStats(),
+            generators=side.generators() if side.has_drawn else GeneratorStats(),
             loading_problems=side.loaded.problems() if side.has_loaded else {},
             new_weights=side.new_weights() if side.new_place else NewWeights(),
             tokens=side.said.tokens,

@@ -102,7 +102,7 @@ def faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[M
     its head."""
 
     def fault(name: str, what: str, apply: Callable) -> Mutant:
-        return Mutant(prefix + name, what, "dropout:", apply, family)
+        return Mutant(prefix + name, what, "dropout:", apply, family, draws=True)
 
     return (
         fault(

@@ -43,6 +43,7 @@ class Mutant:
         family: whose modules; "" if the fault needs only what all ports have.
         tokenizer, loader, initialisation: whether the fault is not in the model but in the tokenizer, in what reads a
             checkpoint, or in what makes new weights.
+        draws: whether the fault is in the port's own random draws. A trial of any other real fault leaves them out.
         settings: settings of the port (:attr:`toolkit.parity.job.job.Job.port`) without which the fault is not seen.
         dtype: in which it is tried.
         harmless: the mathematical reason why the fault changes nothing; empty for a real fault.
@@ -58,6 +59,7 @@ class Mutant:
     tokenizer: bool = False
     loader: bool = False
     initialisation: bool = False
+    draws: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dtype: str = "float64"
 

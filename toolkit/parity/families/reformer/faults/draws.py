@@ -30,7 +30,7 @@ def _uniform(port):
     return _normal(port, lambda plain, shape, dtype, seed: port.paddle.uniform(shape, dtype, -(3**0.5), 3**0.5))
 
 
-_rotations = partial(Mutant, expected="normal:", family="reformer")
+_rotations = partial(Mutant, expected="normal:", family="reformer", draws=True)
 
 DRAWS: tuple[Mutant, ...] = (
     *draws.faults("", "reformer", lambda p: p.modeling.ReformerModel),
@@ -41,6 +41,7 @@ DRAWS: tuple[Mutant, ...] = (
         "dropout:",
         lambda p: [(p.randomness.Replay, "__exit__", lambda self, *exception: None)],
         "reformer",
+        draws=True,
     ),
     _rotations("rotations-uniform", "rotations of uniform numbers, not normal ones", apply=_uniform),
     _rotations("rotations-of-heads", "the same rotations in all heads", apply=lambda p: _normal(p, _equal_along(0))),
