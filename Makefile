@@ -105,7 +105,7 @@ test: install  ## the tests that are not `slow`: 10 to 15 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 test-slow: install  ## the tests marked `slow`: the catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
-	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" --durations=40 $(JUNIT) $(PYTEST_ARGS)
 
 lint: install  ## ruff (errors, imports, formatting), types, and which module may import which
 	$(BIN)/ruff check .
