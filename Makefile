@@ -8,14 +8,15 @@
 #   TORCH_ARGS="..."      for gpu: passed to the pip install of the reference's own environment in place of PIP_ARGS,
 #                         where the driver is too old for the CUDA of pypi.org's torch
 #   PYTEST_ARGS="..."     passed to pytest, for example a file
-#   WORKERS=2             processes that run the tests side by side; 0: this one alone, as a debugger wants it
+#   WORKERS=3             processes that run the tests side by side; 0: this one alone, as a debugger wants it
 
 PYTHON   ?= python3
 PIP_ARGS ?=
 TORCH_ARGS ?= $(PIP_ARGS)
 VENV     := .venv
 BIN      := $(VENV)/bin
-WORKERS  ?= 2
+# One more than two cores: tests often wait for the processes that they start.
+WORKERS  ?= 3
 
 # The CUDA version that the driver can run, `unknown` where it does not say, nothing where no driver answers.
 DRIVER_CUDA := $(shell said=$$(timeout 30 nvidia-smi 2>/dev/null) && { printf '%s\n' "$$said" | \

@@ -23,7 +23,6 @@ from toolkit.terminal.quiet import silence_startup
 LONGEST = (
     "test_readme_commands.py",
     "test_parity.py",
-    "test_loop_sizes.py",
     "test_pairs.py",
     "test_coverage_of_training.py",
     "test_kills.py",

@@ -2,12 +2,13 @@
 
 A `toolkit` command, a worker of a gate and a script with transformers each spend 2 to 5 seconds on imports. In tests
 :class:`ForkingPopen` takes the place of :class:`subprocess.Popen`. It recognizes these programs by their command line
-and asks the fork server for them; every other program starts as always, and so does one whose environment differs in
-a variable that is read during the imports. A forked program has its own environment, folder, descriptors, session and
-source tree: a test may run an edited copy of the project. Tests that need a new interpreter carry the marker
-``new_interpreter``.
+and asks the fork server for them; every other program starts as always. The server keeps a template for each kind of
+program and each environment: a process that has done the imports, and that is forked. A forked program has its own
+environment, folder, descriptors, session and source tree, so a test may run an edited copy of the project. Tests that
+need a new interpreter carry the marker ``new_interpreter``.
 
-Run as a script, this file is the fork server. It ends with the process that has started it.
+Run as a script, this file is the fork server or one of its templates. The server ends with the process that has
+started it, and the templates end with the server.
 """
 
 from __future__ import annotations
@@ -132,9 +133,10 @@ class ForkingPopen(subprocess.Popen):
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *options: Any) -> None:
         """Start the program; ``options`` are those of :class:`subprocess.Popen`, which calls this."""
         environment = dict(os.environ if env is None else env)
-        shell = options[2]
+        shell, user_and_mask = options[2], options[10:14]
+        is_plain = not (shell or executable or preexec_fn) and user_and_mask == (None, None, None, -1)
         program = None
-        if ADDRESS in os.environ and not (shell or executable or preexec_fn) and isinstance(args, (list, tuple)):
+        if ADDRESS in os.environ and is_plain and isinstance(args, (list, tuple)):
             program = recognize_program(list(map(str, args)), environment, str(cwd or os.getcwd()))
         if program is None:
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *options)

@@ -96,7 +96,8 @@ def test_recipes_and_predictions_need_no_home(where, nobody, recipe, place):
     assert {".paddlenlp", ".visualdl"} <= kept and not list((place / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("where", IN_LANES)
+@pytest.mark.slow
+@pytest.mark.parametrize("where", some(HOMES))
 def test_the_gate_needs_no_home(where, nobody):
     small = ["--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40"]
     assert_clean(nobody(where, "parity", "--model", "ctrl", *small))

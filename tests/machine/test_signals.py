@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def ended(process: subprocess.Popen, *signals: int, apart: float = 0.0) -> tuple
             time.sleep(apart)
     _, said = process.communicate(timeout=HANGS)
     return process.returncode, said
+
+
+def ended_at_once(*programs: tuple[subprocess.Popen, list[int], float]) -> list[tuple[int, str]]:
+    """As :func:`ended`, of several programs with their signals and the seconds between these, all at once: most of the
+    time they wait."""
+    with ThreadPoolExecutor(len(programs)) as pool:
+        return list(pool.map(lambda asked: ended(asked[0], *asked[1], apart=asked[2]), programs))
 
 
 #: A command that waits, in the program's own frame.
@@ -102,10 +110,13 @@ def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it
     assert ready in WAITING
     # It is ready where it has something to tidy, and not before.
     waiting = WAITING.replace(ready, f'    try: print("ready", flush=True); time.sleep(60)\n{tidies}')
-    both = [signal.SIGTERM, signal.SIGTERM]
-    assert ended(program(waiting), *both) == (143, "tidy\ninterrupted by SIGTERM\n")
-    assert ended(program(waiting), signal.SIGHUP, signal.SIGHUP, apart=0.7) == (129, "tidy\ninterrupted by SIGHUP\n")
-    assert ended(program(waiting), *both, apart=0.7) == (143, "interrupted by SIGTERM\n")
+    terminations, hangups = [signal.SIGTERM] * 2, [signal.SIGHUP] * 2
+    at_once, by_terminal, later = ended_at_once(
+        (program(waiting), terminations, 0.0), (program(waiting), hangups, 0.7), (program(waiting), terminations, 0.7)
+    )
+    assert at_once == (143, "tidy\ninterrupted by SIGTERM\n")
+    assert by_terminal == (129, "tidy\ninterrupted by SIGHUP\n")
+    assert later == (143, "interrupted by SIGTERM\n")
 
 
 def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_does_not():
@@ -116,8 +127,9 @@ def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_do
         f"    while not asked.requested: time.sleep(0.01)\n    time.sleep({GRACE} + 1)\n"
         "sys.exit(7)\n"
     )
-    assert ended(program(code), signal.SIGTERM) == (7, "")
-    assert ended(program(code), signal.SIGTERM, signal.SIGINT, apart=0.7) == (143, "interrupted by SIGTERM\n")
+    one, two = [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]
+    saved, left = ended_at_once((program(code), one, 0.0), (program(code), two, 0.7))
+    assert saved == (7, "") and left == (143, "interrupted by SIGTERM\n")
 
 
 def test_a_signal_that_is_ignored_stays_so():
@@ -130,8 +142,9 @@ def test_a_signal_that_is_ignored_stays_so():
 
 def test_a_signal_changes_no_exit_status_of_what_is_done():
     code = "interruption.begin(); interruption.settle(7); print('ready', flush=True); time.sleep({}); sys.exit(7)"
-    assert ended(program(code.format(1)), signal.SIGTERM) == (7, "")
-    assert ended(program(code.format(60)), signal.SIGTERM) == (7, "")  # it does not come to its end
+    # The second does not come to its end.
+    programs = (program(code.format(seconds)) for seconds in (1, 60))
+    assert ended_at_once(*((process, [signal.SIGTERM], 0.0) for process in programs)) == [(7, ""), (7, "")]
 
 
 def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():

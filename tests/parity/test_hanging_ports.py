@@ -36,7 +36,7 @@ BUILD = "def build(config):\n"
     ("edit", "function"),
     [
         ((RETURNS, f"        while True:\n            pass\n{RETURNS}"), "forward"),
-        ((BUILD, f"{BUILD}    import time\n    time.sleep(10**6)\n"), "build"),
+        pytest.param((BUILD, f"{BUILD}    import time\n    time.sleep(10**6)\n"), "build", marks=pytest.mark.slow),
     ],
 )
 def test_a_port_that_hangs_is_ended_and_its_line_named(edit, function, tmp_path):

@@ -242,7 +242,9 @@ def test_one_fault_of_the_catalogue_is_tried_by_its_name(command_line):
     assert (status, err) == (2, "error: --only ctrl-gelu: this model has no such fault in this dtype\n")
 
 
-@pytest.mark.parametrize("head", ["sequence_classification", "question_answering"])
+@pytest.mark.parametrize(
+    "head", ["sequence_classification", pytest.param("question_answering", marks=pytest.mark.slow)]
+)
 def test_how_much_padding_is_left_out_is_judged_on_a_single_text_too_which_fills_the_batch(head):
     request = trial_request("reformer", "random", 0)
     config = {**request.config, "num_labels": 2}
