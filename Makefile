@@ -8,15 +8,14 @@
 #   TORCH_ARGS="..."      for gpu: passed to the pip install of the reference's own environment in place of PIP_ARGS,
 #                         where the driver is too old for the CUDA of pypi.org's torch
 #   PYTEST_ARGS="..."     passed to pytest, for example a file
-#   WORKERS=3             processes that run the tests side by side; 0: this one alone, as a debugger wants it
+#   WORKERS=2             processes that run the tests side by side; 0: this one alone, as a debugger wants it
 
 PYTHON   ?= python3
 PIP_ARGS ?=
 TORCH_ARGS ?= $(PIP_ARGS)
 VENV     := .venv
 BIN      := $(VENV)/bin
-# One more than two cores: tests often wait for the processes that they start.
-WORKERS  ?= 3
+WORKERS  ?= 2
 
 # The CUDA version that the driver can run, `unknown` where it does not say, nothing where no driver answers.
 DRIVER_CUDA := $(shell said=$$(timeout 30 nvidia-smi 2>/dev/null) && { printf '%s\n' "$$said" | \
@@ -102,7 +101,7 @@ endif
 demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate; again: runs/reformer_cls-2
 	$(BIN)/toolkit finetune recipes/reformer_cls.yaml --new
 
-test: install  ## the tests that are not `slow`: 10 to 15 minutes on two cores
+test: install  ## the tests that are not `slow`: 7 to 9 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 test-slow: install  ## the tests marked `slow`: the catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours

@@ -101,7 +101,7 @@ def machine(tmp_path) -> Machine:
 
 def test_without_a_driver_everything_is_for_the_cpu(machine):
     said = machine.make("-n", "ci")
-    assert "-e '.[cpu,reference,demo,tracking,dev]'" in said and "-m pytest -p xdist -n 3 --dist loadscope" in said
+    assert "-e '.[cpu,reference,demo,tracking,dev]'" in said and "-m pytest -p xdist -n 2 --dist loadscope" in said
     assert "TOOLKIT_KERNELS=paddle .venv/bin/toolkit parity --model ctrl" in said
     assert said.rstrip().endswith(".ci/unseen.py runs/ci/test/junit.xml runs/ci/test-slow/junit.xml")
     assert not re.search(r"gpu|packages/stable|venv-reference", said)
