@@ -142,7 +142,10 @@ class ForkingPopen(subprocess.Popen):
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *options)
             return
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = options[3:9]
-        streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
+        streams = [
+            number if descriptor == -1 else descriptor
+            for number, descriptor in enumerate((p2cread, c2pwrite, errwrite))
+        ]
         reading, writing = os.pipe()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         request = {
@@ -205,19 +208,19 @@ def recognize_program(command: Sequence[str], environment: Mapping[str, str], fo
     if any(Path(folder, place, "sitecustomize.py").exists() for place in places):
         return None
     if command[:3] == [sys.executable, "-m", "toolkit"]:
-        return _command(command[3:], [folder, *places])
+        return _recognize_command(command[3:], [folder, *places])
     if command[:2] == [sys.executable, "-c"] and _imports_transformers(command[2]):
         if environment.get("USE_TORCH") == "0":
             return None
         return Program("script with transformers", command[2], command[3:], ["", *places], str(ROOT))
-    return _worker(command, places)
+    return _recognize_worker(command, places)
 
 
 def _imports_transformers(code: str) -> bool:
     return ("transformers" in code or "reference_tokens" in code) and "paddle" not in code
 
 
-def _command(arguments: Sequence[str], import_path: Sequence[str]) -> Program | None:
+def _recognize_command(arguments: Sequence[str], import_path: Sequence[str]) -> Program | None:
     from toolkit.cli import COMPUTING
 
     source = next((place for place in import_path if Path(place, "toolkit/__main__.py").exists()), str(ROOT))
@@ -228,7 +231,7 @@ def _command(arguments: Sequence[str], import_path: Sequence[str]) -> Program | 
     return Program(kind, "toolkit", arguments, import_path, source)
 
 
-def _worker(command: Sequence[str], places: Sequence[str]) -> Program | None:
+def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program | None:
     """Return a worker of a gate. One that runs the reference's kernels, or on a GPU, starts by itself."""
     from models.files import another_python
     from toolkit.parity.job import files
@@ -347,9 +350,9 @@ def wait_for_program(connection: socket.socket) -> Program:
             os.close(descriptor)
     connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    status, *own = map(_move_up, descriptors)
+    status, *program_descriptors = map(_move_up, descriptors)
     if process := os.fork():  # this one reports how the program ends
-        for descriptor in (0, 1, 2, *own):  # whose other ends are to see when the program ends
+        for descriptor in (0, 1, 2, *program_descriptors):  # whose other ends are to see when the program ends
             os.close(descriptor)
         returncode = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         with contextlib.suppress(BrokenPipeError):
@@ -358,7 +361,7 @@ def wait_for_program(connection: socket.socket) -> Program:
     os.setsid()
     os.write(status, b"%d\n" % os.getpid())  # it can be killed with its group from now on
     os.close(status)
-    return _become(json.loads(content), own)
+    return _become_program(json.loads(content), program_descriptors)
 
 
 def _move_up(descriptor: int) -> int:
@@ -369,7 +372,7 @@ def _move_up(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> Program:
+def _become_program(request: Mapping[str, Any], descriptors: Sequence[int]) -> Program:
     """Make this process the one that would have been started; return its program."""
     program = Program(**request["program"])
     for number, descriptor in zip(request["descriptors"], descriptors, strict=True):
