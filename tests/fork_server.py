@@ -359,7 +359,10 @@ def wait_for_program(connection: socket.socket) -> Program:
             os.write(status, b"%d\n" % returncode)
         os._exit(0)
     os.setsid()
-    os.write(status, b"%d\n" % os.getpid())  # it can be killed with its group from now on
+    try:
+        os.write(status, b"%d\n" % os.getpid())  # it can be killed with its group from now on
+    except BrokenPipeError:  # the process that asked for it was killed meanwhile
+        os._exit(0)
     os.close(status)
     return _become_program(json.loads(content), program_descriptors)
 
