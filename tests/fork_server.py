@@ -46,7 +46,7 @@ HIGH_DESCRIPTOR = 256
 #: Templates that the fork server keeps; each takes up to 400 MB.
 MAX_TEMPLATES = 12
 
-#: What each kind of program imports, in its own order.
+#: The modules that a template of each kind of program imports, in this order.
 MODULES = {
     "reference": (
         *("toolkit.parity.reference.environment", "toolkit.parity.families.reformer.reference"),

@@ -305,16 +305,28 @@ def processes_of_ours() -> list[int]:
 def processes_of(temporary: Path) -> list[int]:
     """Processes but this one that were started with a temporary directory: by an interpreter of their own, which has it
     in its environment, or by the fork server (:mod:`fork_server`), which leaves it open."""
-    variable, processes = f"TMPDIR={temporary}".encode(), []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            is_found = variable in (path / "environ").read_bytes().split(b"\0")
-            is_found |= any(os.readlink(descriptor) == str(temporary) for descriptor in (path / "fd").iterdir())
-        except OSError:  # it has ended, or is somebody else's
-            continue
-        if is_found and int(path.name) != os.getpid():
-            processes.append(int(path.name))
-    return processes
+    return [
+        int(path.name)
+        for path in Path("/proc").glob("[0-9]*")
+        if int(path.name) != os.getpid() and (_has_variable(path, temporary) or _has_open(path, temporary))
+    ]
+
+
+def _has_variable(process: Path, temporary: Path) -> bool:
+    """Return whether a process of /proc was started with that temporary directory in its environment."""
+    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        return f"TMPDIR={temporary}".encode() in (process / "environ").read_bytes().split(b"\0")
+    return False
+
+
+def _has_open(process: Path, folder: Path) -> bool:
+    """Return whether a process of /proc has a folder open."""
+    with contextlib.suppress(OSError):  # as above
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(descriptor) == str(folder):
+                    return True
+    return False
 
 
 def soak(seconds: float, seed: int, report=print) -> list[dict[str, float]]:
