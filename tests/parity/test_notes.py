@@ -47,7 +47,7 @@ from toolkit.parity.job.results import (
     Training,
 )
 from toolkit.parity.judge import diagnosis, notes
-from toolkit.parity.judge.accepted import accept
+from toolkit.parity.judge.accepted import AcceptedFinding, accept
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
@@ -132,13 +132,32 @@ def accepted() -> list[Note]:
 
 
 def trained(parted: int = 0) -> list[Note]:
-    """Of a pair's training, which has accepted differences."""
+    """Of a pair's training, of which an output is accepted."""
+    verdict = judged_training("output:a", parted)
+    assert verdict.passed and verdict.training_unjudged_from == (parted or None)
+    return verdict.notes
+
+
+def judged_training(accepted_name: str, parted: int) -> Verdict:
+    """Judge a training whose sides differ from step ``parted`` on, 0 for never, with one accepted difference."""
     training = Training(3, Place("", ""), {"R64": [2.0, 1.5, 1.0]}, margins={"float64": 0.5})
     training.partings += [Parting("float64", parted, "loss", "off")] if parted else []
-    verdict = Verdict()
-    judge_trajectory(training, verdict, True)
-    assert verdict.passed
-    return verdict.notes
+    finding = Finding("semantics", accepted_name, "off", "float64")
+    verdict = Verdict(accepted=[AcceptedFinding(finding, 1e-12, "*", "known", 1e-9)])
+    judge_trajectory(training, verdict)
+    return verdict
+
+
+@pytest.mark.parametrize("name", ["output:a#1", "logits", "loss", "gradient:w", "gradient:output:a"])
+def test_an_accepted_difference_on_the_way_to_a_gradient_excuses_a_training_that_differs(name):
+    assert judged_training(name, 2).passed
+
+
+@pytest.mark.parametrize("name", ["buffer:bn.running_var", "evaluation/output:a", "evaluation/loss", "updated:w#1"])
+def test_any_other_accepted_difference_excuses_no_training_that_differs(name):
+    verdict = judged_training(name, 2)
+    assert [(one.verdict, one.name) for one in verdict.findings] == [("trajectory", "step 2/loss")]
+    assert verdict.training_unjudged_from is None
 
 
 def test_a_difference_beyond_what_is_accepted_stays_a_finding():

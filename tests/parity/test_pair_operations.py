@@ -114,6 +114,35 @@ def test_a_known_difference_is_accepted_by_name_and_every_report_says_so(command
     assert status == 1 and out.startswith("DRIFT layer (BatchNorm1D")
 
 
+OPTIMIZERS = {
+    "reference": "torch.optim.AdamW(model.parameters(), 1e-3)",
+    "port": "paddle.optimizer.AdamW(1e-3, parameters=model.parameters())",
+    "faulty port": "paddle.optimizer.SGD(0.5, parameters=model.parameters())",
+}
+
+
+@pytest.mark.parametrize(
+    ("side", "pattern", "status", "headline"),
+    [
+        ("port", "buffer:*.running_var", 0, "PARITY"),
+        ("faulty port", "buffer:*.running_var", 1, "DRIFT step 1 of training: SGD"),
+        ("faulty port", "*", 0, "; training is not judged from step 1 on"),
+    ],
+)
+def test_an_accepted_buffer_does_not_hide_another_optimizer(side, pattern, status, headline, command_line, tmp_path):
+    for name, optimizer in (("reference", OPTIMIZERS["reference"]), ("port", OPTIMIZERS[side])):
+        source = (PAIR / f"{name}.py").read_text()
+        if pattern == "*" and name == "port":  # a difference of the outputs, too
+            source = source.replace("logits = self.last(x).mean(1)", "logits = self.last(x).mean(1) * (1 + 1e-9)")
+        (tmp_path / f"{name}.py").write_text(f"{source}\n\ndef optimizer(model):\n    return {optimizer}\n")
+    known = tmp_path / "map.yaml"
+    known.write_text(KNOWN.replace("buffer:*.running_var", pattern))
+    sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py", "--map", known)
+    words = ("op=batch", "--steps", "3", "--dtype", "float64", "--output", tmp_path / "out")
+    returned, out, _ = command_line("parity", *sides, *words)
+    assert returned == status and headline in out.splitlines()[0], out
+
+
 @pytest.mark.slow
 def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
     path = tmp_path / "map.yaml"

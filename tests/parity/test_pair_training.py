@@ -202,7 +202,7 @@ def test_steps_that_are_not_compared_are_not_counted_as_right():
     training = compare_trajectories(made(), runs, {"float64": made(), "float32": made()}, ["w"], Place("", ""))
     assert training.compared == {"float64": 3, "float32": 1}
     verdict = Verdict()
-    judge_trajectory(training, verdict, False)
+    judge_trajectory(training, verdict)
     said = "float64 at 0 of its band, float32 at 0 of its band in 1 steps; then the reference is not finite"
     assert verdict.notes[0].data["margins"] == said
 

@@ -181,7 +181,7 @@ def _judged(
     if is_judged(request.dtypes):
         judge_operations(verdict, found.trace)
     if found.training is not None:
-        judge_trajectory(found.training, verdict, bool(verdict.accepted))
+        judge_trajectory(found.training, verdict)
     elif request.pair is not None and request.pair.steps:
         verdict.note("not-trained", steps=request.pair.steps)
     note_extent(verdict, request)

@@ -22,6 +22,8 @@ from toolkit.parity.measure.naming import TensorName, numbered
 Run = Mapping[str, np.ndarray]
 #: A number that is its own extreme value, as a loss after updates is.
 SCALAR = numbered("loss", 2)
+#: Kinds of the tensors of a step by which it arrives at the gradients.
+ON_THE_WAY = ("output", "logits", "loss", "losses", "gradient")
 
 
 def compare_trajectories(
@@ -123,17 +125,28 @@ def _until(training: Training, dtype: str) -> str:
     return "" if steps == training.steps else f" in {steps} steps; then the reference is not finite"
 
 
-def judge_trajectory(training: Training, verdict: Verdict, differences_are_accepted: bool) -> None:
-    """Add to a verdict what a port's training shows: where it parts, or how near its band it comes."""
+def judge_trajectory(training: Training, verdict: Verdict) -> None:
+    """Add to a verdict what a port's training shows: where it parts, or how near its band it comes.
+
+    An accepted difference of what a step of training computes may grow from step to step. Such a training is not
+    judged. One of a buffer or of an evaluation reaches no gradient, and excuses nothing.
+    """
     margins = ", ".join(
         f"{dtype} at {margin:.2g} of its band{_until(training, dtype)}" for dtype, margin in training.margins.items()
     )
     first, last = training.losses["R64"][0], training.losses["R64"][-1]
     data = {"steps": training.steps, "first": first, "last": last, "margins": margins}
-    if training.partings and differences_are_accepted:
+    if training.partings and any(reaches_training(one.finding.name) for one in verdict.accepted):
+        verdict.training_unjudged_from = training.partings[0].step
         verdict.note("trained-with-differences", **data, step=training.partings[0].step)
     elif training.partings:
         for parting in training.partings:
             verdict.find("trajectory", f"step {parting.step}/{parting.name}", parting.message, parting.dtype)
     else:
         verdict.note("trained", **data)
+
+
+def reaches_training(name: str) -> bool:
+    """Return whether a tensor is computed by a training step on the way to the gradients."""
+    parsed = TensorName.parse(name)
+    return not parsed.evaluation and parsed.kind in ON_THE_WAY

@@ -81,6 +81,8 @@ class Verdict:
         reference_faults: what is wrong with the reference. A port that differs from such a reference is not shown to
             be wrong; one that agrees is right all the same.
         accepted: what a pair's map accepts, and is a finding no longer.
+        training_unjudged_from: the first step of a pair's training in which the two sides differ, if an accepted
+            difference may be the reason.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -91,6 +93,7 @@ class Verdict:
     notes: list[Note] = field(default_factory=list)
     reference_faults: list[Finding] = field(default_factory=list)
     accepted: list[AcceptedFinding] = field(default_factory=list)
+    training_unjudged_from: int | None = None
 
     @property
     def passed(self) -> bool:

@@ -81,7 +81,9 @@ class Report:
             accepted, dtypes = len(self.verdict.accepted), ", ".join(self.request.dtypes)
             known = f"; {accepted} known differences are accepted" if accepted else ""
             agree = f"{len(self.verdict.comparisons) - accepted} tensors of the port agree with the reference"
-            return f"parity: {agree} ({dtypes}){known}"
+            step = self.verdict.training_unjudged_from
+            unjudged = "" if step is None else f"; training is not judged from step {step} on"
+            return f"parity: {agree} ({dtypes}){known}{unjudged}"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
         place, message = self.headline()
