@@ -200,7 +200,7 @@ def link_out(folder: Path) -> None:
         (lambda folder: (folder / "bundle.json").unlink(), r"no readable bundle\.json"),
         (lambda folder: (folder / "bundle.json").write_text("[1"), r"bundle\.json is not JSON"),
         (lambda folder: (folder / "bundle.json").write_text("[1]"), r"bundle\.json is not a JSON object"),
-        (lambda folder: vouch_again(folder, schema=1), "has schema 1, this toolkit reads 10"),
+        (lambda folder: vouch_again(folder, schema=1), "has schema 1, this toolkit reads 11"),
         (lambda folder: vouch_again(folder, files={}), r"does not list job\.json"),
         (lambda folder: vouch_again(folder, files=[]), "does not list its files with size and SHA-256"),
         (rename_in_manifest("../job.json"), r"names '\.\./job\.json', which is no file of a bundle"),

@@ -50,7 +50,7 @@ def test_the_size_of_a_piece_changes_no_value(monkeypatch):
 
 
 def test_only_a_parameter_whose_values_are_all_equal_is_given_random_ones():
-    given = {"constant": np.ones(9), "ends alike": np.array([1.0, 2.0, 1.0]), "one": np.ones(1), "rest": np.arange(3.0)}
-    found, count = randomize_constants(given, 0)
-    assert count == 1
-    assert [name for name in given if not np.array_equal(found[name], given[name])] == ["constant"]
+    weights = {"constant": np.ones(9), "ends alike": np.array([1.0, 2.0, 1.0]), "one": np.ones(1), "none": np.ones(0)}
+    randomized, count = randomize_constants(weights, 0)
+    assert count == 2
+    assert [name for name in weights if not np.array_equal(randomized[name], weights[name])] == ["constant", "one"]

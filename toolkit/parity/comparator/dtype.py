@@ -47,8 +47,16 @@ class Given:
         """Tensors that the reference holds besides its parameters; for a pair, its buffers."""
         if self.job.pair is None:
             return files.read_tensors(self.folder / "reference" / "constants.safetensors")
-        held = files.read_tensors(self.folder / "reference" / "buffers.safetensors")
-        return {f"buffer:{name}": value for name, value in held.items()}
+        return self._buffers("buffers.safetensors")
+
+    @functools.cached_property
+    def float32_buffers(self) -> Mapping[str, np.ndarray]:
+        """The buffers of a pair's reference as it computes them in float32."""
+        return self._buffers("buffers-float32.safetensors")
+
+    def _buffers(self, file_name: str) -> dict[str, np.ndarray]:
+        buffers = files.read_tensors(self.folder / "reference" / file_name)
+        return {f"buffer:{name}": value for name, value in buffers.items()}
 
     @functools.cached_property
     def draws(self) -> dict[str, TensorFile]:
@@ -120,8 +128,12 @@ class DtypeLedger:
             self.measured.parameter_errors[handed.name] = largest_difference(handed, self.given.weights)
 
     def _take_constant(self, handed: Handed) -> None:
-        units = constants.units_off(handed.name, handed.value(), self.given.constants[handed.name])
-        self.measured.constant_errors[handed.name] = units
+        name, own, exact = handed.name, handed.value(), self.given.constants[handed.name]
+        self.measured.constant_errors[name] = (
+            constants.angle_error(own, exact)
+            if self.given.job.pair is None
+            else constants.table_error(own, exact, self.given.float32_buffers[name])
+        )
 
     def _take_backwards(self, handed: Handed) -> None:
         self._is_plain_first = handed.content["plain_first"]

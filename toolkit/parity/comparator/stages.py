@@ -159,7 +159,7 @@ class Ledger:
                 self._places |= places
         elif handed.kind == "constant":
             theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[handed.name]
-            self._constants[handed.name] = constants.units_off(handed.name, handed.value(), theirs)
+            self._constants[handed.name] = constants.angle_error(handed.value(), theirs)
         elif not self._stage:
             self._of_no_stage.take(handed, "")
         else:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+#: Stands for an infinity that is hidden: the smallest number of float64, which nothing computes.
+HIDDEN = float(np.nextafter(0.0, 1.0))
+
 
 def may_be_drawn(values: Mapping[str, np.ndarray]) -> bool:
     """Whether another seed may give one of these other values: a buffer of one number, as ones, is not drawn."""
@@ -15,3 +18,17 @@ def may_be_drawn(values: Mapping[str, np.ndarray]) -> bool:
 def is_same(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two values of a buffer are the same."""
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def hide_initial_infinities(value: np.ndarray, initial: np.ndarray) -> np.ndarray:
+    """Replace the infinities and NaN that a buffer has held since before a step, such as those of a mask.
+
+    No distance could be measured otherwise. That both sides begin with the same ones is judged before the step.
+    """
+    unchanged = ~np.isfinite(initial) & ((value == initial) | (np.isnan(value) & np.isnan(initial)))
+    return np.where(unchanged, value.dtype.type(HIDDEN), value) if unchanged.any() else value
+
+
+def restore_initial_infinities(value: np.ndarray, initial: np.ndarray) -> np.ndarray:
+    """Return a float64 buffer as it was before :func:`hide_initial_infinities`."""
+    return np.where((value == HIDDEN) & ~np.isfinite(initial), initial, value)

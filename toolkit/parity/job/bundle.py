@@ -47,7 +47,7 @@ from toolkit.parity.measure.evaluation import RUNS
 
 FORMAT = "toolkit parity reference"
 #: Raised whenever a reference's files change, or the port's side needs others.
-SCHEMA = 10
+SCHEMA = 11
 MANIFEST = "bundle.json"
 WEIGHTS = "weights.safetensors"
 #: Why no bundle is of bfloat16.
@@ -69,7 +69,14 @@ NEEDED = (
     "reference/result.json",
 )
 #: Also read, of a family or of a user's reference.
-OF_FAMILY, OF_PAIR = "reference/initial.safetensors", "reference/describe.json"
+OF_FAMILY = ("reference/initial.safetensors",)
+DESCRIPTION = "reference/describe.json"
+OF_PAIR = (
+    DESCRIPTION,
+    files.INITIAL_BUFFERS,
+    "reference/buffers.safetensors",
+    "reference/buffers-float32.safetensors",
+)
 #: What of a bundle's job is asked for again. The rest names what only the recording machine has.
 TAKEN = (
     *("model", "head", "config", "dtypes", "seed", "port", "training", "class_weights", "label_smoothing"),
@@ -316,7 +323,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     described = manifest.get("describes")
     is_pair = isinstance(described, dict) and described.get("model") == PAIR
     elsewhere = (WEIGHTS,) if _has_digests(manifest) else ()
-    needed = (*NEEDED, OF_PAIR if is_pair else OF_FAMILY)
+    needed = (*NEEDED, *(OF_PAIR if is_pair else OF_FAMILY))
     if missing := [name for name in needed if name not in listed and name not in elsewhere]:
         raise UserError(f"{folder}: {MANIFEST} does not list {missing[0]}")
     return manifest
@@ -398,4 +405,4 @@ def _check_pair(folder: Path, job: Job) -> None:
     """Check that a bundle of a user's reference names no code, and describes the reference."""
     if job.pair is None or _without_facts(job.pair) != NO_CODE:
         raise ValueError("job.json names files of a pair; a bundle names no code")
-    files.read(folder / OF_PAIR, Description)
+    files.read(folder / DESCRIPTION, Description)

@@ -7,6 +7,7 @@
     batch.safetensors    one training batch
     batches.safetensors  one for each step of a pair's training
     labels.safetensors   of the examples of an update, with made-up tokens and masks
+    buffers.safetensors  of a pair: random values for its constant buffers, with which each run begins
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
         draws-RUN.safetensors of the step, the updated model, and each evaluation: dropout masks, LSH rotations, bucket
@@ -16,6 +17,7 @@
         positions.safetensors what its evaluation reads of that one's position table, where the job has fewer positions
         initial.safetensors   some values of each parameter of a few models that the reference makes anew
         constants.safetensors what the reference computes once and holds beside its parameters
+        buffers.safetensors   of a pair: its buffers as computed in float64; buffers-float32.safetensors: in float32
         order.json            names of the tensors in the order of execution; when it is there, the port is compared
         result.json           what was measured (:class:`.results.ReferenceResult`)
         float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
@@ -63,6 +65,9 @@ Record = TypeVar("Record")
 CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
 #: That of a pair: the weights that its ``build`` makes.
 OWN_WEIGHTS = "weights.safetensors"
+
+#: Values with which the constant buffers of a pair begin.
+INITIAL_BUFFERS = "buffers.safetensors"
 
 #: For a pair's reference with rounded constants: by tensor, the port's error and its bound.
 MEASURED = "constants-measured.json"

@@ -61,10 +61,12 @@ class BufferFacts(ParameterFacts):
     Attributes:
         is_state: whether a checkpoint holds it, or a training-mode step changes it: a port must hold it, too.
         is_drawn: whether another seed gives it other values.
+        is_real: whether it holds real numbers, and no integers, truth values or complex numbers.
     """
 
     is_state: bool = False
     is_drawn: bool = False
+    is_real: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,20 +28,48 @@ PIECE = 2**16
 
 
 def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.ndarray], int]:
-    """Give every parameter whose values are all equal small random ones, and count them.
+    """Add small random numbers to every parameter whose values are all equal, and count these parameters.
 
-    New weights have zero biases and unit norm gains: a port that drops a bias, or swaps two gains, computes the same. A
-    trained checkpoint has none of these and is returned unchanged.
+    New weights have zero biases, unit norm gains and gates of a single zero: a port that drops a bias, swaps two gains
+    or ignores a gate computes the same. Of a trained checkpoint, only parameters of a single element are changed.
+
+    Returns:
+        All parameters in float32 by name, and the number of randomized ones.
     """
-    given, count = {}, 0
+    randomized, count = {}, 0
     for name, value in weights.items():
         value = np.asarray(value, np.float32)
-        if value.size > 1 and value.flat[-1] == value.flat[0] and (value == value.flat[0]).all():
-            draw = generator(seed, f"stir:{name}")  # the label of old: a seed means the same weights in every release
-            value = value + np.float32(0.1) * draw.standard_normal(value.shape, np.float32)
+        if is_constant(value):
+            value = value + _small_noise(name, value.shape, seed)
             count += 1
-        given[name] = value
-    return given, count
+        randomized[name] = value
+    return randomized, count
+
+
+def randomize_constant_buffers(buffers: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Return random values for the buffers of real numbers whose values are all equal, and no others.
+
+    The correction bias of a new router is zero, and a frozen batch norm multiplies by ones: a port that uses such a
+    buffer wrongly computes the same. The noise moves values away from zero, since a buffer may be a variance.
+    """
+    return {
+        name: (value + np.where(value < 0, -1, 1) * np.abs(_small_noise(name, value.shape, seed))).astype(value.dtype)
+        for name, value in buffers.items()
+        if value.dtype.kind == "f" and is_constant(value)
+    }
+
+
+def is_constant(value: np.ndarray) -> bool:
+    """Return whether all elements of a parameter or buffer are the same finite number."""
+    if not value.size or value.flat[-1] != value.flat[0]:  # the second spares most tensors a pass
+        return False
+    return bool(np.isfinite(value.flat[0]) and (value == value.flat[0]).all())
+
+
+def _small_noise(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Draw normal float32 numbers of standard deviation 0.1 for a tensor."""
+    draw = generator(seed, f"stir:{name}")  # a seed means the same weights in every release
+    return np.float32(0.1) * draw.standard_normal(shape, np.float32)
 
 
 class SyntheticWeights(Mapping[str, np.ndarray]):

@@ -17,6 +17,7 @@ from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, Pair, PairMap
 from toolkit.parity.job.processes import KILLED, run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
+from toolkit.parity.job.synthetic import randomize_constant_buffers
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.match import leaf, propose
@@ -55,6 +56,16 @@ class Sides:
             [one.name for one in self.reference.parameters if one.name not in theirs],
             [one.name for one in self.port.parameters if one.name not in ours],
         )
+
+    def shared_state(self) -> list[str]:
+        """Return the reference's names of the buffers of real numbers that a checkpoint holds and both sides have."""
+        port = {one.name: one for one in self.port.buffers}
+        reference = {one.name: one for one in self.reference.buffers}
+        return [
+            match.reference
+            for match in self.map.buffers
+            if reference[match.reference].is_state and reference[match.reference].is_real and port[match.port].is_real
+        ]
 
     def notes(self) -> list[Note]:
         """Return what a report says of the map."""
@@ -199,4 +210,8 @@ def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndar
         for name, value in weights.items():
             writer.add(name, value)
     files.write_tensors(job / "labels.safetensors", {"labels": np.zeros(1, np.int64)})
+    buffers = TensorFile(job / "reference" / "buffers.safetensors")
+    # A port in another framework is sent no buffers: it writes such constants itself.
+    state = {} if request.pair.any_framework else {name: buffers[name] for name in sides.shared_state()}
+    files.write_tensors(job / files.INITIAL_BUFFERS, randomize_constant_buffers(state, request.seed))
     files.write_json(job / "job.json", job_of(replace(request, pair=sides.pair_of(request))))

@@ -48,6 +48,7 @@ def facts_of(
             **vars(described(name, tensors[name])),
             is_state=name in kept or not is_same(value, after[name]),
             is_drawn=not is_same(value, other[name]),
+            is_real=tensors[name].is_floating_point(),
         )
         for name, value in before.items()
     ]

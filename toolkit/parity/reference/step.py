@@ -60,7 +60,10 @@ def make_step(job: Job, folder: Path) -> Step:
     kind = family_part(job.model, "reference").STEP
     weights, *others = (folder / f"{name}.safetensors" for name in GIVEN)
     read: Callable[[Path], Mapping[str, np.ndarray]] = TensorFile if job.brief else files.read_tensors
-    return kind(job, read(weights), *map(files.read_tensors, others))
+    step = kind(job, read(weights), *map(files.read_tensors, others))
+    if job.pair is not None:
+        step.begin_with(files.read_tensors(folder / files.INITIAL_BUFFERS))
+    return step
 
 
 class Step:

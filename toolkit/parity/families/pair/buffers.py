@@ -46,6 +46,7 @@ def facts_of(
             # A tensor that the step computed anew is none, such as the weight under spectral norm.
             is_state=name in kept or (tensors[name].is_leaf and not is_same(value, after[name])),
             is_drawn=not is_same(value, other[name]),
+            is_real=tensors[name].is_floating_point(),
         )
         for name, value in before.items()
     ]

@@ -29,6 +29,7 @@ from toolkit.parity.families.pair.replaced import (
     use,
 )
 from toolkit.parity.job import files, outputs, user_code
+from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
@@ -77,7 +78,8 @@ class PairStep(Step):
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
         held = folder / "reference" / "buffers.safetensors"
         self.truth = TensorFile(folder / "reference" / "float64.safetensors")
-        self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
+        initial = files.read_tensors(folder / files.INITIAL_BUFFERS)
+        self.given_buffers = {**files.read_tensors(held), **initial} if self.map.buffers else {}
         own = buffers.values_of(self.model)
         self.constants = {
             f"buffer:{match.reference}": own[match.port]
@@ -157,7 +159,8 @@ class PairStep(Step):
         ours = buffers.values_of(self.model) if watched else {}
         for match in self.map.buffers:
             if match.port in ours:
-                measure(f"buffer:{match.reference}", ours[match.port])
+                initial = self.given_buffers[match.reference]
+                measure(f"buffer:{match.reference}", hide_initial_infinities(ours[match.port], initial))
         for name in self.map.port_state:
             if name in ours:
                 measure(f"buffer:port {name}", ours[name])
@@ -171,7 +174,11 @@ class PairStep(Step):
         if self.forward_only:  # the step is that
             return
         left = {match.reference: self.truth.get(f"buffer:{match.reference}") for match in self.map.buffers}
-        given = {name: value for name, value in left.items() if value is not None}
+        given = {
+            name: restore_initial_infinities(value, self.given_buffers[name])
+            for name, value in left.items()
+            if value is not None
+        }
         buffers.give(self.model, [match for match in self.map.buffers if match.reference in given], given)
         super().evaluate(measure)
 

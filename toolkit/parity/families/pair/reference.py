@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 
 from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.job import files, outputs, user_code
-from toolkit.parity.job.buffers import may_be_drawn
+from toolkit.parity.job.buffers import hide_initial_infinities, may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import (
     Description,
@@ -72,6 +72,10 @@ class PairStep(Step):
         super().__init__(job, *given)
         self.buffers = exact_buffers(self.model, held)
 
+    def begin_with(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Replace the values that some buffers have when a run begins."""
+        self.buffers |= {name: torch.from_numpy(value) for name, value in buffers.items()}
+
     def build(self, job: Job) -> nn.Module:
         return self._model_in(torch.float64)
 
@@ -115,7 +119,7 @@ class PairStep(Step):
         compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
         for name, value in buffers_of(self.model).items():
             if watched and name in compared:
-                keep(f"buffer:{name}", value)
+                keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(self.buffers[name])))
 
     def in_order(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
         """As :meth:`.step.Step.in_order`: in the order in which modules ran, which may differ from that in which they
@@ -306,8 +310,8 @@ def run(job: Job, folder: Path) -> Description:
             weights.add(name, value.numpy(force=True).astype(np.float32, copy=False))
     buffers = buffers_of(model)
     exact = exact_buffers(built(source, job, torch.float64), dict(model.named_buffers())) if buffers else {}
-    given = {name: to_numpy(exact[name]) for name in buffers}
-    files.write_tensors(folder / "reference" / "buffers.safetensors", given)
+    files.write_tensors(folder / "reference" / "buffers.safetensors", {name: to_numpy(exact[name]) for name in buffers})
+    files.write_tensors(folder / "reference" / "buffers-float32.safetensors", buffers)
     other = buffers_of(built(source, job, seed=job.seed + 1)) if may_be_drawn(buffers) else buffers
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}

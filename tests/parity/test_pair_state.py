@@ -1,0 +1,122 @@
+"""A pair's constant parameters and buffers are randomized, and each element of a buffer is judged by its own size."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
+from toolkit.parity.job.synthetic import randomize_constant_buffers
+from toolkit.parity.measure.constants import UNIT, table_error
+
+PAIR = Path(__file__).parents[1] / "pairs" / "state"
+#: Words after the command -> the beginning of the headline of the faulty port.
+FAULTS = {
+    ("state=gate",): "mul (",
+    ("state=router",): "sum (",
+    ("state=frozen",): "sub (",
+    ("state=distance",): "layer (DistanceBias",
+    ("state=distance", "masked=-inf"): "layer (DistanceBias",
+    ("state=distance", "masked=-10000"): "layer (DistanceBias",
+    ("state=positions",): "layer (Positions",
+    ("state=positions", "--dtype", "float32"): "layer (Positions",
+}
+
+
+@pytest.fixture
+def headline(command_line, tmp_path):
+    """Runs a gate of the pair; returns its status and its first line."""
+
+    def run(*words: str) -> tuple[int, str]:
+        sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py")
+        status, out, err = command_line("parity", *sides, *words, "--output", tmp_path)
+        return status, (out or err).splitlines()[0]
+
+    return run
+
+
+@pytest.mark.parametrize("words", FAULTS, ids=" ".join)
+def test_a_correct_port_with_constant_state_passes(words, headline):
+    status, line = headline(*words)
+    assert (status, line.partition(" ")[0]) == (0, "PARITY"), line
+
+
+@pytest.mark.parametrize("words", FAULTS, ids=" ".join)
+def test_a_fault_cannot_hide_behind_constant_state(words, headline):
+    status, line = headline(*words, "wrong=true")
+    assert status == 1 and line.startswith(f"DRIFT {FAULTS[words]}"), line
+
+
+def test_constant_buffers_of_real_numbers_are_moved_away_from_zero():
+    buffers = {
+        "zeros": np.zeros(50),
+        "ones": np.ones(50, np.float32),
+        "negative": np.full((5, 1), -2.0),
+        "one number": np.zeros(1),
+        "table": np.arange(3.0),
+        "infinite": np.full(4, np.inf),
+        "integers": np.zeros(4, np.int64),
+        "empty": np.zeros(0),
+    }
+    randomized = randomize_constant_buffers(buffers, 7)
+    assert list(randomized) == ["zeros", "ones", "negative", "one number"]
+    assert (randomized["zeros"] > 0).all() and (randomized["ones"] > 1).all() and (randomized["negative"] < -2).all()
+    for name, value in randomized.items():
+        assert value.shape == buffers[name].shape and value.dtype == buffers[name].dtype
+        assert np.abs(value - buffers[name]).max() < 1
+
+
+def errors_of(exact: list[float], own: list[float], dtype: type = np.float64) -> float:
+    truth = np.array(exact)
+    return table_error(np.array(own, dtype), truth, truth.astype(np.float32))
+
+
+@pytest.mark.parametrize("masked", [-1e4, -1e9, -3.4e38, -math.inf])
+def test_a_small_number_is_judged_next_to_a_masks_number(masked):
+    assert errors_of([masked, 0.5, 0.25], [masked, 0.5, 0.25]) == 0.0
+    assert errors_of([masked, 0.5, 0.25], [masked, 0.5, 0.25 * (1 + UNIT)]) == pytest.approx(0.5)
+    assert errors_of([masked, 0.5, 0.25], [masked, 0.5, 0.2501]) > 1000
+    assert errors_of([masked, 0.5, 0.0], [masked, 0.5, 0.001]) > 1000
+
+
+def test_a_small_number_of_a_table_is_judged_by_its_own_size():
+    frequencies = [1e6 ** -(n / 8) for n in range(8)]
+    wrong = [*frequencies[:-1], 1.1 * frequencies[-1]]
+    assert 0 < errors_of(frequencies, [float(np.float32(one)) for one in frequencies]) < 1
+    assert errors_of(frequencies, wrong) > 100 * 8
+
+
+def test_what_cancellation_leaves_is_rounding_of_the_largest_number():
+    assert errors_of([1.0, 1.2e-16, 0.0], [1.0, -4.4e-8, 1e-8]) < 1
+
+
+def test_infinities_and_whole_numbers_must_be_the_same():
+    assert errors_of([math.nan, 1.0], [math.nan, 1.0]) == 0.0
+    for exact, own in (([-math.inf, 1.0], [-1e9, 1.0]), ([-math.inf], [math.inf]), ([1.0], [math.nan])):
+        assert errors_of(exact, own) == math.inf
+    assert table_error(np.array([1, 2]), np.array([1, 3]), np.array([1, 3])) == math.inf
+    assert errors_of([0.0], [1e-30]) == math.inf
+
+
+def test_in_float32_the_references_own_rounding_counts():
+    angles = np.arange(600)[:, None] * 10000.0 ** (-np.arange(0, 12, 2) / 12)
+    exact, in_float32 = np.sin(angles), np.sin(angles.astype(np.float32))
+    powers = (np.float32(10000.0) ** (-np.arange(0, 12, 2, dtype=np.float32) / np.float32(12))).astype(np.float32)
+    own = np.sin(np.arange(600, dtype=np.float32)[:, None] * powers)
+    assert 0.5 < table_error(own, exact, in_float32) < 8
+    assert table_error(own.astype(np.float64), exact, in_float32) > 100
+    assert table_error(np.sin(1.001 * angles).astype(np.float32), exact, in_float32) > 8
+
+
+def test_an_infinity_of_a_mask_is_left_out_and_put_back():
+    initial = np.array([-np.inf, 0.5, np.nan, np.inf])
+    hidden = hide_initial_infinities(initial.copy(), initial)
+    assert np.isfinite(hidden).all() and np.abs(hidden[[0, 2, 3]]).max() < 1e-300
+    np.testing.assert_array_equal(restore_initial_infinities(hidden, initial), initial)
+    updated = np.array([-np.inf, np.inf, 0.0, 3.0])  # an observer's minimum and maximum begin as infinities
+    hidden = hide_initial_infinities(updated, initial)
+    assert hidden[1] == np.inf and hidden[2] == 0.0 and hidden[3] == 3.0
+    np.testing.assert_array_equal(restore_initial_infinities(hidden, initial), updated)
