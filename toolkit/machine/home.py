@@ -1,8 +1,12 @@
-"""The home folder of the libraries: the user's, or a writable one if that is not.
+"""The home folder of the libraries: the user's, or a temporary one if the user's is not writable.
 
 PaddleNLP, Paddle and VisualDL make folders in it on import; a service, a container or ``nobody`` often has none, or a
 read-only one. Some of them have no variable of their own for it, so ``HOME`` is set, for this process and all that it
 starts. Files that are only read are still found in the user's own home.
+
+The temporary folder is always new. Python and its libraries run files of a home folder (``.local``, compiled code), so
+a folder that somebody else may have filled, such as ``.cache`` of the current folder, cannot be a home folder. Only
+data is written to the cache: the downloads from the hub.
 """
 
 from __future__ import annotations
@@ -16,33 +20,45 @@ from toolkit.machine.disk import check_writable
 OWN = "TOOLKIT_OWN_HOME"
 #: Libraries' folders to test if they exist: they may belong to somebody else.
 WRITTEN = (".cache", ".cache/paddle", ".paddlenlp", ".visualdl")
-#: Variable -> what is read in the user's home: the hub's downloads and token, keys, settings.
-READ = {"HF_HOME": ".cache/huggingface", "NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
+#: Variable -> what is read in the user's home: keys, settings.
+READ = {"NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
 #: Variables of the hub's folders that are written beside its downloads.
 OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
 
 
 def give_libraries_a_home() -> None:
-    """Set ``HOME``, before a library is imported, to a folder of the cache or a temporary one if it is not writable."""
+    """Set ``HOME`` to a new temporary folder if the user's home is not writable; call it before importing a library."""
     home = Path(os.path.expanduser("~"))
     if home.is_absolute() and _can_be_written(home):  # where nobody has one, "~" stays "~"
         return
-    from toolkit.machine.runtime import cache_place
     from toolkit.machine.scratch import scratch_until_exit
 
-    cache = cache_place()
-    place = scratch_until_exit("toolkit-home-") if check_writable(cache) else cache / "home"
+    place = scratch_until_exit("toolkit-home-")
     for variable, name in READ.items():
-        elsewhere = variable in os.environ or (variable == "HF_HOME" and "XDG_CACHE_HOME" in os.environ)
-        if elsewhere or not os.access(home / name, os.R_OK):
-            continue
-        os.environ[variable] = str(home / name)
-        if variable == "HF_HOME" and check_writable(home / name):
-            for other, folder in OF_THE_HUB.items():
-                os.environ.setdefault(other, str(place / name / folder))
-    place.mkdir(parents=True, exist_ok=True)  # Paddle tests whether it is writable before making it
+        if variable not in os.environ and os.access(home / name, os.R_OK):
+            os.environ[variable] = str(home / name)
+    if "HF_HOME" not in os.environ and "XDG_CACHE_HOME" not in os.environ:
+        _set_hub_folders(home / ".cache/huggingface", place)
     os.environ.setdefault(OWN, str(home))
     os.environ["HOME"] = str(place)
+
+
+def _set_hub_folders(downloads: Path, place: Path) -> None:
+    """Set the hub's folders: the user's downloads if they are readable, and folders of the cache to write.
+
+    Args:
+        downloads: the folder in the user's home with the hub's downloads and token.
+        place: the temporary home, which gets the hub's modules, and everything if the cache is not writable.
+    """
+    from toolkit.machine.runtime import cache_place
+
+    if check_writable(downloads):
+        written = (place if check_writable(cache_place()) else cache_place()) / "huggingface"
+        for variable, folder in OF_THE_HUB.items():
+            os.environ.setdefault(variable, str(written / folder))
+        os.environ.setdefault("HF_MODULES_CACHE", str(place / "modules"))  # its modules are imported
+        downloads = downloads if os.access(downloads, os.R_OK) else written
+    os.environ["HF_HOME"] = str(downloads)
 
 
 def in_own_home(path: str) -> str:
