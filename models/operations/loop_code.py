@@ -5,20 +5,23 @@ writes, sizes and scalars. It runs on the threads of Paddle's own matrix product
 a second thread team would wait for the cores on which the first one spins. Each thread takes its share of the length.
 
 Numba takes 0.15 GB and half a second even with its compilations cached. So it is only imported to compile. Its code is
-kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone. Numba's own
-``njit(parallel=True, cache=True)`` would make the raw addresses and this module, about 350 lines, unnecessary. They are
-kept since it would cost each process that memory and time, and the second thread team.
+kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone. A file that another user
+may have written is not loaded: it could do anything. Numba's own ``njit(parallel=True, cache=True)`` would make the raw
+addresses and this module, about 350 lines, unnecessary. They are kept since it would cost each process that memory and
+time, and the second thread team.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import hashlib
 import importlib
 import importlib.metadata
 import os
+import stat
 import struct
 import tempfile
 from pathlib import Path
@@ -44,6 +47,10 @@ _parallel.restype = None
 #: Functions that Numba's code calls to raise or free; no loop does.
 NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release", "NRT_MemInfo_call_dtor")
 _DIGEST = hashlib.sha256().digest_size
+#: Name of Python's own folder of compiled files, which all users read.
+PYTHONS = "__pycache__"
+#: Most bytes read of an object file; those of the loops have some thousands.
+MAX_BYTES = 2**24
 
 
 def run(loop: str, numbers: int, length: int, *given: int | float) -> None:
@@ -124,22 +131,25 @@ def _kept(loop: str) -> bytes | None:
     """Return the loop's object file from :func:`_keep`; None if there is no intact one."""
     for folder in _folders():
         with contextlib.suppress(OSError):
-            stored = (folder / _file_name(loop)).read_bytes()
-            if hashlib.sha256(stored[_DIGEST:]).digest() == stored[:_DIGEST]:
-                return stored[_DIGEST:]
+            stored = _read_trusted(folder, _file_name(loop))
+            code = stored[_DIGEST:]
+            if _digest(loop, code) == stored[:_DIGEST]:
+                return code
     return None
 
 
 def _keep(loop: str, code: bytes) -> None:
-    """Write the object file, after its digest, to the first writable folder, if there is one."""
+    """Write the object file, after its digest, to the first trusted folder that is writable, if there is one."""
     for folder in _folders():
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o777 if folder.name == PYTHONS else 0o700, exist_ok=True)
+            os.close(_open_trusted_folder(folder))
             handle, name = tempfile.mkstemp(dir=folder, prefix=f"{loop}-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     os.fchmod(handle, 0o644)  # as Python's own compiled files are
-                    file.write(hashlib.sha256(code).digest() + code)
+                    file.write(_digest(loop, code) + code)
                 os.replace(name, folder / _file_name(loop))  # atomic: other processes read it
             except OSError:
                 os.unlink(name)
@@ -148,10 +158,61 @@ def _keep(loop: str, code: bytes) -> None:
 
 
 def _folders() -> list[Path]:
-    found = [Path(__file__).parent / "__pycache__"]
-    with contextlib.suppress(RuntimeError):  # nobody's home
-        found.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolkit" / "loops")
-    return found
+    """Return the folders of object files: Python's own beside this module, then one in the user's cache.
+
+    A relative ``XDG_CACHE_HOME`` or ``HOME`` is ignored: it would be a folder of the current folder.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if not cache.is_absolute():
+        with contextlib.suppress(RuntimeError):  # nobody's home
+            cache = Path.home() / ".cache"
+    own = [cache / "toolkit" / "loops"] if cache.is_absolute() else []
+    return [Path(__file__).parent / PYTHONS, *own]
+
+
+def _read_trusted(folder: Path, name: str) -> bytes:
+    """Read a file in a folder. Raises OSError unless it is a plain file there that nobody else may write."""
+    opened_folder = _open_trusted_folder(folder)
+    try:
+        with os.fdopen(_open_trusted(name, opened_folder), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "not a plain file", name)
+            return file.read(MAX_BYTES)
+    finally:
+        os.close(opened_folder)
+
+
+def _open_trusted_folder(folder: Path) -> int:
+    """Open a folder. Raises OSError if it or its parent is a link, another user's or writable by other users."""
+    parent = _open_trusted(folder.parent)
+    try:
+        return _open_trusted(folder.name, parent, os.O_DIRECTORY)
+    finally:
+        os.close(parent)
+
+
+def _open_trusted(path: str | Path, folder: int | None = None, flags: int = 0) -> int:
+    """Open a path to read it; do not follow a link or wait for a pipe.
+
+    Args:
+        path: what to open, relative to ``folder``.
+        folder: descriptor of an open folder.
+        flags: further flags of :func:`os.open`.
+
+    Raises:
+        OSError: it is a link, or another user than this one and root owns it or may write to it.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
+    status = os.fstat(opened)
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(opened)
+        raise PermissionError(errno.EPERM, "other users may write here", str(path))
+    return opened
+
+
+def _digest(loop: str, code: bytes) -> bytes:
+    """Return the SHA-256 of an object file and its name: the file of another loop does not stand in for it."""
+    return hashlib.sha256(_file_name(loop).encode() + b"\0" + code).digest()
 
 
 def _file_name(loop: str) -> str:

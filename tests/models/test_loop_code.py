@@ -1,0 +1,82 @@
+"""The stored machine code of compiled loops: it runs only if nobody but the user and root can have written it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from models.operations import loop_code
+
+
+@pytest.fixture
+def object_file(tmp_path, monkeypatch) -> Path:
+    """An object file as a process has stored it in the user's cache; it is never loaded, so any bytes will do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own = loop_code._folders()[1]
+    monkeypatch.setattr(loop_code, "_folders", lambda: [own])
+    loop_code._keep("keep", b"machine code")
+    assert loop_code._kept("keep") == b"machine code"
+    return own / loop_code._file_name("keep")
+
+
+def put_behind_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+UNTRUSTED = {
+    "all may write the file": lambda path: path.chmod(0o666),
+    "a group may write the file": lambda path: path.chmod(0o664),
+    "all may write the folder": lambda path: path.parent.chmod(0o777),
+    "a group may write the folder": lambda path: path.parent.chmod(0o770),
+    "all may write the parent": lambda path: path.parents[1].chmod(0o777),
+    "linked file": put_behind_link,
+    "linked folder": lambda path: put_behind_link(path.parent),
+    "linked parent": lambda path: put_behind_link(path.parents[1]),
+    "pipe": replace_by_pipe,
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "another loop's": lambda path: (loop_code._keep("add_row", b"other"), next(path.parent.glob("add*")).rename(path)),
+    "plain digest": lambda path: path.write_bytes(hashlib.sha256(bytes(4000)).digest() + bytes(4000)),
+    "endless": lambda path: os.truncate(path, 2**40),
+}
+
+
+@pytest.mark.parametrize("change", UNTRUSTED.values(), ids=UNTRUSTED)
+def test_machine_code_is_not_loaded_if_somebody_else_may_have_written_it(object_file, change):
+    change(object_file)
+    assert loop_code._kept("keep") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_machine_code_of_another_user_is_not_loaded(object_file, level):
+    os.chown((object_file, *object_file.parents)[level], 65534, 65534)
+    assert loop_code._kept("keep") is None
+
+
+def test_machine_code_is_stored_where_only_the_user_may_write(object_file):
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in object_file.parents[:2]] == [0o700, 0o700]
+    object_file.parent.chmod(0o777)
+    object_file.unlink()
+    loop_code._keep("keep", b"machine code")
+    assert not any(object_file.parent.iterdir())
+
+
+def test_no_machine_code_is_looked_for_in_the_current_folder(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert loop_code._folders()[1:] == [Path("/home/somebody/.cache/toolkit/loops")]
+    for home in ("relative", "~", "."):
+        monkeypatch.setenv("HOME", home)
+        assert len(loop_code._folders()) == 1
