@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,6 +257,74 @@ def test_a_folder_of_something_else_is_refused(found, recipe_file, tmp_path):  #
 
 
 @pytest.mark.slow
+def copy_search(source: Path, folder: Path) -> None:
+    """Copy a search into a new folder, which its ``search.json`` then names."""
+    shutil.copytree(source, folder)
+    (folder / "search.json").write_text((folder / "search.json").read_text().replace(str(source), str(folder)))
+
+
+def change_search(folder: Path, **fields: object) -> None:
+    """Change fields of the last trial in ``search.json``."""
+    content = json.loads((folder / "search.json").read_text())
+    content["trials"][-1].update(fields)
+    (folder / "search.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"name": "../victim"}, "trials.4.name: '../victim' should be trial-004"),
+        ({"name": "trial-003"}, "trials.4.name: 'trial-003' should be trial-004"),
+        ({"name": 5}, "trials.4.name: Input should be a valid string"),
+        ({"value": "x"}, "trials.4.value: Input should be a valid number"),
+        ({"value": None, "state": "complete"}, "trials.4.value: is missing"),
+        ({"state": "odd"}, "trials.4.state: Input should be 'complete', 'pruned' or 'failed'"),
+        ({"step": -1}, "trials.4.step: Input should be greater than or equal to 0"),
+        ({"settings": []}, "trials.4.settings: Input should be an object"),
+        ({"settings": {}}, "trials.4.settings: model.config.hidden_dropout_prob is not a setting of this search"),
+        ({"validations": {"x": 1.0}}, "trials.4.validations.x"),
+    ],
+)
+def test_a_search_file_with_a_wrong_field_is_named_and_nothing_is_removed(
+    found,
+    recipe_file,  # noqa: F811
+    tmp_path,
+    command_line,
+    fields,
+    says,
+):
+    folder = tmp_path / "search"
+    copy_search(found[0], folder)
+    change_search(folder, **fields)
+    victim = tmp_path / "victim/checkpoints/step-00000001/state.json"
+    victim.parent.mkdir(parents=True)
+    victim.write_text("mine")
+    over = [word for key in (RATES, DROPOUT) for word in ("--over", key)]
+    status, _, error = command_line(
+        "search", recipe_file, f"train.output_dir={folder}", *SHORT, *over, "--trials", 5, "--skip-parity", "a test"
+    )
+    assert status == 2 and says in error and str(folder / "search.json") in error and error.count("\n") == 1, error
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["a link to another run", "a folder of somebody"])
+def test_checkpoints_in_place_of_a_trials_folder_stay(found, recipe_file, tmp_path, kind):  # noqa: F811
+    folder = tmp_path / "search"
+    copy_search(found[0], folder)
+    trial = next(trial for trial in trials_of(folder) if not (folder / trial["name"] / "metrics.json").exists())
+    place, other = folder / trial["name"], tmp_path / "other"
+    place.rename(other)
+    if kind == "a link to another run":
+        place.symlink_to(other)
+    else:
+        place.mkdir()
+    weights = place / "checkpoints/step-00000001/weights.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_text("mine")
+    run(recipe_file, folder, 5, RATES, DROPOUT)
+    assert weights.read_text() == "mine"
+
+
 def test_ctrl_c_and_a_kill_end_a_search_that_the_same_command_resumes(recipe_file, tmp_path):  # noqa: F811
     arguments = [recipe_file, "train.max_steps=20", "train.baseline=false", "--over", RATES, "--trials", "3"]
     command = [sys.executable, "-m", "toolkit", "search", *map(str, arguments), "--skip-parity", "killed"]

@@ -11,6 +11,7 @@ import paddle
 import pytest
 
 from toolkit.files import whole
+from toolkit.files.ownership import LEDGER, claim
 from toolkit.files.whole import DamagedFolder
 from toolkit.machine.disk import InTheWay
 from toolkit.run_folder import checkpoint
@@ -45,6 +46,14 @@ def step(model: paddle.nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
 
 def tensors(model: paddle.nn.Layer) -> list[np.ndarray]:
     return [value.numpy() for value in model.parameters()]
+
+
+@pytest.fixture
+def checkpoints(tmp_path) -> Checkpoints:
+    """The checkpoints of a folder that a run has claimed."""
+    claim(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    return Checkpoints(tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -128,14 +137,13 @@ def test_a_save_that_fails_half_way_leaves_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_two_steps_and_the_best_weights_they_refer_to_are_kept(tmp_path):
+def test_two_steps_and_the_best_weights_they_refer_to_are_kept(checkpoints):
     model, optimizer = trained_pair()
-    checkpoints = Checkpoints(tmp_path)
     for number, best in ((1, 1), (2, 2), (3, 2), (4, 4)):
         if best == number:
             checkpoints.save_best(number, model)
         checkpoints.save(number, model, optimizer, {"best_step": best})
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == [
         "best-00000002",
         "best-00000004",
         "step-00000003",
@@ -143,26 +151,25 @@ def test_two_steps_and_the_best_weights_they_refer_to_are_kept(tmp_path):
     ]
 
 
-def test_what_is_not_called_as_a_checkpoint_of_the_run_is_neither_read_nor_removed(tmp_path):
+def test_what_is_not_called_as_a_checkpoint_of_the_run_is_neither_read_nor_removed(checkpoints):
     model, optimizer = trained_pair()
-    checkpoints = Checkpoints(tmp_path)
     names = ("best-of-all", "best-1", "step-1", "step-00000003-copy", ".unfinished-step-00000001-x")
-    foreign = [tmp_path / name / checkpoint.WEIGHTS for name in names]
+    foreign = [checkpoints.folder / name / checkpoint.WEIGHTS for name in names]
     for path in foreign:
         path.parent.mkdir()
-    foreign += [tmp_path / "step-00000099", tmp_path / "best-00000099"]
+    foreign += [checkpoints.folder / "step-00000099", checkpoints.folder / "best-00000099"]
     for path in foreign:
         path.write_text("mine")
-    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere := checkpoints.folder / "elsewhere").mkdir()
     (elsewhere / checkpoint.WEIGHTS).write_text("mine")
-    (tmp_path / "step-00000098").symlink_to(elsewhere)
+    (checkpoints.folder / "step-00000098").symlink_to(elsewhere)
     for number in (1, 2, 3):
         checkpoints.save(number, model, optimizer, {"best_step": None})
     assert checkpoints.newest(pytest.fail).name == "step-00000003"
-    (notes := tmp_path / "step-00000002" / "notes.txt").write_text("mine")
+    (notes := checkpoints.folder / "step-00000002" / "notes.txt").write_text("mine")
     checkpoints.remove()
     assert all(path.read_text() == "mine" for path in (*foreign, notes, elsewhere / checkpoint.WEIGHTS))
-    assert (tmp_path / "step-00000098").is_symlink() and not (tmp_path / "step-00000003").exists()
+    assert (checkpoints.folder / "step-00000098").is_symlink() and not (checkpoints.folder / "step-00000003").exists()
 
 
 @pytest.mark.parametrize("kind", ["a file", "a link", "a folder with something else in it"])
@@ -183,14 +190,31 @@ def test_what_stands_where_a_folder_is_to_be_written_is_named_and_stays(tmp_path
     assert target.is_symlink() or (target if target.is_file() else target / "notes.txt").read_text() == "mine"
 
 
-def test_a_later_step_of_an_abandoned_line_is_removed(tmp_path):
+@pytest.mark.parametrize("change", ["no ledger", "a link"])
+def test_nothing_is_removed_where_no_run_has_begun_or_through_a_link(checkpoints, change):
+    model, optimizer = trained_pair()
+    checkpoints.save(1, model, optimizer, {"best_step": None})
+    if change == "a link":
+        checkpoints.folder.rename(checkpoints.folder.with_name("elsewhere"))
+        checkpoints.folder.symlink_to("elsewhere")
+    else:
+        (checkpoints.folder.parent / LEDGER).unlink()
+    for number in (2, 3):
+        checkpoints.save(number, model, optimizer, {"best_step": 1})
+    checkpoints.save_best(1, model, optimizer)
+    before = sorted(checkpoints.folder.rglob("*"))
+    checkpoints.remove(best_step=1)
+    assert sorted(checkpoints.folder.rglob("*")) == before
+    assert (checkpoints.folder / "step-00000001" / checkpoint.STATE).is_file()
+
+
+def test_a_later_step_of_an_abandoned_line_is_removed(checkpoints):
     """The newest was damaged, the run went back: its own next save is now the newest."""
     model, optimizer = trained_pair()
-    checkpoints = Checkpoints(tmp_path)
     for number in (10, 20, 15):
         checkpoints.save(number, model, optimizer, {"best_step": None})
     assert checkpoints.newest(pytest.fail).name == "step-00000015"
-    assert not (tmp_path / "step-00000020").exists()
+    assert not (checkpoints.folder / "step-00000020").exists()
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path):

@@ -248,10 +248,9 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     if found is not None:
         step = checkpoint.read_state(found)["step"]
         console.print(f"resuming {folder} after step {step}", highlight=False, soft_wrap=True)
-        before = None
-        with contextlib.suppress(UserError):  # it is written anew below
-            before = json.dumps(read_json(versions, ""))
-        changed = differing_keys(before, json.dumps(here)) if before else []
+        changed: list[str] = []
+        with contextlib.suppress(UserError):  # it is written again below
+            changed = differing_keys(json.dumps(read_json(versions, "")), json.dumps(here))
         if note := note_on_processes(found):
             console.print(f"note   {note}", highlight=False, soft_wrap=True)
             changed = [key for key in changed if not key.startswith(THREADS)]

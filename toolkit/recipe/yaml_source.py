@@ -100,13 +100,23 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
         raise UserError(f"{path}: cannot read the recipe: {problem.strerror}{_nearby(path)}") from None
     if len(stored) > MOST_BYTES:
         raise UserError(f"{path}:1: a file of more than {MOST_BYTES:,} bytes is no recipe")
-    values = _parse(_decoded(stored, source), source)
-    source.lines.setdefault((), 1)
-    if not isinstance(values, dict):
-        raise UserError(f"{path}:1: a recipe is a mapping of keys to values, not {_kind(values)}")
+    values = _mapping(_decoded(stored, source), source)
     for override in overrides:
         _apply(values, override, source)
     return values, source
+
+
+def parse_mapping(text: str, name: str) -> dict[str, Any]:
+    """Parse the YAML mapping in a text; errors name the text by ``name``. Raises UserError if it is no such thing."""
+    return _mapping(text, Source(name))
+
+
+def _mapping(text: str, source: Source) -> dict[str, Any]:
+    values = _parse(text, source)
+    source.lines.setdefault((), 1)
+    if not isinstance(values, dict):
+        raise source.error((), f"a recipe is a mapping of keys to values, not {_kind(values)}")
+    return values
 
 
 def _decoded(stored: bytes, source: Source) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from models.files.plain import plain_file
 from models.files.tensor_file import OnDemand, write_tensors
 from toolkit.errors import ToolkitError
+from toolkit.files.ownership import is_run_folder
 from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder
 from toolkit.machine.disk import writing
 
@@ -292,6 +293,8 @@ class Checkpoints:
     def remove(self, best_step: int | None = None) -> None:
         """Delete all checkpoints: the run is finished. What else is in their folder stays. The optimizer's state of the
         best step is moved into the run folder."""
+        if not self._belongs_to_run():
+            return
         if best_step is not None:
             with suppress(OSError):
                 (self.best(best_step) / OPTIMIZER).replace(self.folder.parent / OPTIMIZER)
@@ -299,6 +302,10 @@ class Checkpoints:
             _discard(folder)
         with suppress(OSError):  # it is not empty, or never was
             self.folder.rmdir()
+
+    def _belongs_to_run(self) -> bool:
+        """Return whether a run has claimed the folder above. Nothing is removed elsewhere, or through a link."""
+        return is_run_folder(self.folder.parent) and not self.folder.is_symlink()
 
     def _of(self, kind: str) -> list[Path]:
         """Return the folders named like one of a kind; anything else there is not the run's."""
@@ -308,6 +315,8 @@ class Checkpoints:
 
     def _prune(self, step: int) -> None:
         """Remove old steps, later ones (damaged: the run went back), and best weights that no kept step names."""
+        if not self._belongs_to_run():
+            return
         whole = [folder for folder in self._of("step") if (folder / MANIFEST).is_file()]
         kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
         for folder in set(self._of("step")).difference(kept):

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock, Timeout
 
 from models.files.plain import plain_file
@@ -20,6 +19,7 @@ from toolkit.files import ownership
 from toolkit.files.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import check_writable
+from toolkit.recipe import yaml_source
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.read import reading
@@ -138,8 +138,8 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
     with reading(folder / "recipe.yaml", others):
         differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
     for place in (folder / REPORT, folder / CHECKPOINTS):
-        if os.path.lexists(place) and not place.is_dir():
-            raise recipe.error("train.output_dir", f"{place} is no folder; move it away")
+        if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
+            raise recipe.error("train.output_dir", f"{place} is a link or no folder; move it away")
     if recipe.model.backward == "auto":  # there it is settled (:mod:`toolkit.finetune.backward`)
         differing = [key for key in differing if not key.startswith("model.backward: ")]
     if differing:
@@ -189,7 +189,7 @@ def _numbered(folder: Path, number: int) -> Path:
 
 def differing_keys(there: str, here: str) -> list[str]:
     """Differences of two recipes: `train.batch_size: 4 there, 8 here`."""
-    old, new = flat(yaml.safe_load(there)), flat(yaml.safe_load(here))
+    old, new = (flat(yaml_source.parse_mapping(text, "the recipe")) for text in (there, here))
     keys = dict.fromkeys([*new, *old])
     return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
 

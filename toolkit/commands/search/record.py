@@ -7,11 +7,13 @@ SQLite is unsafe on the file systems that clusters share. Optuna gets the trials
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import BaseModel, Field, ValidationError
 from rich.table import Table
 
 from toolkit.commands.search.space import Over, value_of
@@ -36,23 +38,38 @@ STARTUP = 5
 WARMUP = 20
 
 
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
 @dataclass
 class Trial:
     """A trial: the name of its folder, its settings, how it ended, and the best of its validations.
 
     Attributes:
-        state: ``complete``, ``pruned`` or ``failed``.
         validations: percent of the training -> the metric.
         why: it failed.
     """
 
     name: str
     settings: dict[str, Any]
-    state: str = "complete"
-    value: float | None = None
-    step: int | None = None
-    validations: dict[int, float] = field(default_factory=dict)
+    state: Literal["complete", "pruned", "failed"] = "complete"
+    value: Finite | None = None
+    step: Annotated[int, Field(strict=True, ge=0)] | None = None
+    validations: dict[Annotated[int, Field(ge=0, le=100)], Finite] = field(default_factory=dict)
     why: str = ""
+
+
+class Content(BaseModel):
+    """The content of ``search.json``: the recipe as YAML, the ``--over`` options, and the trials in their order."""
+
+    recipe: str
+    over: str
+    trials: list[Trial]
+
+
+def name_of(number: int) -> str:
+    """Return the name of the folder of the trial with a number, from 0: ``trial-007``."""
+    return f"trial-{number:03}"
 
 
 @dataclass
@@ -76,23 +93,41 @@ class Record:
                 raise UserError(f"{self.folder}: is not empty and holds no search; {others}")
             self.save()
         with reading(path, others):
-            there, here = read_json(path, others), self._content()
-            differing = [f"--over {there['over']} there, {here['over']} here"] if there["over"] != here["over"] else []
-            differing += differing_keys(there["recipe"], here["recipe"])
-            if differing and there["trials"]:
+            saved, over = _parse(read_json(path, others)), self._over()
+            differing = [f"--over {saved.over} there, {over} here"] if saved.over != over else []
+            differing += differing_keys(saved.recipe, self.recipe.to_yaml())
+            if differing and saved.trials:
                 raise UserError(f"{self.folder}: holds another search ({'; '.join(differing[:3])}); {others}")
-            self.trials = [Trial(**trial) for trial in there["trials"]]
-            for trial in self.trials:
-                trial.validations = {int(percent): value for percent, value in trial.validations.items()}
+            for number, trial in enumerate(saved.trials):
+                self._check_trial(number, trial)
+            self.trials = saved.trials
+
+    def _check_trial(self, number: int, trial: Trial) -> None:
+        """Check that a saved trial has the name of its number, and settings that this search could have drawn.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if trial.name != name_of(number):
+            raise ValueError(f"trials.{number}.name: {trial.name!r:.40} should be {name_of(number)}")
+        keys = {over.key for over in self.space}
+        odd = sorted(trial.settings.keys() ^ keys)
+        odd += [over.key for over in self.space if not odd and over.drawn(trial.settings[over.key]) is None]
+        if odd:
+            raise ValueError(f"trials.{number}.settings: {odd[0]:.80} is not a setting of this search")
+        if trial.state == "complete" and trial.value is None:
+            raise ValueError(f"trials.{number}.value: is missing")
 
     def save(self) -> None:
         """Write ``search.json``."""
         write_text(self.folder / FILE, dumps(self._content(), indent=1) + "\n")
 
     def _content(self) -> dict[str, Any]:
-        over = " ".join(f"{over.key}={over.written}" for over in self.space)
         found = {"metric": self.metric, "best": self.best and self.best.name, "trials": list(map(asdict, self.trials))}
-        return {"recipe": self.recipe.to_yaml(), "over": over, **found}
+        return {"recipe": self.recipe.to_yaml(), "over": self._over(), **found}
+
+    def _over(self) -> str:
+        return " ".join(f"{over.key}={over.written}" for over in self.space)
 
     @property
     def in_order(self) -> list[Trial]:
@@ -134,8 +169,9 @@ class Record:
 
     def validated(self, trial: Trial) -> list[tuple[int, float]]:
         """Step and value of each validation that a trial has had, if finite."""
-        rows = [row for row in read_metrics(self.folder / trial.name / "metrics.jsonl") if row["split"] == "validation"]
-        return [(row["step"], row[self.metric]) for row in rows if row.get(self.metric) is not None]
+        rows = read_metrics(self.folder / trial.name / "metrics.jsonl")
+        found = [(row["step"], row.get(self.metric)) for row in rows if row.get("split") == "validation"]
+        return [(step, value) for step, value in found if isinstance(value, (int, float)) and math.isfinite(value)]
 
     def table(self) -> Table:
         """The trials, the best first."""
@@ -162,6 +198,15 @@ class Record:
             lines[places[tuple(over.key.split("."))] - 1] += f"  # tried {over.written}; was {was}"
         write_text(path, "\n".join(lines) + "\n")
         return path
+
+
+def _parse(content: dict[str, Any]) -> Content:
+    """Check the type of each field. Raises ValueError that names the first field with another type."""
+    try:
+        return Content.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def words_of(settings: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from toolkit.commands.search.record import Record, Trial, words_of
+from toolkit.commands.search.record import Record, Trial, name_of, words_of
 from toolkit.commands.search.space import load_trial, parse_space, shape_of, usual
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune.finetune import Tried, finetune
@@ -116,7 +116,7 @@ class Search:
         space = self.record.space
         asked = self.record.study().ask({over.key: over.distribution for over in space})
         settings = {over.key: over.setting(asked.params[over.key]) for over in space}
-        trial = Trial(f"trial-{len(self.record.trials):03}", settings)
+        trial = Trial(name_of(len(self.record.trials)), settings)
         try:
             self._train(trial, asked, bar)
         except Pruned:
@@ -171,10 +171,11 @@ class Search:
         return recipe.with_values({"train.output_dir": str(self.record.folder / trial.name)})
 
     def _discard(self) -> None:
-        """Remove the checkpoints of all trials but the best."""
+        """Remove the checkpoints of all trials but the best. A link in place of a trial's folder is not followed."""
         for trial in self.record.trials:
-            if trial is not self.record.best:
-                Checkpoints(self.record.folder / trial.name / CHECKPOINTS).remove()
+            run = self.record.folder / trial.name
+            if trial is not self.record.best and not run.is_symlink():
+                Checkpoints(run / CHECKPOINTS).remove()
 
     def _line(self, trial: Trial) -> str:
         found = "" if trial.value is None else f"  {self.record.metric} {format_number(trial.value)}"
