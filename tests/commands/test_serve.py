@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +25,6 @@ import test_language_modeling as lm
 import test_problem_types as problems
 import test_question_answering as qa
 import test_token_classification as ner
-import uvicorn
 import yaml
 from pydantic import create_model
 from rich.console import Console
@@ -36,6 +36,7 @@ from toolkit.commands.label_file import label_file
 from toolkit.commands.predict import load_run
 from toolkit.commands.serve import requests
 from toolkit.commands.serve.app import BODY, make_app
+from toolkit.commands.serve.connections import CONNECTIONS, make_server
 from toolkit.commands.serve.requests import TEXTS, Service, service_of
 from toolkit.commands.serve.serve import listen
 from toolkit.commands.serve.worker import QUEUE, Worker
@@ -152,7 +153,7 @@ def serving(service: Service, timeout: float = HANGS):
     """The application on a real server in a thread; gives its address."""
     app = make_app(service, Worker(), {}, "", {"localhost", "my-box"}, timeout)
     with listen("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, log_level="critical"))
+        server = make_server(app, timeout)
         thread = threading.Thread(target=server.run, args=[[listening]])
         thread.start()
         try:
@@ -202,14 +203,32 @@ def test_other_sites_cannot_ask():
     body = {"text": "a", "pair": "b"}
     with answering(echo) as url:
         port = urlsplit(url).port
-        for host in ("evil.test", f"evil.test:{port}", "127.0.0.1.evil.test", "[::1", ""):
+        for host in (
+            "evil.test",
+            f"evil.test:{port}",
+            "127.0.0.1.evil.test",
+            "[::1",
+            "[::1].evil.test",
+            "x@127.0.0.1",
+            "",
+        ):
             for path in ("health", "model", "", "predict"):
                 status, answer = ask(f"{url}/{path}", body if path == "predict" else None, Host=host)
                 assert status == 400 and answer["error"].startswith(f"Host {host}: is no name of this server")
         for host in (f"localhost:{port}", "my-box", "192.168.7.7:80", f"[::1]:{port}"):
             assert ask(f"{url}/predict", body, Host=host, Origin=f"http://{host}")[0] == 200
-        for origin in ("http://evil.test", "null", f"http://localhost:{port}"):
-            assert ask(f"{url}/predict", body, Origin=origin)[0] == 403
+        origins = (
+            "http://evil.test",
+            "null",
+            f"http://localhost:{port}",
+            "http://[::1",
+            "",
+            "://",
+            f"//127.0.0.1:{port}",
+        )
+        for origin in origins:
+            status, answer = ask(f"{url}/predict", body, Origin=origin)
+            assert status == 403 and answer == {"error": "a page of another origin has sent this"}
         for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
             assert ask(f"{url}/predict", body, **{"Content-Type": kind})[0] == 415
 
@@ -237,6 +256,82 @@ def test_a_request_over_its_time_is_stopped_and_the_next_one_is_computed():
                 slow.putheader(name, value)
             slow.endheaders(b"{")  # and nothing more
             assert slow.getresponse().status == 503
+
+
+def read_to_end(client: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    received = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while part := client.recv(4096):
+            received += part
+    return bytes(received)
+
+
+#: A request without its end, and what is sent of it from time to time.
+UNFINISHED = {
+    "nothing": (b"", b""),
+    "half a header": (b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", b"x"),
+    "half a body": (
+        b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n",
+        b" ",
+    ),
+    "half a second header": (b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /health HTTP/1.1\r\nX: ", b"x"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_a_connection_without_a_whole_request_is_closed_after_its_time(kind):
+    begins, more = UNFINISHED[kind]
+    with answering(echo, timeout=0.5) as url:
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=HANGS) as client:
+            client.sendall(begins)
+            ended = threading.Event()
+
+            def send_more() -> None:
+                with contextlib.suppress(OSError):
+                    while more and not ended.wait(0.05):
+                        client.sendall(more)
+
+            sender = threading.Thread(target=send_more)
+            sender.start()
+            try:
+                received = read_to_end(client)
+            finally:
+                ended.set()
+                sender.join()
+        answers = {"half a body": b"no answer within 0.5 seconds", "half a second header": b'{"status": "ok"}'}
+        assert answers.get(kind, b"") in received and bool(received) == (kind in answers)
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_connections_without_a_whole_request_keep_nobody_out(kind):
+    with answering(echo) as url, contextlib.ExitStack() as clients:
+        place = urlsplit(url)
+        for _ in range(CONNECTIONS + 50):
+            client = clients.enter_context(socket.create_connection((place.hostname, place.port), timeout=HANGS))
+            client.sendall(UNFINISHED[kind][0])
+        assert ask(f"{url}/predict", {"text": "a", "pair": "b"}) == (200, {"predictions": ["a"]})
+
+
+def test_a_connection_that_is_answered_stays_open_for_the_next_request():
+    with answering(echo) as url, contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc)) as client:
+        for _ in range(3):
+            client.request("POST", "/predict", '{"text": "a", "pair": "b"}', JSON)
+            assert json.load(client.getresponse()) == {"predictions": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "request_line", [b"\x00\x01\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX" + bytes(99999)]
+)
+def test_what_is_not_http_is_a_line_of_json(request_line):
+    with answering(echo) as url:
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=HANGS) as client:
+            with contextlib.suppress(ConnectionResetError):
+                client.sendall(request_line)
+            head, _, body = read_to_end(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body) == {"error": "Invalid HTTP request received."}
 
 
 def test_requests_are_computed_one_after_another_and_too_many_are_refused():

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import ipaddress
 import itertools
+import re
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -29,6 +29,8 @@ from toolkit.terminal.failure import describe, keep_traceback
 
 #: Most bytes of a request's body.
 BODY = 2**20
+#: A Host: a name or an IPv4 address, or an IPv6 address in brackets; then maybe a port.
+HOST = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:@]+))(?::\d+)?")
 #: No browser guesses what an answer is, or shows the page within another one.
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "frame-ancestors 'none'"}
 
@@ -84,9 +86,12 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
 
     Starlette's TrustedHostMiddleware knows no addresses, of which any is right: no name was looked up.
     """
+    parts = HOST.fullmatch(host.lower())
+    if parts is None:
+        return False
+    name = parts["name"] or ""
     with contextlib.suppress(ValueError):
-        name = urlsplit(f"//{host}").hostname or ""
-        return name in names or bool(ipaddress.ip_address(name))
+        return name in names or bool(ipaddress.ip_address(parts["address"] or name))
     return False
 
 
@@ -95,7 +100,7 @@ def _check_origin(request: Request) -> None:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "send JSON, with Content-Type: application/json")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers["host"]:
+    if origin is not None and origin.partition("://")[2] != request.headers["host"]:
         raise HTTPException(403, "a page of another origin has sent this")
 
 

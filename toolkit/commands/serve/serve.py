@@ -21,20 +21,14 @@ from toolkit.tasks.interface import Run
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Seconds for requests that are computed when the server is ended.
-LAST = 2
-#: Most connections at a time.
-CONNECTIONS = 200
-
 
 def serve(folder: Path, console: Console, host: str, port: int, timeout: float) -> None:
     """Answer requests to a run's best model until a signal comes; port 0 is a free one. Raises UserError if the folder
     is no finished run, or the address cannot be listened on."""
     read_recipe(folder)
     with listen(host, port) as listening:
-        import uvicorn
-
         from toolkit.commands.serve.app import make_app
+        from toolkit.commands.serve.connections import make_server
         from toolkit.commands.serve.page import page
         from toolkit.commands.serve.worker import Worker
 
@@ -44,11 +38,7 @@ def serve(folder: Path, console: Console, host: str, port: int, timeout: float) 
         about = description(run, service)
         names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
         app = make_app(service, Worker(), about, page(about, service), names, timeout)
-        config = uvicorn.Config(
-            app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
-            access_log=False, server_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=LAST,
-        )  # fmt: skip
-        server = uvicorn.Server(config)
+        server = make_server(app, timeout)
         named = f"[{host}]" if ":" in host else host
         console.print(f"{folder}: http://{named}:{port}/ until Ctrl-C", highlight=False, soft_wrap=True)
         if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:

@@ -1,0 +1,96 @@
+"""The server's connections: one that does not send its whole request is closed, and keeps nobody out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any, cast
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from toolkit.files.strict_json import dumps
+
+#: Seconds for requests that are computed when the server is ended.
+LAST = 2
+#: Connections above which those that have waited longest for a request are closed. Those that are being answered stay;
+#: the worker's queue limits their number.
+CONNECTIONS = 200
+
+
+def make_server(app: ASGIApp, timeout: float) -> uvicorn.Server:
+    """Return a server of an application; ``timeout`` is the time for the headers of a request, in seconds."""
+    connection = cast(type[asyncio.Protocol], functools.partial(Connection, timeout=timeout))
+    config = uvicorn.Config(
+        app, loop="asyncio", http=connection, ws="none", lifespan="off", log_config=None, log_level="critical",
+        access_log=False, server_header=False, timeout_graceful_shutdown=LAST,
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+class Connection(H11Protocol):
+    """A connection that must send the headers of its next request within ``timeout`` seconds.
+
+    uvicorn limits only the time between two requests: a client that sends a byte now and then could stay for ever.
+    The time for the body is limited by the application.
+    """
+
+    def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.timeout = timeout
+        self.waits_since = self.loop.time()
+        self._closing: asyncio.TimerHandle | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the server waits for a request, or for the rest of one."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        waiting = [other for other in self.connections if isinstance(other, Connection) and other.is_waiting]
+        waiting.sort(key=lambda connection: connection.waits_since)
+        for oldest in waiting[: max(0, len(self.connections) + 1 - CONNECTIONS)]:
+            oldest.close()
+            self.connections.discard(oldest)
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        answered = self.cycle is not None and self.cycle.response_complete
+        if answered and self._closing is None:
+            self._wait_for_headers()
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        earlier = self.cycle
+        super().handle_events()
+        if self.cycle is not earlier:  # the headers of a request are here
+            self._stop_waiting()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, as JSON like every other answer."""
+        body = (dumps({"error": msg}) + "\n").encode()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def close(self) -> None:
+        """Close the connection; what has been answered is still sent."""
+        self.transport.close()
+
+    def _wait_for_headers(self) -> None:
+        self.waits_since = self.loop.time()
+        self._closing = self.loop.call_later(self.timeout, self.close)
+
+    def _stop_waiting(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
