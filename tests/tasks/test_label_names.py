@@ -72,7 +72,8 @@ def test_a_label_that_is_not_named_is_one_line(recipe, written, said):  # noqa: 
         ("5", "5 names no labels; write"),
         ("[a]", "1 named; classification needs two labels or more"),
         ("[a, [b]]", "names no labels"),
-        ("{0: a, 1: a}", "a is the name of more than one label; each needs its own"),
+        ("{0: a, 1: a}", "1 named; classification needs two labels or more"),
+        ("[a, b, a]", "a is in the list twice"),
         ('[a, " "]', "a name is empty"),
     ],
 )
@@ -81,3 +82,51 @@ def test_names_that_are_none_are_refused_at_their_line(recipe, written, said):  
         recipe(f"  label_names: {written}\n")
     assert "x.yaml:11: data.label_names: " in str(raised.value) and said in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_blanks_around_a_label_are_removed_and_counted(recipe):  # noqa: F811
+    made = recipe(train=rows(" bad", "good", "bad ", "\u00a0good"), validation=rows("good ", "bad"))
+    assert names_and_ids(made) == (["bad", "good"], [0, 1, 0, 1, 0, 1])
+    assert "4 train rows have blanks around their label, such as ' bad'; they are removed" in made.found.notes
+    assert "3 validation rows have blanks around their label, such as 'good '; they are removed" in made.found.notes
+
+
+def test_blanks_around_one_of_several_labels_are_removed(recipe):  # noqa: F811
+    lists = [{"text": "a", "label": ["x ", "y"]}, {"text": "b", "label": [" y"]}, {"text": "c", "label": ["x"]}]
+    splits = classification.load_splits(recipe("  problem_type: multi_label\n", train=lists, validation=lists))
+    assert splits["train"].features["label"].feature.names == ["x", "y"]
+    assert splits["train"]["label"][:] == [[0, 1], [1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_noted"),
+    [
+        (("bad", "Bad", "good"), True),
+        (("very bad", "very  bad", "good"), True),
+        (("caf\u00e9", "cafe\u0301", "bar"), True),
+        (("bad", "good", "badly"), False),
+    ],
+)
+def test_labels_that_differ_only_by_capitals_or_blanks_are_noted(recipe, labels, is_noted):  # noqa: F811
+    made = recipe(train=rows(*labels), validation=rows(*labels))
+    assert len(names_and_ids(made)[0]) == 3
+    notes = [note for note in made.found.notes if note.startswith("labels that differ only by capitals or blanks")]
+    assert len(notes) == is_noted
+    assert all(f"{labels[0]!r}" in note and f"{labels[1]!r}" in note and "good" not in note for note in notes)
+
+
+def test_labels_of_one_name_are_joined(recipe):  # noqa: F811
+    written = "  label_names: {bad: bad, Bad: bad, BAD: bad, good: good}\n"
+    made = recipe(written, train=rows("good", "Bad", "BAD", "bad"), validation=rows("Bad", "good"))
+    assert names_and_ids(made) == (["bad", "good"], [1, 0, 0, 0, 1, 0])
+    assert not any("capitals" in note for note in made.found.notes)
+    splits = classification.load_splits(made)
+    assert splits["validation"]["label"][:] == [0, 1] * 3
+
+
+def test_several_labels_of_one_name_are_joined(recipe):  # noqa: F811
+    lists = [{"text": "a", "label": ["x", "X"]}, {"text": "b", "label": ["y"]}, {"text": "c", "label": ["X"]}]
+    written = "  problem_type: multi_label\n  label_names: {x: x, X: x, y: y}\n"
+    splits = classification.load_splits(recipe(written, train=lists, validation=lists))
+    assert splits["train"].features["label"].feature.names == ["x", "y"]
+    assert splits["train"]["label"][:] == [[0], [1], [0]]

@@ -176,8 +176,8 @@ class Limit(Section):
 
 
 def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
-    """Return ``data.label_names`` as texts; a name may be a number. Raises ValueError for anything but a mapping or a
-    list of two or more distinct names."""
+    """Return ``data.label_names`` as texts; a name may be a number. In a mapping, labels may share a name. Raises
+    ValueError for anything but a mapping or a list of two or more distinct names."""
     if given is None:
         return None
     right = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
@@ -187,12 +187,13 @@ def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
     texts = [str(name).lower() if isinstance(name, bool) else str(name) for name in names]
     if not all(text.strip() for text in texts):
         raise ValueError("a name is empty; write what the label is called")
-    if len(texts) < 2:
-        raise ValueError(f"{len(texts)} named; classification needs two labels or more: {right}")
-    twice = next((text for text in texts if texts.count(text) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is the name of more than one label; each needs its own")
-    return dict(zip(given, texts, strict=True)) if isinstance(given, dict) else texts
+    if len(set(texts)) < 2:
+        raise ValueError(f"{len(set(texts))} named; classification needs two labels or more: {right}")
+    if isinstance(given, dict):
+        return dict(zip(given, texts, strict=True))
+    if twice := next((text for text in texts if texts.count(text) > 1), None):
+        raise ValueError(f"{twice} is in the list twice; {{label: {twice}, label: {twice}}} joins labels")
+    return texts
 
 
 def _as_text_columns(given: Any) -> str | list[str]:

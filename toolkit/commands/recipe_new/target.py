@@ -166,7 +166,7 @@ def _several(columns: list[str], cells: Sequence[list[Any]], separator: str | No
     """Several labels per text; None if the lists hold anything but words and whole numbers."""
     if not all(isinstance(label, str | int) for cell in cells for label in cell):
         return None
-    counts = _counted([str(label) for cell in cells for label in dict.fromkeys(cell)])
+    counts = _counted([label for cell in cells for label in dict.fromkeys(str(label).strip() for label in cell)])
     return Target(columns, "multi_label", counts, len(cells), separator, absent, none=sum(not cell for cell in cells))
 
 

@@ -43,7 +43,8 @@ def label_lists(recipe: Recipe, split: str, rows: Dataset) -> list[list[Any]]:
 
 def _of_cell(value: Any, separator: str | None) -> Any:
     if separator is None or isinstance(value, list):
-        return value_of(value) if isinstance(value, str) else value
+        labels = value_of(value) if isinstance(value, str) else value
+        return [one.strip() if isinstance(one, str) else one for one in labels] if isinstance(labels, list) else labels
     parts = ("" if value is None else str(value)).split(separator)
     return [part.strip() for part in parts if part.strip()]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from toolkit.recipe.recipe import Recipe
@@ -31,7 +32,7 @@ def named(recipe: Recipe, values: Collection[int | str]) -> dict[int | str, str]
     if isinstance(given, list):
         names = {str(index): name for index, name in enumerate(given)} if numbered else {name: name for name in given}
     else:
-        names = given
+        names = {label.strip(): name for label, name in given.items()}
     as_text = {str(value): value for value in values}
     _refuse_unnamed(recipe, as_text, names)
     integers = all(isinstance(value, int) for value in values)
@@ -67,6 +68,24 @@ def renamed(recipe: Recipe, own: dict[int | str, str]) -> dict[int | str, str]:
         message = f"the data has no label of this name; it has {listed(own.values())}"
         raise recipe.error((*KEY.split("."), strange[0]), message)
     return {index: given[name] for index, name in own.items()}
+
+
+def ids_by_name(names: Mapping[int | str, str]) -> tuple[dict[int | str, int], list[str]]:
+    """Return stored label -> its id, and the names in the order of the ids; labels of one name share an id."""
+    unique = list(dict.fromkeys(names.values()))
+    positions = {name: index for index, name in enumerate(unique)}
+    return {value: positions[name] for value, name in names.items()}, unique
+
+
+def note_similar(recipe: Recipe, names: Sequence[str]) -> None:
+    """Note the labels that differ only by capitals, blanks or the encoding of a letter, and the key that joins them."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    if similar := [group for group in groups.values() if len(group) > 1]:
+        shown = "; ".join(", ".join(map(repr, group[:4])) for group in similar[:3]) + "; ..." * (len(similar) > 3)
+        how = f"to join them, give them one name in {KEY} ({{{similar[0][0]}: NAME, {similar[0][1]}: NAME, ...}})"
+        recipe.found.note(f"labels that differ only by capitals or blanks are different labels: {shown}; {how}")
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

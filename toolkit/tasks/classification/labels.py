@@ -20,7 +20,7 @@ from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, digest_of_rows
 from toolkit.recipe.keys import SOURCE_KEYS
 from toolkit.recipe.recipe import Recipe
-from toolkit.tasks.classification.label_names import listed, named, renamed
+from toolkit.tasks.classification.label_names import ids_by_name, listed, named, note_similar, renamed
 from toolkit.tasks.classification.pairs import joined_columns
 from toolkit.tasks.classification.windows import TEXT_OF, read_as
 
@@ -224,7 +224,8 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """Reduce the splits to ``text`` and ``label``, labels as ids of one list of names."""
     values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
     names = _label_names(recipe, splits["train"], values["train"])
-    ids = {value: index for index, value in enumerate(names)}
+    ids, unique = ids_by_name(names)
+    note_similar(recipe, unique)
     seen = set(values["train"])
     trained = {value: name for value, name in names.items() if value in seen}
     labelled = DatasetDict()
@@ -232,7 +233,7 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         _refuse_unknown(recipe, split, values[split], trained)
         texts = joined_columns(rows, recipe.data.text_columns)
         labels = [ids[value] for value in values[split]]
-        label = ClassLabel(names=list(names.values()))
+        label = ClassLabel(names=unique)
         labelled[split] = quietly(texts.add_column, "label", labels, feature=label)
     return labelled
 
@@ -278,7 +279,12 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     if getattr(kind, "dtype", None) == "bool":
         return [str(value).lower() for value in values]
     if all(isinstance(value, (int, str)) for value in values):
-        return values
+        stripped = [value.strip() if isinstance(value, str) else value for value in values]
+        if padded := [value for value, label in zip(values, stripped, strict=True) if value != label]:
+            recipe.found.note(
+                f"{len(padded)} {split} rows have blanks around their {column}, such as {padded[0]!r}; they are removed"
+            )
+        return stripped
     if all(isinstance(value, float) and value.is_integer() for value in values):
         return [int(value) for value in values]
     found = next(value for value in values if not isinstance(value, (int, str)))

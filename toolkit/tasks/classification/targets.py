@@ -13,7 +13,7 @@ from datasets import Sequence as ListOf
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification.label_lists import label_lists, own_names
-from toolkit.tasks.classification.label_names import listed, named, renamed
+from toolkit.tasks.classification.label_names import ids_by_name, listed, named, note_similar, renamed
 
 KEY = "data.label"
 
@@ -30,13 +30,14 @@ def with_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[lis
         raise recipe.error(KEY, f"the train split has {len(seen)} labels in all; classification needs two or more")
     own = own_names(recipe, splits["train"])
     names = named(recipe, seen) if own is None else renamed(recipe, dict(enumerate(own)))
-    ids = {value: index for index, value in enumerate(names)}
+    ids, unique = ids_by_name(names)
+    note_similar(recipe, unique)
     for split, lists in values.items():
         for number, row in enumerate(lists, 1):
             if strange := sorted(map(str, set(row) - seen)):
                 wrong = f"row {number} of the {split} split has the label {strange[0]}, which no row of train has"
                 raise recipe.error(KEY, f"{wrong}; known: {listed(names[value] for value in ids if value in seen)}")
-    feature = ListOf(ClassLabel(names=list(names.values())))
+    feature = ListOf(ClassLabel(names=unique))
     return {
         split: ([sorted({ids[value] for value in row}) for row in lists], feature) for split, lists in values.items()
     }
