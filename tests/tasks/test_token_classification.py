@@ -21,6 +21,7 @@ from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions, write_predictions
 from toolkit.tasks.token_classification import conll, rows, tags
+from toolkit.tasks.token_classification.offsets import CHARACTERS
 from toolkit.tasks.token_classification.report import sections
 from toolkit.terminal.quiet import silence_startup
 
@@ -185,12 +186,78 @@ def test_tokens_become_a_text_and_spans_become_tags():
         ("ab cd", [[0, 4, "X"], [3, 5, "Y"]], "has two entities at character 3"),
         ("ab", [[0, 1]], r"has \[0, 1\] as an entity"),
         ("ab", ["X"], "has 'X' as an entity"),
-        ("ab", None, "it should have a list of tokens and one of tags, or a text"),
+        ("ab", [{"start": 0, "end": 1, "tags": ["X"]}], "has {'start': 0, 'end': 1, 'tags': \\['X'\\]} as an entity"),
+        ("ab", [{"start": 0, "end": 1, "labels": ["X", "Y"]}], "should be .* one label"),
+        ("ab cd", [{"start": 0, "end": 2, "label": "X", "text": "xy"}], "has 'ab' at 0 to 2, not the entity 'xy'"),
+        ("ab", None, "has no list of entities; write \\[\\] for a text without any"),
+        ("ab", 1, "it should have a list of tokens and one of tags, or a text"),
     ],
 )
 def test_a_wrong_row_is_refused(text, label, said):
     with pytest.raises(ValueError, match=said):
         rows.tagged(text, label, {})
+
+
+#: Texts before a name, in which characters, UTF-16 units and bytes differ, and in which they do not.
+PREFIXES = ("\U0001f600 ", "", "Zo\u00eb: ", "\U0001f389\U0001f389 ")
+
+
+def spans_counted(encoding: str | None, size: int, shifts: tuple[int, int], has_text: bool) -> list[tuple]:
+    """Return 40 rows of a text, its one span counted in units of an encoding, and the entity."""
+    found = []
+    for number in range(40):
+        name = ("Nils Lee", "Cork")[number % 2]
+        text = f"{PREFIXES[number // 2 % 4]}the mayor of {name} met us {number}"
+        start, end = text.index(name), text.index(name) + len(name)
+        if encoding:
+            start, end = (len(text[:place].encode(encoding)) // size for place in (start, end))
+        span = {"start": start + shifts[0], "end": end + shifts[1], "label": "X"}
+        found.append((text, [{**span, "text": name} if has_text else span], name))
+    return found
+
+
+def entity_texts(text: str, one: rows.TaggedText) -> list[str]:
+    return [text[one.words[first][0] : one.words[behind - 1][1]] for first, behind, _ in tags.entities(one.tags)]
+
+
+@pytest.mark.parametrize("has_text", [True, False])
+@pytest.mark.parametrize(
+    ("encoding", "size", "shifts", "is_moved"),
+    [
+        (None, 1, (0, 0), False),
+        (None, 1, (0, -1), True),
+        (None, 1, (1, 1), True),
+        ("utf-16-le", 2, (0, 0), True),
+        ("utf-16-le", 2, (0, -1), True),
+        ("utf-8", 1, (0, 0), True),
+    ],
+)
+def test_offsets_are_found_however_they_are_counted(encoding, size, shifts, is_moved, has_text):
+    counted = spans_counted(encoding, size, shifts, has_text)
+    counting = rows.counting_in([(text, spans) for text, spans, _ in counted])
+    read = [rows.tagged(text, spans, {}, counting) for text, spans, _ in counted]
+    wanted = [[name] for _, _, name in counted]
+    assert [entity_texts(text, one) for (text, *_), one in zip(counted, read, strict=True)] == wanted
+    assert any(one.moves for one in read) == is_moved
+
+
+def test_entities_inside_words_are_not_taken_for_another_way_of_counting():
+    texts = [f"Der Leipziger{number} ging nach Berlin" for number in range(40)]
+    pairs = [(text, [[4, 11, "LOC"]]) for text in texts]
+    assert rows.counting_in(pairs) == CHARACTERS
+
+
+def test_moved_entities_are_counted_in_a_note(tmp_path):
+    counted = spans_counted("utf-16-le", 2, (0, 0), True)
+    lines = [json.dumps({"text": text, "entities": spans}) for text, spans, _ in counted]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    data = {"dataset": "json", "files": {"train": "train.jsonl"}, "max_length": 32, "stride": 8}
+    settings = {**RECIPE, "data": {**data, "validation_fraction": 0.2}}
+    (tmp_path / "ner.yaml").write_text(yaml.safe_dump(settings))
+    recipe = load_recipe(tmp_path / "ner.yaml")
+    tokens.load_splits(recipe)
+    moved = "20 train entities are not where their offsets say and are found: 20 by offsets in UTF-16 units"
+    assert any(note.startswith(moved) for note in recipe.found.notes)
 
 
 # -- windows --------------------------------------------------------------------------------------------------------
@@ -349,6 +416,70 @@ LAYOUTS = {
         '{"text": "Ann ran", "spans": [[0, 3, "PER"]]}\n{"text": "in Rome", "spans": [[3, 7, "LOC"]]}\n' * 9,
         {"text": "text", "label": "spans"},
     ),
+    "label_studio_min.json": (
+        json.dumps(
+            [
+                {
+                    "id": 1,
+                    "text": "Ann ran",
+                    "label": [{"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}],
+                    "annotator": 1,
+                },
+                {
+                    "id": 2,
+                    "text": "in Rome",
+                    "label": [{"start": 3, "end": 7, "text": "Rome", "labels": ["LOC"]}],
+                    "annotator": 1,
+                },
+            ]
+            * 9
+        ),
+        {"text": "text", "label": "label"},
+    ),
+    "label_studio.json": (
+        json.dumps(
+            [
+                {
+                    "id": 1,
+                    "data": {"text": "Ann ran"},
+                    "annotations": [
+                        {
+                            "id": 1,
+                            "result": [
+                                {"type": "labels", "value": {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}}
+                            ],
+                        }
+                    ],
+                },
+                {
+                    "id": 2,
+                    "data": {"text": "in Rome"},
+                    "annotations": [
+                        {
+                            "id": 1,
+                            "result": [
+                                {"type": "labels", "value": {"start": 3, "end": 7, "text": "Rome", "labels": ["LOC"]}}
+                            ],
+                        }
+                    ],
+                },
+            ]
+            * 9
+        ),
+        {"text": "data.text", "label": "annotations"},
+    ),
+    "dataturks.json": (
+        '{"content": "Ann ran", "annotation": [{"label": ["PER"], "points": [{"start": 0, "end": 2, "text": "Ann"}]}], '
+        '"extras": null}\n'
+        '{"content": "in Rome", "annotation": [{"label": ["LOC"],'
+        ' "points": [{"start": 3, "end": 6, "text": "Rome"}]}], '
+        '"extras": null}\n' * 9,
+        {"text": "content", "label": "annotation"},
+    ),
+    "pairs.json": (
+        json.dumps([["Ann ran", {"entities": [[0, 3, "PER"]]}], ["in Rome", {"entities": [[3, 7, "LOC"]]}]] * 9),
+        {"columns": ["column1", "column2"], "text": "column1", "label": "column2.entities"},
+    ),
     "rows.jsonl": (
         '{"tokens": ["Ann", "ran"], "pos": ["B-X", "O"], "ner_tags": ["B-PER", "O"]}\n'
         '{"tokens": ["in", "Rome"], "pos": ["B-X", "O"], "ner_tags": ["O", "B-LOC"]}\n' * 9,
@@ -368,6 +499,31 @@ def test_a_recipe_is_written_for_each_layout(tmp_path, monkeypatch, name):
     assert {key: getattr(recipe.data, key) for key in columns} == columns
     splits = tokens.load_splits(recipe)
     assert tags.types_of(splits["train"]["tags"][:]) == ["LOC", "PER"]
+    assert not [note for note in recipe.found.notes if "entities" in note]
+
+
+@pytest.mark.parametrize(
+    ("entities", "said"),
+    [
+        ([[0, 3, "PER"], [1, 3, "NAME"]], "row 3 of the train split has two entities at character 1"),
+        ([[4, 8, "PER"]], "row 3 of the train split has an entity from 4 to 8, in a text of 7 characters; correct"),
+        (None, r"row 3 of the train split has no list of entities; write \[\]"),
+    ],
+)
+def test_one_wrong_row_of_entities_is_named(tmp_path, entities, said):
+    good = [{"text": "Ann ran", "label": [[0, 3, "PER"]]}] * 20
+    lines = [*good[:2], {"text": "Ann ran", "label": entities}, *good]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(UserError, match=said):
+        new_recipe(tmp_path / "set.jsonl", tmp_path / "new.yaml")
+
+
+def test_what_the_nearest_column_lacks_is_said(tmp_path):
+    lines = [{"text": f"Ann ran {number}", "marks": [{"from": 0, "to": 3, "kind": "PER"}]} for number in range(9)]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    said = r"with text and marks, the first row that does not fit has \{'from': 0, .* as an entity"
+    with pytest.raises(UserError, match=said):
+        new_recipe(tmp_path / "set.jsonl", tmp_path / "new.yaml", "token_classification")
 
 
 @pytest.mark.parametrize(

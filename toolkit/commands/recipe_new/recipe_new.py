@@ -13,7 +13,7 @@ from pathlib import Path
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
 from toolkit.commands.recipe_new.columns import question_columns
-from toolkit.commands.recipe_new.entities import entity_columns
+from toolkit.commands.recipe_new.entities import entity_columns, entity_problem
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
 from toolkit.commands.recipe_new.pretrain import unlabelled
 from toolkit.commands.recipe_new.tasks import Wanted
@@ -153,7 +153,8 @@ def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> No
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
     if task in WANTED or found.rows is None:
         right = WANTED.get(task, "texts and labels")
-        raise UserError(f"{data}: is not made for {task}: that wants {right}")
+        nearest = entity_problem(found) if task == "token_classification" else ""
+        raise UserError(f"{data}: is not made for {task}: that wants {right}{nearest}")
 
 
 def _name(data: Path) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from models import families
 from toolkit.commands.recipe_new import choose
@@ -23,7 +22,7 @@ from toolkit.commands.recipe_new.target import Target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
 from toolkit.files.json_rows import SPLIT
-from toolkit.files.nested_columns import names_within, opened
+from toolkit.files.nested_columns import flattened, names_within
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
 from toolkit.tasks.question_answering.squad import OTHER_KEYS
@@ -87,7 +86,7 @@ def classification(
         UserError: no columns of texts and labels, or rows without a label.
     """
     assert found.rows is not None
-    rows = _flat(found.rows)
+    rows = flattened(found.rows)
     columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
     _leave_unlabelled(found, columns.target)
     target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
@@ -146,12 +145,6 @@ def _leave_unlabelled(found: DataFiles, target: Target) -> None:
             file, *_ = found.files.pop(split)
             found.notes.remove(note)
             found.notes.append(f"{file.name} is not used: it has no column {min(lacking)}")
-
-
-def _flat(rows: Dataset) -> Dataset:
-    """Nested columns by themselves, under their names with dots."""
-    nested = [name for name, kind in rows.features.items() if isinstance(kind, dict)]
-    return opened(rows, names_within(rows.features)).remove_columns(nested)
 
 
 def without_missing(
@@ -261,7 +254,8 @@ def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlab
     """Draft a small model with new weights that finds entities."""
     columns = entity_columns(found)
     assert found.rows is not None and columns is not None
-    rows = tagged_texts(found.rows, *columns)
+    table = flattened(found.rows)
+    rows = tagged_texts(table, *columns)
     texts = [rows[place].text for place in spread(len(rows))]
     name = _drafted("token_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
@@ -284,7 +278,7 @@ def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlab
     train = f"{train}  token_dropout: 0.1            # share of the tokens replaced in training\n"
     counts = Counter(kind for one in rows for _, _, kind in entities(one.tags))
     listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8)) + ", ..." * (len(counts) > 8)
-    others = [column for column in found.rows.column_names if column not in columns]
+    others = [column for column in table.column_names if column not in columns]
     unused = f"; not used: {', '.join(others)}" if others else ""
     kinds = f"{counts.total():,} entities of {len(counts)} type{'s' * (len(counts) > 1)} ({listed})"
     assumed = [

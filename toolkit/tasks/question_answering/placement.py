@@ -92,7 +92,10 @@ def find(context: str, text: str, start: int) -> Placement | None:
         return None
     if start == NOWHERE:
         return _first_place(context, text)
-    for how, place in ((UTF16, _units(context, start, "utf-16-le", 2)), (UTF8, _units(context, start, "utf-8", 1))):
+    for how, place in (
+        (UTF16, to_characters(context, start, "utf-16-le", 2)),
+        (UTF8, to_characters(context, start, "utf-8", 1)),
+    ):
         if place is not None and context.startswith(text, place):
             return Placement(place, text, how)
     near = min(max(start, 0), len(context))
@@ -142,7 +145,7 @@ def _mended(item: Example) -> tuple[Example | None, set[str]]:
     return replace(item, answers=tuple(answers), answer_starts=tuple(starts)), ways
 
 
-def _units(context: str, start: int, encoding: str, size: int) -> int | None:
+def to_characters(context: str, start: int, encoding: str, size: int) -> int | None:
     """Convert an offset in code units of an encoding to characters; None if it lies inside a character."""
     if start < 0 or context.isascii():
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from models.port.tokenization import representable
 from toolkit.files.written_values import value_of
 from toolkit.tasks.question_answering.words import boundaries
 from toolkit.tasks.token_classification import conll
+from toolkit.tasks.token_classification.offsets import CHARACTERS, Counting, counting_of, entity_spans, place_span
 from toolkit.tasks.token_classification.tags import OUTSIDE, TAG, iob2
 
 if TYPE_CHECKING:
@@ -37,12 +39,14 @@ class TaggedText:
 
     Attributes:
         widened: entities that begin or end inside a word, with the text of the whole words.
+        moves: how entities were found that do not stand where their offsets say.
     """
 
     text: str
     words: list[Span]
     tags: list[str]
     widened: list[tuple[str, str]] = field(default_factory=list)
+    moves: list[str] = field(default_factory=list)
 
 
 def words_of(text: str) -> list[Span]:
@@ -76,16 +80,25 @@ def of_tokens(tokens: Sequence[Any], tags: Sequence[Any], names: Mapping[str, st
     return TaggedText(between.join(held), words, iob2(named))
 
 
-def of_spans(text: str, spans: Sequence[Any]) -> TaggedText:
-    """Tag the words of a text by spans of its characters: ``[start, end, label]``, or a mapping with these keys or with
-    doccano's. An entity that begins or ends inside a word is widened to the word.
+def of_spans(text: str, spans: Sequence[Any], counting: Counting = CHARACTERS) -> TaggedText:
+    """Tag the words of a text by spans of its characters (:func:`.offsets.entity_spans`).
+
+    An entity that begins or ends inside a word is widened to the word.
+
+    Args:
+        counting: how the offsets of spans without a text of their own are counted.
 
     Raises:
         ValueError: something is no span of the text, or two overlap.
     """
-    words, widened, past = words_of(text), [], 0
+    words, widened, moves, past = words_of(text), [], [], 0
+    placed = []
+    for span in entity_spans(spans):
+        first, behind, how = place_span(text, span, counting)
+        placed.append((first, behind, span.label))
+        moves += [how] if how else []
     tags, starts, ends = [OUTSIDE] * len(words), [word[0] for word in words], [word[1] for word in words]
-    for start, end, label in sorted(_span(text, span) for span in spans):
+    for start, end, label in sorted(placed):
         if start < past:
             raise ValueError(f"has two entities at character {start}; each character can be in one")
         past = end
@@ -96,30 +109,44 @@ def of_spans(text: str, spans: Sequence[Any]) -> TaggedText:
         whole = text[words[inside[0]][0] : words[inside[-1]][1]] if inside else ""
         if whole != text[start:end].strip():
             widened.append((text[start:end], whole))
-    return TaggedText(representable(text), words, tags, widened)
+    return TaggedText(representable(text), words, tags, widened, moves)
 
 
-def _span(text: str, span: Any) -> tuple[int, int, str]:
-    if isinstance(span, Mapping):
-        span = [span.get(key, span.get(f"{key}_offset")) for key in ("start", "end", "label")]  # _offset: doccano's
-    if not isinstance(span, list | tuple) or len(span) != 3 or not isinstance(span[2], str) or not span[2]:
-        raise ValueError(f"has {span!r:.60} as an entity; it should be [start, end, label], or have these keys")
-    if not all(isinstance(place, int) for place in span[:2]) or not 0 <= span[0] < span[1] <= len(text):
-        raise ValueError(f"has an entity from {span[0]} to {span[1]}, in a text of {len(text)} characters")
-    return span[0], span[1], span[2]
-
-
-def tagged(text: Any, label: Any, names: Mapping[str, str]) -> TaggedText:
+def tagged(text: Any, label: Any, names: Mapping[str, str], counting: Counting = CHARACTERS) -> TaggedText:
     """Return a row's text and tags: of a list of tokens and one of tags, or of a text and the spans of its entities.
 
     Raises:
         ValueError: it is neither.
     """
-    label = value_of(label) if isinstance(label, str) else label
+    label = _as_list(label)
+    if label is None:
+        raise ValueError("has no list of entities; write [] for a text without any")
     if not isinstance(label, list) or not isinstance(text, str | list):
         right = "a list of tokens and one of tags, or a text and a list of entities ([start, end, label])"
         raise ValueError(f"has {text!r:.40} and {label!r:.40}; it should have {right}")
-    return of_tokens(text, label, names) if isinstance(text, list) else of_spans(text, label)
+    return of_tokens(text, label, names) if isinstance(text, list) else of_spans(text, label, counting)
+
+
+def _as_list(label: Any) -> Any:
+    return value_of(label) if isinstance(label, str) else label
+
+
+def counting_in(pairs: Iterable[tuple[Any, Any]]) -> Counting:
+    """Return how the offsets in pairs of texts and entities are counted; pairs that are wrong are left out."""
+
+    def spans() -> Iterator[Any]:
+        for text, label in pairs:
+            label = _as_list(label)
+            if not isinstance(text, str) or not isinstance(label, list) or not label:
+                continue
+            try:
+                found = list(entity_spans(label))
+            except ValueError:
+                continue
+            words = words_of(text)
+            yield text, found, {start for start, _ in words}, {end for _, end in words}
+
+    return counting_of(spans())
 
 
 def tag_names(rows: datasets.Dataset, column: str, given: Any = None) -> dict[str, str]:
@@ -169,12 +196,16 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
     (text,), (label,) = recipe.data.text_columns, recipe.data.label_columns
     check_columns(recipe, split, rows, {"text": text, "label": label})
     names = tag_names(rows, label, recipe.data.label_names)
-    found = []
-    for number, row in enumerate(rows.select_columns([text, label]), 1):
+    found, pairs = [], [(row[text], row[label]) for row in rows.select_columns([text, label])]
+    counting = counting_in(pairs)
+    for number, pair in enumerate(pairs, 1):
         try:
-            found.append(tagged(row[text], row[label], names))
+            found.append(tagged(*pair, names, counting))
         except ValueError as problem:
             raise recipe.error("data.label", f"row {number} of the {split} split {problem}") from None
+    if moves := Counter(how for one in found for how in one.moves):
+        ways = "; ".join(f"{count} {how}" for how, count in moves.most_common())
+        recipe.found.note(f"{moves.total()} {split} entities are not where their offsets say and are found: {ways}")
     if widened := [one for text_ in found for one in text_.widened]:
         written, whole = widened[0]
         recipe.found.note(
