@@ -82,7 +82,9 @@ def test_paddle_inference_gives_what_predict_gives(run, paddle_graph):
     batch = padded(run, paddle_graph)
     ((logits,),) = run_graph(paddle_graph, [batch])
     expected = [one.probabilities for one in classify(load_run(run), TEXTS)]
-    assert probabilities(logits / about["calibration"]["temperature"]) == pytest.approx(np.array(expected), abs=1e-5)
+    fitted = json.loads((run / "metrics.json").read_text())["calibration"]["temperature"]
+    assert about["calibration"] == {"temperature": 1.0, "divided_by": fitted} and abs(fitted - 1) > 0.05
+    assert probabilities(logits) == pytest.approx(np.array(expected), abs=1e-5)
 
 
 def test_two_calls_and_other_batches_give_equal_logits_by_jit_load_too(run, paddle_graph):
@@ -101,11 +103,16 @@ def test_two_calls_and_other_batches_give_equal_logits_by_jit_load_too(run, padd
 
 
 def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, tmp_path):
-    folder = export_run(run, "hf", tmp_path / "new" / "hf", False, console())
+    said = console()
+    folder = export_run(run, "hf", tmp_path / "new" / "hf", False, said)
+    fitted = json.loads((run / "metrics.json").read_text())["calibration"]["temperature"]
+    assert f"toolkit predict divides them by {fitted:.4g}" in said.file.getvalue()
+    assert json.loads((folder / "export.json").read_text())["calibration"] == {"temperature": fitted}
     for path in (run / "model").iterdir():
         assert (folder / path.name).read_bytes() == path.read_bytes()
     assert json.loads((folder / "export.json").read_text())["compared_with_the_port"]["max"] == 0.0
     card = (folder / "README.md").read_text()
+    assert f"(logits / {fitted:.6g}).softmax(-1)" in card
     assert 'from_pretrained(".")' in card and 'pipeline("text-classification", ".")' in card
 
 

@@ -17,6 +17,7 @@ from toolkit.finetune.card import parity_statement, with_model
 from toolkit.machine.scratch import scratch_folder
 from toolkit.run_folder.folder import REPORT, read_starts
 from toolkit.run_folder.read import read_json, reading
+from toolkit.tasks.classification.calibration import logits_note
 
 #: Files of a run that are uploaded only on request: they quote the data.
 REPORTS = ("report.html", f"{REPORT}/parity.json", f"{REPORT}/parity.html")
@@ -45,7 +46,8 @@ def push_run(
         revision: the branch, created if missing; None for the main branch.
 
     Returns:
-        Two lines: the files, and the address with the commit.
+        Lines: the files, the address with the commit, and how to read probabilities off the logits, if they are
+        calibrated.
 
     Raises:
         UserError: the folder is no finished run, is damaged, or was trained without the gate.
@@ -66,7 +68,9 @@ def push_run(
             if explained is None:
                 raise
             raise PushFailed(str(explained)) from problem
-    return [f"pushed {', '.join(files)}", f"{info.repo_url} at commit {info.oid}"]
+    line = logits_note(read_json(folder / "metrics.json", MEND).get("calibration", {}))
+    notes = [f"note: {line}"] if line else []
+    return [f"pushed {', '.join(files)}", f"{info.repo_url} at commit {info.oid}", *notes]
 
 
 def _check_parity(folder: Path, despite: bool) -> None:

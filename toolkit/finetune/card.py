@@ -58,7 +58,7 @@ PIPELINES = {
 from transformers import pipeline
 
 classify = pipeline("text-classification", {model}{slow})
-classify(text, padding="max_length", truncation=True)  # {kept} tokens, as in training; at a temperature of 1
+classify(text, padding="max_length", truncation=True)  # {kept} tokens, as in training
 ```
 """,
     "question-answering": """\
@@ -94,6 +94,16 @@ logits = linear(model(**inputs).last_hidden_state, head["classifier.weight"], he
 """,
     "fill-mask": "In place of a masked token give the id {mask}, which no text has: the tokenizer has no mask token.\n",
 }
+
+#: The same for probabilities, of a classifier whose logits are calibrated.
+CALIBRATED = """\
+These probabilities are those of the logits as they were trained. `toolkit predict` divides the logits by a temperature
+that fits the validation split:
+
+```python
+probabilities = (logits / {temperature}).{function}
+```
+"""
 
 #: The same for a longer text, of a classifier that reads it whole.
 IN_WINDOWS = """\
@@ -291,6 +301,8 @@ def _loading(run: Run) -> list[str]:
         "cut": "" if data.max_length == run.length else f"cut to {data.max_length} tokens, ",
         "length": run.length,
         "kept": data.max_length,
+        "temperature": f"{run.calibration.get('temperature', 1.0):.6g}",
+        "function": "sigmoid()" if data.problem_type == "multi_label" else "softmax(-1)",
         "mask": run.tokenizer.mask_token_id,
         "stride": data.stride,
         "longest": data.max_answer_length,
@@ -304,6 +316,8 @@ def _loading(run: Run) -> list[str]:
         texts.append(PIPELINES[task.pipeline_tag])
     if data.long_texts == "windows":
         texts.append(IN_WINDOWS)
+    if "temperature" in run.calibration:
+        texts.append(CALIBRATED)
     return [text.format(**values) for text in texts if text]
 
 

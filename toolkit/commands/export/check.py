@@ -40,6 +40,11 @@ class PortLogits:
     float64: list[np.ndarray]
     clear: np.ndarray
 
+    def divided_by(self, temperature: float) -> PortLogits:
+        """Return the logits divided by a temperature, each in its own precision."""
+        narrow = [one / np.float32(temperature) for one in self.float32]
+        return PortLogits(narrow, [one / temperature for one in self.float64], self.clear)
+
 
 @dataclass(frozen=True)
 class Difference:

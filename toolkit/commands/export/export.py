@@ -24,6 +24,7 @@ from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder.read import reading
+from toolkit.tasks.classification.calibration import logits_note
 from toolkit.terminal.quiet import silence_startup
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
     with writing(target, resumes=False), _made_beside(target) as (made, scratch):
         difference, about = _export(run, form, made, scratch, inputs)
         _say(console, target, difference, of)
+        if form == "hf" and (line := logits_note(run.calibration)):
+            console.print(f"note: {line}", highlight=False, soft_wrap=True)
         if not difference.within:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
         found = {"compared_with_the_port": {"on": of, **asdict(difference)}}
@@ -114,7 +117,9 @@ def _export(
             shutil.copy(path, made)
     graph = made if form == "paddle" else scratch / "graph"
     graph.mkdir(exist_ok=True)
-    save_graph(Exported(run.model, rotations), run.length, graph)
+    temperature = run.calibration.get("temperature", 1.0)
+    save_graph(Exported(run.model, rotations, temperature), run.length, graph)
+    port = port.divided_by(temperature)
     if form == "paddle":
         about["paddle_inference"] = "as it was compared: paddle.inference.Config, disable_mkldnn() on a CPU"
         return compare(port, run_graph(made, inputs)), {**about, "outputs": outputs}
@@ -153,11 +158,21 @@ def _about(run: Run, form: str) -> dict[str, Any]:
             reading: run.recipe.data.max_length,
         },
         "label_names": run.label_names,
-        "calibration": {
-            name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration
-        },
+        "calibration": _calibration(run, form),
         "versions": runtime.versions(),
     }
+
+
+def _calibration(run: Run, form: str) -> dict[str, float]:
+    """Return the temperature that the logits are still to be divided by, and the threshold of several labels.
+
+    A graph divides its logits itself, by the ``divided_by`` that is recorded. The weights for transformers are as they
+    were trained.
+    """
+    found = {name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration}
+    if "temperature" in found and form != "hf":
+        found |= {"temperature": 1.0, "divided_by": found["temperature"]}
+    return found
 
 
 def _say(console: Console, target: Path, found: Difference, of: str) -> None:

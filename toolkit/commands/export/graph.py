@@ -29,11 +29,12 @@ STEM = "model"
 
 
 class Exported(paddle.nn.Layer):
-    """A port and its rotations, with a tuple of outputs."""
+    """A port and its rotations, with a tuple of outputs: logits divided by a temperature."""
 
-    def __init__(self, model: paddle.nn.Layer, rotations: Sequence[paddle.Tensor]) -> None:
+    def __init__(self, model: paddle.nn.Layer, rotations: Sequence[paddle.Tensor], temperature: float = 1.0) -> None:
         super().__init__()
         self.model = model
+        self.temperature = temperature
         self.rotations = len(rotations)
         for index, value in enumerate(rotations):
             self.register_buffer(f"rotations_{index}", value)
@@ -43,7 +44,8 @@ class Exported(paddle.nn.Layer):
         constants = [getattr(self, f"rotations_{index}") for index in range(self.rotations)]
         with randomness.use(Constant(constants)):
             output = self.model(input_ids, attention_mask)
-        return tuple(getattr(output, name) for name in OUTPUTS[self.model.head])
+        logits = (getattr(output, name) for name in OUTPUTS[self.model.head])
+        return tuple(one if self.temperature == 1 else one / self.temperature for one in logits)
 
 
 def save_graph(layer: Exported, length: int, folder: Path) -> None:

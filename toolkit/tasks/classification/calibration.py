@@ -140,3 +140,14 @@ def described(calibration: Mapping[str, Any]) -> str:
         metric, name = "expected_calibration_error", "expected calibration error"
     split, (before, after) = list(calibration[metric].items())[-1]
     return f"{fitted}, as fits validation best: {name} of {split} {after:.3f}, was {before:.3f}"
+
+
+def logits_note(calibration: Mapping[str, Any]) -> str:
+    """Say in a line that saved weights give other probabilities than `toolkit predict`; empty if they do not."""
+    if "temperature" not in calibration:
+        return ""
+    temperature = f"{calibration['temperature']:.4g}"
+    return (
+        f"the weights give the logits as they were trained; toolkit predict divides them by {temperature}, which fits "
+        "validation best, before it makes probabilities"
+    )
