@@ -13,6 +13,7 @@ from test_recipe_new import labels, run, table, texts  # noqa: F401
 
 from toolkit.data.rows import quietly
 from toolkit.recipe.load import load_recipe
+from toolkit.tasks.classification import task as classification
 
 KINDS = ["sport", "food", "travel"]
 
@@ -351,3 +352,89 @@ def test_a_check_trains_the_pieces_that_a_run_would(run, tmp_path):  # noqa: F81
     assert run("recipe", "new", "a.csv")[0] == 0
     pieces = ("tokenizer.kind=sentencepiece", "tokenizer.vocab_size=3000")
     assert "cannot train 3000 pieces" in run("recipe", "check", "a.yaml", *pieces)[2]
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_short_texts_are_told_from_long_labels(run, tmp_path):  # noqa: F811
+    kinds = ["intent_outage_that_is_fixed", "intent_outage_that_is_open"] * 30
+    table(tmp_path / "a.csv", {"a": [f"{number} down" for number in range(60)], "b": kinds})
+    assert run("recipe", "new", "a.csv")[::2] == (0, "")
+    assert (load_recipe("a.yaml").data.text, load_recipe("a.yaml").data.label) == ("a", "b")
+
+
+def test_a_title_is_read_together_with_its_text(run, tmp_path):  # noqa: F811
+    templates = [f"a report from {place} about what happened" for place in ("Oslo", "Lima", "Rome")] * 20
+    columns = {"label": labels(60, 3), "Title": texts(60, words=3), "Description": templates}
+    table(tmp_path / "a.csv", columns)
+    status, out, _ = run("recipe", "new", "a.csv")
+    assert status == 0 and "texts in the columns Title and Description" in out
+    assert load_recipe("a.yaml").data.text == ["Title", "Description"]
+    assert run("recipe", "check", "a.yaml")[0] == 0
+    long = [" ".join(texts(40)) for _ in range(60)]
+    table(tmp_path / "b.csv", {**columns, "Description": [f"{text} {number}" for number, text in enumerate(long)]})
+    assert run("recipe", "new", "b.csv")[0] == 0
+    assert load_recipe("b.yaml").data.text == "Description"  # to be read in windows
+    table(tmp_path / "c.csv", {**columns, "Title": ["", *columns["Title"][1:]]})
+    assert run("recipe", "new", "c.csv")[0] == 0
+    assert isinstance(load_recipe("c.yaml").data.text, str)
+    subjects = ["politics", "news", "left-news"] * 20
+    table(tmp_path / "d.csv", {"text": texts(60), "subject": subjects, "label": labels(60, 2)})
+    assert run("recipe", "new", "d.csv")[0] == 0
+    assert load_recipe("d.yaml").data.text == "text"
+
+
+def test_a_guess_is_called_one_and_names_the_option(run, tmp_path):  # noqa: F811
+    columns = {"first": texts(60), "second": texts(60, words=7), "bias": ["a", "b"] * 30, "hate": ["x", "x", "y"] * 20}
+    table(tmp_path / "a.csv", columns)
+    _, out, _ = run("recipe", "new", "a.csv")
+    assert "that first holds the texts is a guess: second would do as well; --text second reads that" in out
+    assert "that bias holds the labels is a guess: hate could be predicted as well; --label NAME chooses" in out
+    _, out, _ = run("recipe", "new", "a.csv", "--text", "second", "--label", "hate", "-o", "b.yaml")
+    assert "guess" not in out
+    table(tmp_path / "c.csv", {"text": texts(60), "label": labels(60, 2), "hate": columns["hate"]})
+    assert "guess" not in run("recipe", "new", "c.csv")[1]
+
+
+def test_texts_that_are_missing_in_some_rows_are_left_out(run, tmp_path):  # noqa: F811
+    rows = [{"stars": number % 3, "name": "N. N.", "review": text} for number, text in enumerate(texts(60))]
+    rows[4].pop("review")
+    rows[5]["review"] = " "
+    jsonl(tmp_path / "a.jsonl", rows)
+    status, out, _ = run("recipe", "new", "a.jsonl")
+    assert status == 0 and "58 rows; texts in the column review" in out
+    assert "2 of 60 rows of the train split have no review, the first is row 5; they are left out" in out
+    recipe = load_recipe("a.yaml")
+    assert (recipe.data.text, recipe.data.missing_texts) == ("review", "drop")
+    splits = classification.load_splits(recipe)
+    assert sum(map(len, splits.values())) == 58
+    status, _, err = run("recipe", "check", "a.yaml", "data.missing_texts=refuse")
+    assert status == 2 and "1 of 60 rows of the train split have no review, the first is row 5; data.missing_te" in err
+
+
+def test_texts_that_only_a_test_lacks_are_left_out_too(run, tmp_path):  # noqa: F811
+    jsonl(tmp_path / "train.jsonl", [{"text": text, "label": n % 2} for n, text in enumerate(texts(40))])
+    jsonl(
+        tmp_path / "test.jsonl", [{"text": None if n == 3 else text, "label": n % 2} for n, text in enumerate(texts(9))]
+    )
+    assert run("recipe", "new", ".", "-o", "a.yaml")[0] == 0
+    assert len(classification.load_splits(load_recipe("a.yaml"))["test"]) == 8
+
+
+def test_numbers_among_texts_are_read_as_text_and_counted(run, tmp_path):  # noqa: F811
+    rows = [{"text": text, "mood": ["bad", "good"][number % 2]} for number, text in enumerate(texts(60))]
+    rows[17]["text"], rows[18]["text"] = 4017, True
+    jsonl(tmp_path / "a.jsonl", rows)
+    status, out, _ = run("recipe", "new", "a.jsonl")
+    assert status == 0 and "texts in the column text" in out
+    assert "2 train rows have a number as their text, such as row 18 (4017); read as text" in out
+    splits = classification.load_splits(load_recipe("a.yaml"))
+    read = {text for rows in splits.values() for text in rows["text"][:]}
+    assert {"4017", "true"} <= read and len(read) == 60
+    rows[17]["text"] = ["a", "b"]
+    jsonl(tmp_path / "a.jsonl", rows)
+    status, _, err = run("recipe", "check", "a.yaml")
+    assert status == 2 and "row 18 of the train split has ['a', 'b'] as its text, which is not text" in err

@@ -153,7 +153,7 @@ def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
             ":5: data.text: the column text of the train split holds int64 values, not text",
         ),
         ("", [{"text": ["a"], "label": 0}], ":5: data.text: the column text of the train split holds"),
-        ("", [{"text": None, "label": 0}, {"text": "a", "label": 1}], "1 rows of the train split have no text"),
+        ("", [{"text": None, "label": 0}, {"text": "a", "label": 1}], "1 of 2 rows of the train split have no text"),
         (
             "",
             [{"text": "a", "label": None}, {"text": "a", "label": 1}],

@@ -64,6 +64,16 @@ def test_a_new_recipe_names_the_columns_of_a_table_without_a_header(tmp_path, mo
         ([["What do you like most about it?", "x"], ["the long walks at night along the sea", "a"]], False),
         ([["label", "text"], ["label", "text"], ["a", "x"], ["a", "y"], ["a", "z"]], False),
         ([["a"], ["a"], ["a"]], False),
+        (
+            [
+                ["comments", "insult", "bias", "rude"],
+                *[["x y z", "yes", "none", "rude"], ["w v", "no", "none", "mild"]] * 3,
+            ],
+            False,
+        ),
+        ([["tweet", "hate"], *[[f"so it is {number}", ["hate", "none"][number % 2]] for number in range(9)]], False),
+        ([["so it is", "hate"], *[[f"so it is {number}", ["hate", "none"][number % 2]] for number in range(9)]], True),
+        ([["a b", "x", "1"], *[["c d", "x", "1"], ["e f", "y", "2"]] * 2], True),
     ],
 )
 def test_a_header_is_told_from_a_row(rows, expected):

@@ -25,7 +25,7 @@ MADE_WITH = ("babel", "numpy", "datasets")
 #: Keys of the data section that cannot make built-in data wrong.
 HARMLESS = {
     "dataset", "options", "max_length", "limit", "stride", "max_answer_length", "no_answer_threshold",
-    "misplaced_answers", "whole_words", "missing_labels", "long_texts",
+    "misplaced_answers", "whole_words", "missing_labels", "missing_texts", "long_texts",
 }  # fmt: skip
 #: Shares of the rows that can always be held out of built-in data.
 LEAST_SHARE, MOST_SHARE = 0.05, 0.3

@@ -36,6 +36,10 @@ NO_HEADER = "; its first row looks like data: name the columns with"
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 #: Words from which on the name of a column may be a text. Questions of a survey are shorter.
 LONG_NAME = 12
+#: Common names of columns of texts.
+TEXTS = re.compile(
+    r"(text|sentence|review|comment|tweet|message|content|document|title|body)s?|utterance", re.IGNORECASE
+)
 #: Sentinel after the last line of a csv file: a row of its own unless a quote is open. Not a character.
 END = "\ufdd0"
 
@@ -155,8 +159,12 @@ def has_plain_quotes(path: Path, encoding: str) -> bool:
 
 
 def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first of some rows looks like the others: with one of the values of a column that has few, or a text
-    as long as theirs, and no word above numbers."""
+    """Whether the first of some rows looks like the others.
+
+    A cell speaks for that if it is one of the values of a column that has few, or a text as long as the others of its
+    column. It speaks against it if it is none of the few values. A word above numbers is a header's, and so is a common
+    name of texts above texts.
+    """
     first = list(rows[0])
     others = [row for row in rows[1:] if len(row) == len(first) and list(row) != first]
     if len(first) < 2 or len(set(first)) < len(first) or not others:
@@ -166,13 +174,22 @@ def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     columns = [(name, [row[index] for row in others if row[index].strip()]) for index, name in enumerate(first)]
     if any(values and not NUMBER.fullmatch(name) and all(map(NUMBER.fullmatch, values)) for name, values in columns):
         return False
-    return any(name.strip() and values and _is_a_value(name, values) for name, values in columns)
+    if any(_has_many(values) and TEXTS.fullmatch(name.strip()) and name not in values for name, values in columns):
+        return False
+    speaking = [_is_a_value(name, values) for name, values in columns if name.strip() and values]
+    return speaking.count(True) > 0 and speaking.count(True) >= speaking.count(False)
 
 
-def _is_a_value(name: str, values: Sequence[str]) -> bool:
-    if 2 * len(set(values)) <= len(values):
+def _is_a_value(name: str, values: Sequence[str]) -> bool | None:
+    """Return whether the first cell of a column is a value of it; None if that cannot be said."""
+    if not _has_many(values):
         return name in values
-    return len(name.split()) >= LONG_NAME and len(name) >= median(map(len, values)) / 2
+    return True if len(name.split()) >= LONG_NAME and len(name) >= median(map(len, values)) / 2 else None
+
+
+def _has_many(values: Sequence[str]) -> bool:
+    """Return whether most values of a column occur once."""
+    return 2 * len(set(values)) > len(values)
 
 
 class _CsvLines:

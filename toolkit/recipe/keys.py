@@ -45,6 +45,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.label_names": None,
         "data.label_separator": None,
         "data.missing_labels": "refuse",
+        "data.missing_texts": "refuse",
         "data.long_texts": "cut",
         "data.problem_type": "single_label",
         "data.sources": None,
@@ -285,6 +286,7 @@ class Data(Section):
     label: LabelColumns = None
     label_separator: Annotated[str, Field(min_length=1)] | None = None
     missing_labels: MissingLabels = None
+    missing_texts: Literal["refuse", "drop"] | None = None
     label_names: LabelNames = None
     problem_type: Literal["single_label", "multi_label", "regression"] | None = None
     control: str | None = None

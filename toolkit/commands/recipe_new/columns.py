@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import datasets
 import numpy as np
@@ -22,9 +23,15 @@ LABEL_NAMES = re.compile(
     re.IGNORECASE,
 )
 TEXT_NAMES = re.compile(
-    r"text|texts|sentence|review|content|body|comment|message|tweet|question|document|description|utterance|文本|内容",
+    r"(text|sentence|review|content|comment|message|tweet|question|document|description|utterance)s?|body"
+    r"|review[ _]?(text|body)|文本|内容",
     re.IGNORECASE,
 )
+#: Common names of titles; they are read together with the texts below them, unless these are long, in characters.
+TITLE_NAMES = re.compile(r"((review|article|news|post|product)[ _.-]?)?(title|headline|heading|subject)", re.IGNORECASE)
+LONG_BODY = 1500
+#: A column of texts is a guess if the score of the next one, times this, is as high.
+UNSURE = 3
 #: Common names of two columns whose texts are compared: two words, or one with 1 and 2, or a and b.
 PAIRS = (
     ("premise", "hypothesis"), ("query", "passage"), ("query", "document"), ("question", "sentence"),
@@ -53,11 +60,13 @@ class Columns:
     texts: one column name, or two.
     target: what is predicted.
     others: columns that are not used.
+        guesses: what was chosen although another column would do as well, and the option that chooses, a line each.
     """
 
     texts: list[str]
     target: Target
     others: list[str]
+    guesses: list[str] = field(default_factory=list)
 
 
 def choose_columns(
@@ -82,14 +91,20 @@ def choose_columns(
     if len(texts) > 2:
         raise UserError(f"{where}: --text names {len(texts)} columns; name one, or two that are read together")
     sample = rows.select(spread(len(rows)))
-    chosen = list(texts) or text_columns(where, sample, labels)
+    guesses: list[str] = []
+    chosen, compares = list(texts), len(texts) > 1
+    if not texts:
+        chosen, compares, guesses = text_columns(where, sample, labels)
     if labels:
-        target = _named(where, rows, labels, problem)
+        target = named_target(where, rows, labels, problem)
     else:
-        target = _label(where, rows, chosen, problem)
+        target, others = _label(where, rows, chosen, problem, compares)
+        if others:
+            doubt = f"{', '.join(others[:4])} could be predicted as well"
+            guesses.append(f"that {target.columns[0]} holds the labels is a guess: {doubt}; --label NAME chooses")
     _check(where, len(rows), target, problem)
     used = (*chosen, *target.columns)
-    return Columns(chosen, target, [name for name in names if name not in used])
+    return Columns(chosen, target, [name for name in names if name not in used], guesses)
 
 
 def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
@@ -124,22 +139,64 @@ def spread(count: int) -> list[int]:
     return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 
-def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> list[str]:
+def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> tuple[list[str], bool, list[str]]:
     """Find the column of the texts, or two whose texts belong together.
+
+    Returns:
+        The columns; whether they are two texts to compare; and a line if another column would do as well.
 
     Raises:
         UserError: there is none.
     """
-    lengths: dict[str, float] = {}
-    for name, values in sample[:].items():
-        if name in labels or not all(isinstance(value, str) for value in values):
-            continue
-        if np.mean([bool(IDENTIFIER.fullmatch(value.strip())) for value in values]) < 0.5:
-            mean = float(np.mean([len(value) for value in values]))
-            lengths[name] = mean * (2 if TEXT_NAMES.fullmatch(name.strip()) else 1)
-    if not lengths:
+    found = {name: values for name in sample.column_names if name not in labels and (values := _texts_in(sample, name))}
+    if not found:
         raise UserError(f"{where}: has no column of texts; it has {', '.join(sample.column_names)}")
-    return _pair(lengths) or [max(lengths, key=lambda name: lengths[name])]
+    distinct = {name: len(set(values)) for name, values in found.items()}
+    # Few values that occur again and again are labels or templates, however long they are.
+    scores = {
+        name: float(np.mean([len(value) for value in values]))
+        * (2 if TEXT_NAMES.fullmatch(name.strip()) else 1)
+        * distinct[name]
+        / max(distinct.values())
+        for name, values in found.items()
+    }
+    if pair := _pair(scores):
+        return pair, True, []
+    ranked = sorted(scores, key=lambda name: scores[name], reverse=True)
+    if titled := _titled(ranked, found, len(sample)):
+        return titled, False, []
+    if len(ranked) > 1 and scores[ranked[1]] * UNSURE >= scores[ranked[0]]:
+        doubt = f"{ranked[1]} would do as well; --text {shlex.quote(ranked[1])} reads that"
+        return ranked[:1], False, [f"that {ranked[0]} holds the texts is a guess: {doubt}"]
+    return ranked[:1], False, []
+
+
+def _texts_in(sample: datasets.Dataset, name: str) -> list[str]:
+    """Return the texts of a column that has one in most rows; none of a column of other values or identifiers."""
+    values = sample.select_columns([name])[:][name]
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if 2 * len(texts) <= len(values):
+        return []
+    is_identifier = np.mean([bool(IDENTIFIER.fullmatch(value.strip())) for value in texts]) >= 0.5
+    return [] if is_identifier else texts
+
+
+def _titled(ranked: Sequence[str], texts: Mapping[str, list[str]], rows: int) -> list[str] | None:
+    """Return the columns of titles and of the texts that they stand above; None if there are none.
+
+    Args:
+        ranked: candidate columns, the likeliest first.
+        texts: name -> the column's texts.
+        rows: number of rows; a title or text must not be missing in any.
+    """
+    titles = [name for name in ranked if TITLE_NAMES.fullmatch(name.strip()) and 2 * len(set(texts[name])) >= rows]
+    bodies = [
+        name for name in ranked if name not in titles and (TEXT_NAMES.fullmatch(name.strip()) or name == ranked[0])
+    ]
+    if not titles or not bodies or len(texts[titles[0]]) < rows or len(texts[bodies[0]]) < rows:
+        return None
+    is_long = np.mean([len(text) for text in texts[bodies[0]]]) > LONG_BODY
+    return None if is_long else [titles[0], bodies[0]]
 
 
 def _pair(lengths: dict[str, float]) -> list[str] | None:
@@ -158,7 +215,7 @@ def _pair(lengths: dict[str, float]) -> list[str] | None:
     return found[max(found)] if found else None
 
 
-def _named(where: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
+def named_target(where: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
     """What the columns that the user named can be predicted as."""
     if len(labels) > 1:
         if (wrong := no_indicator(rows, labels)) is not None:
@@ -177,7 +234,14 @@ def _named(where: str, rows: datasets.Dataset, labels: Sequence[str], problem: s
     return target
 
 
-def _label(where: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None) -> Target:
+def _label(
+    where: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None, compares: bool
+) -> tuple[Target, list[str]]:
+    """Find the column to predict, and the others that are as likely.
+
+    Args:
+        compares: whether the texts are two that are compared.
+    """
     found: dict[int, tuple[float, int, Target]] = {}
     single, why = [], []
     others = [name for name in rows.column_names if name not in texts]
@@ -189,7 +253,7 @@ def _label(where: str, rows: datasets.Dataset, texts: Sequence[str], problem: st
         number = len(target.counts)
         if number == 1:
             single.append(name)
-        elif (rank := _rank(target, name, len(rows), len(texts) > 1)) is not None:
+        elif (rank := _rank(target, name, len(rows), compares)) is not None:
             found[place] = (rank, number, target)
         else:
             every = number == len(rows) - len(target.absent)
@@ -202,9 +266,10 @@ def _label(where: str, rows: datasets.Dataset, texts: Sequence[str], problem: st
             target for rank, _, target in found.values() if rank < 2 and target.columns[0] not in several.columns
         ]
         if not inside and not outside:
-            return several
+            return several, []
     if best is not None:
-        return best[2]
+        as_likely = [other for rank, _, other in found.values() if rank == best[0] and other is not best[2]]
+        return best[2], [name for other in as_likely for name in other.columns]
     if single:
         raise UserError(f"{where}: all {len(rows)} rows have the same {single[0]}; there is nothing to tell apart")
     if (asked := question_names(rows)) and texts[0] in (asked["question"], asked["context"]):

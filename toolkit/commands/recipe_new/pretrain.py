@@ -85,7 +85,7 @@ def _table(path: Path, found: DataFiles, wanted: Sequence[str], weights: str) ->
     assert rows is not None
     sample = rows.select(spread(len(rows)))
     known = [name for name in wanted if name in rows.column_names]
-    column = (known or text_columns(str(path), sample, ()))[0]
+    column = (known or text_columns(str(path), sample, ())[0])[0]
     texts = [str(text or "") for text in sample.select_columns([column])[:][column]]
     size = round(sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) / len(texts) * len(rows))
     found = replace(found, files={"train": found.files["train"]})

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 from models import families
 from toolkit.commands.recipe_new import choose
-from toolkit.commands.recipe_new.columns import Columns, choose_columns, question_columns, spread
+from toolkit.commands.recipe_new.columns import Columns, choose_columns, named_target, question_columns, spread
 from toolkit.commands.recipe_new.entities import entity_columns, tagged_texts
 from toolkit.commands.recipe_new.folders import named
 from toolkit.commands.recipe_new.look import DataFiles, rows_of_split
@@ -88,6 +89,12 @@ def classification(
     assert found.rows is not None
     rows = flattened(found.rows)
     columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
+    missing = [] if found.classes else _missing_texts(rows, columns.texts)
+    drops_texts = bool(missing) or (not found.classes and _others_lack_texts(found, columns.texts))
+    if missing:
+        rows = rows.select(np.setdiff1d(np.arange(len(rows)), missing))
+        target = named_target(where, rows, columns.target.columns, columns.target.problem)
+        columns = replace(columns, target=target)
     _leave_unlabelled(found, columns.target)
     target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
     if wanted.missing == "drop" and len(found.files) > 1:
@@ -106,7 +113,11 @@ def classification(
     most = min(20, choose.epochs_for(len(target.counts), kept, length))
     steps = choose.steps_for(kept, length, choose.LABEL_BUDGET, most)
     data: list[Line] = [
-        *(_folders(found, write) if found.classes else [*_files(found, write), *_columns(columns, target, dropped)]),
+        *(
+            _folders(found, write)
+            if found.classes
+            else [*_files(found, write), *_columns(columns, target, dropped, drops_texts)]
+        ),
         (
             "max_length",
             length,
@@ -131,6 +142,7 @@ def classification(
         if found.classes
         else f"{len(rows):,} rows; texts in the column{'s' * (len(columns.texts) > 1)} {' and '.join(columns.texts)} "
         f"({script}), {KINDS_OF[target.problem]} in {', '.join(target.columns)}{unused}",
+        *columns.guesses,
         *_targets(target),
         _lengths(tokens, length, cut, "read in windows" if long else "cut"),
         *_validation(found, share),
@@ -176,7 +188,22 @@ def without_missing(
     return replace(target, counts=counts), list(words) or ("drop" if target.absent else None)
 
 
-def _columns(columns: Columns, target: Target, dropped: list[str] | str | None) -> list[Line]:
+def _missing_texts(rows: Dataset, texts: Sequence[str]) -> list[int]:
+    """Return the rows that lack one of the texts, or have a blank one."""
+    cells = zip(*(rows.select_columns([name])[:][name] for name in texts), strict=True)
+    return [place for place, row in enumerate(cells) if any(text is None or not str(text).strip() for text in row)]
+
+
+def _others_lack_texts(found: DataFiles, texts: Sequence[str]) -> bool:
+    """Return whether a file of another split has a row without one of the texts."""
+    for split in [split for split in found.files if split != "train"]:
+        rows = flattened(rows_of_split(found, split))
+        if set(texts) <= set(rows.column_names) and _missing_texts(rows, texts):
+            return True
+    return False
+
+
+def _columns(columns: Columns, target: Target, dropped: list[str] | str | None, drops_texts: bool) -> list[Line]:
     two, several = len(columns.texts) > 1, len(target.columns) > 1
     number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
     lines: list[Line] = [
@@ -189,6 +216,8 @@ def _columns(columns: Columns, target: Target, dropped: list[str] | str | None) 
         lines.append(("problem_type", target.problem, f"{PREDICTED[target.problem]}; or single_label"))
     if target.separator:
         lines.append(("label_separator", target.separator, "what parts the labels of a text"))
+    if drops_texts:
+        lines.append(("missing_texts", "drop", "rows without a text are left out; or refuse"))
     if dropped:
         lines.append(("missing_labels", dropped, "rows without a label, or with this word for none, are left out"))
     return lines

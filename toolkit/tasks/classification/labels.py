@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,15 +125,39 @@ def _check_columns(recipe: Recipe, splits: DatasetDict) -> None:
 
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that texts are strings."""
+    """Check that texts are strings; write numbers among them as text, and drop missing texts where the recipe does."""
+    found = DatasetDict()
     for split, rows in splits.items():
         for text in recipe.data.text_columns:
             kind = rows.features[text]
-            if getattr(kind, "dtype", None) not in ("string", "large_string"):
+            if isinstance(kind, Json):
+                rows = _with_numbers_as_text(recipe, split, rows, text)
+            elif getattr(kind, "dtype", None) not in ("string", "large_string"):
                 wrong = f"the column {text} of the {split} split holds {_named(kind)}, not text"
                 raise recipe.error("data.text", wrong)
-            _refuse_missing(recipe, split, rows, text)
-    return splits
+            rows = _without_missing_texts(recipe, split, rows, text)
+        found[split] = rows
+    return found
+
+
+def _with_numbers_as_text(recipe: Recipe, split: str, rows: Dataset, column: str) -> Dataset:
+    """Return the rows with the numbers of a column of several types written as text.
+
+    Raises:
+        UserError: a row has a list or an object for its text.
+    """
+    values = rows.select_columns([column])[:][column]
+    for number, value in enumerate(values, 1):
+        if isinstance(value, list | dict):
+            wrong = f"row {number} of the {split} split has {value!r:.60} as its {column}, which is not text"
+            raise recipe.error("data.text", f"{wrong}; write it in quotes")
+    numbers = [(place, value) for place, value in enumerate(values, 1) if not isinstance(value, str | None)]
+    if numbers:
+        place, value = numbers[0]
+        shown = f"row {place} ({json.dumps(value)})"
+        recipe.found.note(f"{len(numbers)} {split} rows have a number as their {column}, such as {shown}; read as text")
+    texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
+    return quietly(rows.remove_columns(column).add_column, column, texts, feature=Value("string"))
 
 
 def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -293,12 +318,26 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     raise recipe.error("data.label", f"{held}: a label is a word or a whole number{numbers}")
 
 
-def _refuse_missing(recipe: Recipe, split: str, rows: Dataset, column: str) -> None:
-    chunks = rows.with_format("arrow").select_columns([column])[:][column]
-    if chunks.null_count:
-        first = chunks.is_null().to_pylist().index(True) + 1
-        wrong = f"{chunks.null_count} rows of the {split} split have no {column}, the first is row {first}"
-        raise recipe.error("data.text", wrong)
+def _without_missing_texts(recipe: Recipe, split: str, rows: Dataset, column: str) -> Dataset:
+    """Return the rows that have a text. With ``data.missing_texts: drop`` blank ones are none.
+
+    Raises:
+        UserError: there are others and the recipe does not drop them, or there are only others.
+    """
+    drops = recipe.data.missing_texts == "drop"
+    values = rows.select_columns([column])[:][column]
+    missing = [place for place, text in enumerate(values) if text is None or (drops and not text.strip())]
+    if not missing:
+        return rows
+    count = (
+        f"{len(missing)} of {len(rows)} rows of the {split} split have no {column}, the first is row {missing[0] + 1}"
+    )
+    if not drops:
+        raise recipe.error("data.text", f"{count}; data.missing_texts: drop leaves them out")
+    if len(missing) == len(rows):
+        raise recipe.error("data.text", f"no row of the {split} split has a {column}; name another column")
+    recipe.found.note(f"{count}; they are left out")
+    return rows.select(np.setdiff1d(np.arange(len(rows)), missing))
 
 
 def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
