@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from toolkit.commands.predict import evaluate
+from toolkit.commands.report import remake_report
 from toolkit.errors import UserError
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.finetune import finetune
@@ -157,3 +159,35 @@ def test_a_run_without_a_checkpoint_begins_with_what_is_there_now(begun):
     go_on(begun)
     written = json.loads((begun / "run/identity.json").read_text())
     assert written == assemble(load_recipe(begun / "x.yaml")).identity
+
+
+@pytest.fixture(scope="module")
+def finished(interrupted, tmp_path_factory) -> Path:
+    """A copy of the run, resumed to its end."""
+    folder = Path(shutil.copytree(interrupted, tmp_path_factory.mktemp("finished") / "x"))
+    for name in ("recipe.yaml", "identity.json"):
+        file = folder / "run" / name
+        file.write_text(file.read_text().replace(str(interrupted), str(folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        go_on(folder)
+    return folder
+
+
+def test_a_run_measured_on_other_data_says_so(finished, monkeypatch):
+    monkeypatch.chdir(finished)
+    run, said = finished / "run", io.StringIO()
+    evaluate(run, Console(file=said, width=300), "validation")
+    assert "SHA-256" not in said.getvalue()
+    assert "data_changed" not in json.loads((run / "evaluation.json").read_text())["validation"]
+    write(finished, "validation", [{**row, "text": row["text"].upper()} for row in ROWS])
+    evaluate(run, Console(file=said, width=300), "validation")
+    assert "note: the validation split is not the one of the run (SHA-256 " in said.getvalue()
+    assert json.loads((run / "evaluation.json").read_text())["validation"]["data_changed"] is True
+    evaluate(run, Console(file=(test := io.StringIO()), width=300), "test")
+    assert "SHA-256" not in test.getvalue()
+    (run / "predictions-validation.csv").unlink()
+    with pytest.raises(UserError, match=r"lacks predictions-validation\.csv, and the validation split is not the one of"):
+        remake_report(run, Console(file=io.StringIO()))
+    write(finished, "validation", ROWS, indent=1)  # the same rows in another layout
+    remake_report(run, Console(file=io.StringIO()))

@@ -12,6 +12,7 @@ from models import families
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
+from toolkit.finetune.identity import describe_changed_split
 from toolkit.finetune.model import make_trainer
 from toolkit.finetune.model_config import length_of
 from toolkit.finetune.results import metrics_table
@@ -111,6 +112,8 @@ def measurable(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
     """Measure a run's best model on a split, as training did. Add the numbers to `evaluation.json` if it is writable.
 
+    If the split's rows are no longer those of the run, a note says so, and so does ``data_changed`` in the file.
+
     Args:
         split: ``test`` or ``validation``.
 
@@ -123,7 +126,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written again") if path.exists() else {}
-    run, _, prepared = measurable(folder, recipe)
+    run, splits, prepared = measurable(folder, recipe)
     dataset = getattr(prepared, split)
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")
@@ -131,6 +134,9 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     unit = run.task.DESCRIPTION.unit(recipe)
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
+    if changed := describe_changed_split(folder, split, splits[split]):
+        wrong = f"{changed}; these figures are of other data than the run's, and some rows may have been trained on"
+        console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
     if (wrong := complaint_of_finished(folder)) is not None:
         console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
     if refused := check_writable(folder):
@@ -138,7 +144,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
         return metrics
     with amending(folder):
         known = read_json(path, "remove it: it is written again") if path.exists() else {}
-        write_text(path, dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")
+        measured = {**metrics, unit: len(dataset), **({"data_changed": True} if changed else {})}
+        write_text(path, dumps({**known, split: measured}, indent=1) + "\n")
     return metrics
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from toolkit.commands.predict import measurable, read_recipe
 from toolkit.errors import UserError
+from toolkit.finetune.identity import describe_changed_split
 from toolkit.finetune.model import make_trainer
 from toolkit.finetune.report.page import REMEDY, write_report
 from toolkit.finetune.results import write_split_predictions
@@ -63,6 +64,9 @@ def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console)
     for split in missing:
         if (dataset := getattr(prepared, split)) is None:
             raise UserError(f"{folder}: its data has no {split} split any more")
+        if changed := describe_changed_split(folder, split, splits[split]):
+            lacking = predictions_file(folder, split).name
+            raise UserError(f"{folder}: lacks {lacking}, and {changed}; put back the data of the run, or {lacking}")
         trainer.measure(dataset, split)
         outputs[split] = trainer.outputs
     with amending(folder):

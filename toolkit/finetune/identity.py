@@ -19,8 +19,11 @@ from toolkit.files.digest import digest_of_rows
 from toolkit.files.whole import sha256, write_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import IDENTITY
+from toolkit.run_folder.read import read_json
 
 FILE = IDENTITY
+#: Characters of a digest that a message shows.
+SHOWN = 12
 
 
 def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, checkpoint: Path | None) -> dict[str, Any]:
@@ -87,6 +90,22 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
             f"to start over, set train.output_dir to another folder, or remove {folder}",
         )
     return None
+
+
+def describe_changed_split(folder: Path, split: str, rows: Any) -> str | None:
+    """Describe how a split differs from the one of a finished run; None if it does not, or the run's is not recorded.
+
+    Raises:
+        UserError: the run's record of its data is damaged.
+    """
+    if not (folder / FILE).exists():
+        return None
+    recorded = read_json(folder / FILE, "remove it to measure without this comparison").get("splits")
+    then = recorded.get(split) if isinstance(recorded, dict) else None
+    now = digest_of_rows(rows)
+    if then in (None, now):
+        return None
+    return f"the {split} split is not the one of the run (SHA-256 {str(then)[:SHOWN]} then, {now[:SHOWN]} now)"
 
 
 def _data_files(recipe: Recipe) -> Iterator[Path]:
