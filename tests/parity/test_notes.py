@@ -26,6 +26,7 @@ from toolkit.parity.job.pair import (
     Description,
     DrawFacts,
     KnownDifference,
+    MaskFacts,
     PairMap,
     ParameterFacts,
     ParameterMatch,
@@ -112,6 +113,19 @@ def of_a_pair() -> list[Note]:
     return Sides(Description(), port, PairMap(drawn_buffers=["u", "v"]), {}).notes()
 
 
+def masks(*hides: bool) -> list[Note]:
+    """A reference that makes masks at lines of its own, of which some hide something."""
+    made = [MaskFacts(f"net.py:{line}", 9, "<", "attention", hides) for line, hides in enumerate(hides, 7)]
+    return [*Sides(Description(masks=made), Description(), PairMap(), {})._idle_masks()]
+
+
+def test_a_mask_that_hides_something_is_no_note():
+    assert masks() == masks(True, True) == []
+    assert [note.data for note in masks(True, False, False)] == [
+        {"side": "reference", "places": "net.py:8 (<), net.py:9 (<)"}
+    ]
+
+
 def zero_row() -> list[Note]:
     words = ParameterFacts("words.weight", [3, 2], "embedding", False, "words", "Embedding", 0)
     weights = {"words.weight": np.float32([[1, 0], [0, 0], [0, 1]])}
@@ -167,6 +181,62 @@ def test_a_difference_beyond_what_is_accepted_stays_a_finding():
     )
     accept(verdict, {"output:*": KnownDifference("biased", 0.4)}, ["output:a", "output:b"])
     assert len(verdict.findings) == 2 and not verdict.accepted and not verdict.notes
+
+
+def accepted_with(known: dict[str, float], errors: dict[tuple[str, str], float]) -> Verdict:
+    """Judge findings with these relative errors, by name and dtype, where patterns are accepted within bounds."""
+    verdict = Verdict(
+        comparisons=[Comparison(name, dtype, e, 0.1, e, 0.1, e, True) for (name, dtype), e in errors.items()],
+        findings=[Finding("semantics", name, "off", dtype) for name, dtype in errors],
+    )
+    accept(
+        verdict,
+        {pattern: KnownDifference("told", bound) for pattern, bound in known.items()},
+        [name for name, _ in errors],
+    )
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_accepted"),
+    [
+        *(dict.fromkeys(("output:a.b", "output:*", "*a.b", "output:?.b", "output:[ab].b"), True).items()),
+        *(
+            dict.fromkeys(
+                ("output:a", "put:a.b", "output:a.", "OUTPUT:a.b", "output:A.b", "output:[!a].b"), False
+            ).items()
+        ),
+    ],
+)
+def test_a_pattern_accepts_whole_names_with_their_case(pattern, is_accepted):
+    verdict = accepted_with({pattern: 1.0}, {("output:a.b", "float64"): 0.5})
+    assert (len(verdict.findings), len(verdict.accepted)) == ((0, 1) if is_accepted else (1, 0))
+    assert [note.kind for note in verdict.notes] == ["accepted" if is_accepted else "accepted-unknown"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_difference_is_accepted_by_its_error_in_its_own_dtype(dtype):
+    errors = {("loss", one): 0.9 if one == dtype else 0.01 for one in ("float64", "float32")}
+    verdict = accepted_with({"loss": 0.5}, errors)
+    assert [finding.dtype for finding in verdict.findings] == [dtype]
+    assert [one.finding.dtype for one in verdict.accepted] == [next(one for _, one in errors if one != dtype)]
+
+
+def test_a_finding_without_an_error_of_its_dtype_is_not_accepted():
+    verdict = Verdict(
+        comparisons=[Comparison("loss", "float64", 0.1, 0.1, 0.1, 0.1, 0.1, True)],
+        findings=[Finding("structure", "loss", "holds NaN", "float32"), Finding("randomness", "loss", "no draw")],
+    )
+    accept(verdict, {"loss": KnownDifference("told", 1.0)}, ["loss"])
+    assert len(verdict.findings) == 2 and not verdict.accepted
+
+
+def test_the_first_pattern_of_a_name_decides_and_the_largest_error_is_noted():
+    errors = {("output:a", "float64"): 0.5, ("output:b", "float64"): 0.2, ("output:c", "float64"): 0.7}
+    verdict = accepted_with({"output:a": 0.1, "output:*": 1.0}, errors)
+    assert [finding.name for finding in verdict.findings] == ["output:a"]
+    (note,) = verdict.notes
+    assert (note.data["pattern"], note.data["count"], note.data["worst"]) == ("output:*", 2, 0.7)
 
 
 def not_finite() -> list[Note]:
@@ -273,6 +343,10 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "only the port holds positions, which is no state: no checkpoint holds it, and a step",
     ),
     "buffers-drawn": (of_a_pair, "drawn at random when a side is built, so that both begin with the reference's: u, v"),
+    "masks-idle": (
+        lambda: masks(False),
+        "the reference makes a mask at net.py:7 (<) that excludes nothing on this batch, so a fault in its bound does",
+    ),
     "zero-row": (zero_row, "row 1 of words.weight is zero, as in new weights with a padding_idx. Only trained"),
     "accepted": (
         accepted,

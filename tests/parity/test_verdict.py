@@ -100,6 +100,32 @@ def test_a_right_port_passes(reference, candidate):
     assert verdict.passed and said(verdict) == [] and len(verdict.comparisons) == 2 * len(NAMES)
 
 
+#: A tensor of each kind and of each run.
+OF_EACH_RUN = (
+    *("output:a", "logits", "loss", "gradient:a.weight", "gradient:input:a", "buffer:a.running_mean"),
+    *("evaluation/output:a", "evaluation/logits", "evaluation/loss", "shorter/logits", "shorter/loss"),
+    *("decoding/logits#2", "narrowed/logits", "unpadded/logits", "updated:a.weight", "updated:a.weight#3"),
+)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("name", OF_EACH_RUN)
+def test_a_tensor_of_each_run_is_judged_in_each_dtype(reference, candidate, name, dtype):
+    reference.tensors[name] = tensor()
+    for record in reference.tensors.values():
+        record.noise["bfloat16"] = record.noise_max["bfloat16"] = [1e-2, 3e-2]
+    ours = candidate.dtypes.setdefault(dtype, copy.deepcopy(candidate.dtypes["float32"]))
+    for side in candidate.dtypes.values():
+        side.tensors[name] = measured(0.0)
+    assert judge(reference, candidate).passed
+    ours.tensors[name] = measured(0.9)
+    findings = [(finding.name, finding.dtype) for finding in judge(reference, candidate).findings]
+    assert findings == [(name, dtype)]
+    del ours.tensors[name]
+    (finding,) = judge(reference, candidate).findings
+    assert (finding.name, finding.message) == (name, "not computed by the port")
+
+
 def test_an_error_that_float64_does_not_shrink_is_a_different_function(reference, candidate):
     candidate.dtypes["float64"].tensors["output:b"] = measured(1e-9)
     finding = first_at_fault(judge(reference, candidate), list(NAMES))

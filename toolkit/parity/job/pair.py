@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from toolkit.parity.job import user_code
+from toolkit.parity.measure.mask_comparisons import MaskFacts
 from toolkit.parity.measure.naming import TensorName
 
 Tensor = TypeVar("Tensor", bound=Any)
@@ -113,12 +114,16 @@ class Description:
 
     Attributes:
         buffers: what it holds besides its parameters, or as a parameter that nothing trains.
+        masks: the comparisons that its forward makes masks with.
+        num_operations: number of calls of Paddle's functions in a port's own code, each place counted once.
     """
 
     parameters: list[ParameterFacts] = field(default_factory=list)
     modules: list[ModuleFacts] = field(default_factory=list)
     draws: list[DrawFacts] = field(default_factory=list)
     buffers: list[BufferFacts] = field(default_factory=list)
+    masks: list[MaskFacts] = field(default_factory=list)
+    num_operations: int = 0
 
 
 @dataclass(frozen=True)

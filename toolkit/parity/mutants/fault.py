@@ -47,6 +47,7 @@ class Mutant:
         settings: settings of the port (:attr:`toolkit.parity.job.job.Job.port`) without which the fault is not seen.
         dtype: in which it is tried.
         harmless: the mathematical reason why the fault changes nothing; empty for a real fault.
+        unreached: why the batch of the trial cannot show the fault; empty if it can. Such a fault stays a real one.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Mutant:
     apply: Callable[[Modules], list[tuple[Any, str, Any]]]
     family: str = ""
     harmless: str = ""
+    unreached: str = ""
     operation: str = ""
     tokenizer: bool = False
     loader: bool = False

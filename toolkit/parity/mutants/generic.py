@@ -29,16 +29,17 @@ def _epsilon(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _no_bias(port: SimpleNamespace, layer: Any) -> None:
-    layer.forward = lambda x: port.F.linear(x, layer.weight)
+    _with_parameter(layer, "bias", port.paddle.zeros_like)
 
 
 def _swapped(port: SimpleNamespace, layer: Any, other: Any) -> None:
-    layer.forward = lambda x: port.F.linear(x, other.weight, layer.bias)
-    other.forward = lambda x: port.F.linear(x, layer.weight, other.bias)
+    first, second = layer.weight, other.weight
+    _with_parameter(layer, "weight", lambda _: second)
+    _with_parameter(other, "weight", lambda _: first)
 
 
 def _transposed(port: SimpleNamespace, layer: Any) -> None:
-    layer.forward = lambda x: port.F.linear(x, layer.weight.T, layer.bias)
+    _with_parameter(layer, "weight", lambda weight: weight.T)
 
 
 def _dropout_off(port: SimpleNamespace, layer: Any) -> None:
@@ -143,7 +144,7 @@ def _mask_shifted(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _index_shifted(port: SimpleNamespace, layer: Any) -> None:
-    _with_weight(layer, lambda weight: port.paddle.roll(weight, -1, 0))
+    _with_parameter(layer, "weight", lambda weight: port.paddle.roll(weight, -1, 0))
 
 
 def _untied(port: SimpleNamespace, _: Any) -> None:
@@ -200,20 +201,20 @@ def _frozen(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _copied(port: SimpleNamespace, layer: Any) -> None:
-    _with_weight(layer, lambda weight: weight.detach())
+    _with_parameter(layer, "weight", lambda weight: weight.detach())
 
 
-def _with_weight(layer: Any, change: Callable) -> None:
-    """Let a layer run with its weight changed."""
+def _with_parameter(layer: Any, name: str, change: Callable) -> None:
+    """Let a layer run with one of its parameters changed."""
     forward = layer.forward
 
     def changed(*given: Any, **more: Any) -> Any:
-        held = layer.weight
-        layer._parameters["weight"] = change(held)
+        held = layer._parameters[name]
+        layer._parameters[name] = change(held)
         try:
             return forward(*given, **more)
         finally:
-            layer._parameters["weight"] = held
+            layer._parameters[name] = held
 
     layer.forward = changed
 
@@ -243,8 +244,14 @@ FAULTS: dict[str, tuple[str, Callable[..., None]]] = {
 }
 
 
+#: Kind of a fault in a comparison that makes a mask, whose place stands for a module's path.
+BOUND = "bound-shifted"
+#: Why a fault in such a comparison is not seen if it excludes nothing on the batch.
+UNREACHED = "the mask excludes nothing on this batch; use longer texts or a smaller bound"
+
 #: Kind -> why the fault changes nothing, where it changes nothing.
 HARMLESS = {
+    BOUND: "no position of the batch lies at the bound",
     "no-bias": "what follows depends on differences alone, as a softmax does, or is not used",
     "swapped": "both weights are equal, or what they make is not used",
     "transposed": "the weight is symmetric, or what it makes is not used",
@@ -280,7 +287,24 @@ def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mu
     return Mutant(name, f"{' and '.join(paths)}: {words}", expected, apply, operation=operation)
 
 
+def shifted_bound(site: str, expected: str = "", unreached: str = "") -> Mutant:
+    """Return a fault of a comparison that makes a mask: its bound includes one position more.
+
+    Args:
+        site: ``file:line:column`` of the comparison in the port's code.
+        expected, unreached: as those of :class:`.fault.Mutant`.
+    """
+
+    def apply(port: Modules) -> list[tuple[Any, str, Any]]:
+        return [(importlib.import_module("toolkit.parity.families.pair.calls"), "shifted_site", site)]
+
+    words = f"{site}: its bound includes one position more"
+    return Mutant(f"{BOUND}:{site}", words, expected, apply, unreached=unreached)
+
+
 def of_name(name: str) -> Mutant | None:
-    """Return the fault of a name that :func:`fault` gave; None for any other."""
+    """Return the fault of a name that :func:`fault` or :func:`shifted_bound` gave; None for any other."""
     kind, colon, paths = name.partition(":")
+    if kind == BOUND:
+        return shifted_bound(paths)
     return fault(kind, *paths.split("+")) if colon and kind in FAULTS else None

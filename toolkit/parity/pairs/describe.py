@@ -80,7 +80,7 @@ class Sides:
         names = ", ".join(self.map.drawn_buffers)
         drawn = [Note("buffers-drawn", {"names": names})] if names else []
         brief = [Note("brief-pair")] if self.is_large else []
-        return [Note("pair-matched", data), *brief, *unmatched, *drawn, *self._zero_rows()]
+        return [Note("pair-matched", data), *brief, *unmatched, *drawn, *self._zero_rows(), *self._idle_masks()]
 
     def _zero_rows(self) -> Iterator[Note]:
         """Yield a note on embeddings with a row of zeros: Paddle gives zeros for a ``padding_idx`` whatever its row
@@ -89,6 +89,13 @@ class Sides:
             value = self.weights.get(one.name)
             if one.role == "embedding" and value is not None and value.any() and not value.any(1).all():
                 yield Note("zero-row", {"name": one.name, "row": int((~value.any(1)).argmax())})
+
+    def _idle_masks(self) -> Iterator[Note]:
+        """Yield notes on comparisons of a side that make a mask and exclude nothing, so that any bound would pass."""
+        for side, description in {"reference": self.reference, "port": self.port}.items():
+            idle = (f"{mask.line} ({mask.operator})" for mask in description.masks if not mask.hides)
+            if places := dict.fromkeys(idle):
+                yield Note("masks-idle", {"side": side, "places": ", ".join(places)})
 
     def _unmatched_choices(self) -> Iterator[Note]:
         """Yield notes on discrete choices of a side that are not given to the other."""

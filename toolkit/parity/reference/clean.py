@@ -111,13 +111,19 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
 def calling_line(frame: FrameType | None) -> str | None:
     """Return the innermost line outside torch and this package that leads to the call in ``frame``; None if the call is
     this package's own, or no such code is running, as in a backward."""
+    caller = calling_frame(frame)
+    return None if caller is None else f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+
+
+def calling_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of :func:`calling_line`."""
     while frame is not None:
         file = frame.f_code.co_filename
         own = file.startswith(TOOLKIT)
         if own and frame.f_code.co_name not in PASSED_THROUGH:
             return None
         if not own and not file.startswith(TORCH):
-            return f"{Path(file).name}:{frame.f_lineno}"
+            return frame
         frame = frame.f_back
     return None
 

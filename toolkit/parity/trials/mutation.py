@@ -222,7 +222,7 @@ def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
 
 def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[str, TensorRecord]) -> Trial:
     """Add to a trial what its fault does to the loss and the gradients of the port itself, whatever the gate says. A
-    fault that moves none of them, and that the gate has not seen, is harmless.
+    fault that moves none of them, and that the gate has not seen, is harmless, unless another batch would show it.
 
     Args:
         moved: by how much the fault moves each.
@@ -231,7 +231,7 @@ def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[s
     by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
     if not by or max(by) > STILL:
         return trial
-    if trial.caught:
+    if trial.caught or trial.mutant.unreached:
         return replace(trial, is_still=True)
     why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
     how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
@@ -320,7 +320,7 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
     for trial in trials:
         outcome = "harmless" if trial.mutant.harmless and not trial.caught else "yes" if trial.caught else "NO"
         margin = "" if trial.margin is None else f"{trial.margin:.1e}"
-        name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless
+        name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless or trial.mutant.unreached
         style = "" if trial.passed else "red"
         if trial.caught and not trial.passed:
             name += f", not {_to_be_named(trial.mutant)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import Mutant
-from toolkit.parity.mutants.generic import fault
+from toolkit.parity.mutants.generic import UNREACHED, fault, shifted_bound
 from toolkit.parity.pairs.describe import Sides
 
 #: Yields the faults of a kind wherever they can be.
@@ -54,8 +54,8 @@ def _module_after(sides: Sides, path: str) -> str:
 def _linears(sides: Sides, square: bool = False) -> Iterator[ParameterFacts]:
     matched = {match.port for match in sides.map.parameters}
     for one in sides.port.parameters:
-        right = one.role == "linear" and one.name.endswith("weight") and one.order is not None and one.name in matched
-        if right and one.kind == "Linear" and (not square or one.shape[0] == one.shape[1]):
+        is_map = one.transposed and one.name.endswith("weight")  # of a Linear or a subclass, not of a Bilinear
+        if is_map and one.order is not None and one.name in matched and (not square or one.shape[0] == one.shape[1]):
             yield one
 
 
@@ -149,6 +149,14 @@ def _masks(sides: Sides) -> Iterator[Mutant]:
             yield fault("mask-shifted", path, expected=_module_after(sides, path))
 
 
+def _bounds(sides: Sides) -> Iterator[Mutant]:
+    """Yield a fault for each comparison that makes a mask. Its first module is named, in which it is seen first."""
+    for site in dict.fromkeys(mask.site for mask in sides.port.masks):
+        masks = [mask for mask in sides.port.masks if mask.site == site]
+        unreached = "" if any(mask.hides for mask in masks) else UNREACHED
+        yield shifted_bound(site, _module(sides, masks[0].module), unreached)
+
+
 def _embeddings(sides: Sides) -> Iterator[Mutant]:
     matched = {match.port for match in sides.map.parameters}
     for one in sides.port.parameters:
@@ -183,6 +191,7 @@ _SITES: list[tuple[Sites, Callable[[Sequence[Mutant]], list[Mutant]]]] = [
     (_dropout("dropout-always", True), _spread),
     (_shared, _spread),
     (_masks, _spread),
+    (_bounds, list),
     (_embeddings, _spread),
     (_untied, _spread),
     (_choices, _spread),

@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import paddle
 from paddle import _C_ops
 
-from toolkit.parity.families.pair.replaced import calling_line
+from toolkit.parity.families.pair.masks import tensors_of, with_shifted_bound
+from toolkit.parity.families.pair.replaced import calling_frame, calling_line
 from toolkit.parity.job.handover import Sender
+from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 
 #: Methods of a tensor that do not go through ``paddle._C_ops``.
 METHODS = (
@@ -31,6 +33,13 @@ METHODS = (
 REVERSED = {name: f"__{name[3:]}" for name in METHODS if name.startswith("__r")}
 #: What a report calls some of them.
 SHOWN = {"__getitem__": "indexing", "__setitem__": "assignment"}
+
+
+class Watcher(Protocol):
+    """What :func:`watch` gives the calls to."""
+
+    def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
+        """Call a function of Paddle's, and return its result."""
 
 
 class Calls:
@@ -64,13 +73,13 @@ class Calls:
         """Call a function of Paddle's, and hand over what it returns."""
         if self._is_inside:
             return original(*args, **options)
-        taken = list(_tensors((*args, *options.values())))
+        taken = tensors_of((*args, *options.values()))
         inputs = [number for one in taken if (number := self._number(one)) is not None]
         with self.paused():
             result = original(*args, **options)
             shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
             told = [calling_line(), inputs, self.layer(), len(taken)]
-            for value in _tensors([args[0] if name == "__setitem__" else result]):
+            for value in tensors_of([args[0] if name == "__setitem__" else result]):
                 self.over.hand("call", shown, _numbers(value), told)
                 value._call = (self, self._count)
                 self._count += 1
@@ -90,12 +99,14 @@ class Calls:
         return number if of is self else None
 
 
-_calls: Calls | None = None
+_calls: Watcher | None = None
+#: Place of a comparison whose bound is moved by one: ``file:line:column``.
+shifted_site: str | None = None
 
 
 @contextlib.contextmanager
-def watch(calls: Calls) -> Iterator[None]:
-    """Inside the ``with`` block, hand over every call."""
+def watch(calls: Watcher) -> Iterator[None]:
+    """Inside the ``with`` block, give every call to a watcher."""
     global _calls
     _calls = calls
     try:
@@ -122,19 +133,20 @@ def install() -> None:
 
 
 def _watched(name: str, original: Callable) -> Callable:
+    is_comparison = name.strip("_") in COMPARISONS
+
     def call(*args: Any, **options: Any) -> Any:
+        if is_comparison and shifted_site is not None and shifted_site == _calling_site():
+            args = with_shifted_bound(name, args)
         return original(*args, **options) if _calls is None else _calls.call(name, original, args, options)
 
     call.__name__ = name
     return call
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[paddle.Tensor]:
-    for value in values:
-        if isinstance(value, paddle.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+def _calling_site() -> str:
+    frame = calling_frame()
+    return "" if frame is None else f"{calling_line()}:{column_of(frame)}"
 
 
 def _numbers(value: paddle.Tensor) -> np.ndarray:

@@ -12,9 +12,11 @@ import paddle
 from paddle import nn
 
 from toolkit.parity.candidate.step import first_tensor, paths_of, watch
+from toolkit.parity.families.pair import calls
 from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.families.pair.buffers import facts_of, values_of
 from toolkit.parity.families.pair.candidate import as_tensors, built, computed
+from toolkit.parity.families.pair.masks import MaskWatch
 from toolkit.parity.families.pair.replaced import DrawsInOrder, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.buffers import may_be_drawn
@@ -57,11 +59,19 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
     model.train() if needs_loss else model.eval()
     before = values_of(model)
     other = values_of(built(source, job, job.seed + 1)) if may_be_drawn(before) else before
-    with use(draws), watch(model, draws.stack, left), masks_seen(model) as masked, user_code.running(source):
+    masks = MaskWatch(lambda: draws.stack.module)
+    with (
+        use(draws),
+        watch(model, draws.stack, left),
+        masks_seen(model) as masked,
+        calls.watch(masks),
+        user_code.running(source),
+    ):
         computed(source, model, batch, needs_loss)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     described = facts_of(model, before, other, _Describing(model, order))
-    return Description([*parameters_of(model, order)], modules, draws.made, described)
+    made = masks.comparisons.facts(), len(masks.operations)
+    return Description([*parameters_of(model, order)], modules, draws.made, described, *made)
 
 
 @contextlib.contextmanager

@@ -30,11 +30,13 @@ from toolkit.parity.job.results import ReferenceFacts
 from toolkit.parity.job.tensor_file import TensorWriter
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
+from toolkit.parity.measure.mask_comparisons import MaskFacts
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.buffers import buffers_of, facts_of
 from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.clean import NanWatch
+from toolkit.parity.reference.masks import MaskWatch
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
@@ -321,17 +323,22 @@ def run(job: Job, folder: Path) -> Description:
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
 
+    masks: list[MaskFacts] = []
+
     def loss_with(drawn: Draws, keep: Keep) -> float | None:
         recorder = Recorder(model, drawn, keep)
         note = getattr(drawn, "note_other", None)
+        watching = MaskWatch(lambda: recorder.stack.module)
         with (
             recorder.watch(),
             changed_functions(recorder),
             uniform_draws(recorder),
             Choices(recorder, note),
+            watching,
             user_code.running(source),
         ):
             loss = computed(source, model, batch, needs_loss).loss
+        masks[:] = watching.comparisons.facts()
         return None if loss is None else float(loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
@@ -340,7 +347,7 @@ def run(job: Job, folder: Path) -> Description:
     described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
     if draws.made and loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
-    return Description([*parameters_of(model, order)], modules, draws.made, described)
+    return Description([*parameters_of(model, order)], modules, draws.made, described, masks)
 
 
 def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:

@@ -315,10 +315,16 @@ def calling_line(short: bool = False) -> str:
     Args:
         short: give the file's name alone.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
-        frame = frame.f_back
+    frame = calling_frame()
     if frame is None:
         return ""
     file = Path(frame.f_code.co_filename)
     return f"{file.name if short else shown(file)}:{frame.f_lineno}"
+
+
+def calling_frame() -> FrameType | None:
+    """Return the innermost frame of the port's code that leads here; None if none does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,64 @@
+"""Masks that hide nothing on a batch, so that no gate sees a fault in them: told from those that do, and tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gates import quiet
+
+from toolkit.parity.judge import notes
+from toolkit.parity.mutants.generic import UNREACHED
+from toolkit.parity.pairs.describe import Sides, described
+from toolkit.parity.pairs.options import pair_request
+from toolkit.parity.trials.pair_faults import faults_of
+
+PAIR = Path(__file__).parents[1] / "pairs" / "masks"
+
+
+def sides_of(folder: Path, **config: object) -> Sides:
+    """Describe both sides of the pair of masks."""
+    paths = {"port": str(PAIR / "port.py"), "reference_model": str(PAIR / "reference.py")}
+    return described(pair_request(**paths, config=config, seed=0), folder / "job", quiet())
+
+
+def lines_marked(side: str, mark: str) -> list[int]:
+    """Return the numbers of a file's lines that end with a comment."""
+    return [n for n, line in enumerate((PAIR / f"{side}.py").read_text().splitlines(), 1) if f"  # {mark}" in line]
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory) -> Sides:
+    return sides_of(tmp_path_factory.mktemp("masks"))
+
+
+@pytest.mark.parametrize("side", ["reference", "port"])
+def test_every_mask_of_a_forward_is_seen_and_nothing_that_is_none(sides, side):
+    masks = getattr(sides, side).masks
+    lines = {
+        hides: [int(one.line.rpartition(":")[2]) for one in masks if one.hides == hides] for hides in (True, False)
+    }
+    assert lines == {True: lines_marked(side, "hides"), False: lines_marked(side, "idle")}
+    assert {one.module for one in masks} == {"attention"}
+    assert len(lines_marked(side, "no mask")) == 4
+
+
+def test_a_mask_that_hides_nothing_is_noted_by_line(sides):
+    said = [notes.text(one) for one in sides.notes() if one.kind == "masks-idle"]
+    for side, text in zip(("reference", "port"), said, strict=True):
+        assert text.startswith(f"the {side} makes a mask at ") and "that excludes nothing on this batch" in text
+        assert text.count(f"{side}.py:") == len(lines_marked(side, "idle"))
+
+
+def test_masks_that_hide_something_are_no_note(tmp_path):
+    sides = sides_of(tmp_path, window=3)
+    idle = [one.operator for one in (*sides.port.masks, *sides.reference.masks) if not one.hides]
+    assert idle == ["<", "<"]  # of padding, up to the longest text
+
+
+def test_a_fault_is_made_of_every_mask_and_an_idle_one_is_no_harmless_change(sides):
+    faults = [one for one in faults_of(sides) if one.name.startswith("bound-shifted:")]
+    sites = {one.site: one for one in sides.port.masks}
+    assert [one.name.partition(":")[2] for one in faults] == list(sites)
+    assert all(one.expected == "attention" and not one.harmless for one in faults)
+    assert [one.unreached for one in faults] == ["" if one.hides else UNREACHED for one in sites.values()]

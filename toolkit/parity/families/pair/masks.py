@@ -1,0 +1,73 @@
+"""The comparisons that make masks in the forward of a pair's port, and a change of their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+
+from toolkit.parity.families.pair.replaced import calling_frame, calling_line
+from toolkit.parity.measure.mask_comparisons import COMPARISONS, MaskComparisons, Site, column_of
+
+
+class MaskWatch:
+    """Follows every comparison while it is given the calls (:func:`.calls.watch`).
+
+    Args:
+        module: returns the path of the running layer.
+
+    Attributes:
+        operations: the calls that the port's own code makes: their names and places.
+    """
+
+    def __init__(self, module: Callable[[], str]) -> None:
+        self._module = module
+        self._is_inside = False
+        self.comparisons = MaskComparisons(_address, _values, self._site)
+        self.operations: set[tuple[str, str]] = set()
+
+    def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
+        """Call a function of Paddle's, and follow it."""
+        if self._is_inside:
+            return original(*args, **options)
+        self._is_inside = True
+        try:
+            result = original(*args, **options)
+            plain, given = name.strip("_"), tensors_of((*args, *options.values()))
+            results = [args[0]] if plain == "setitem" else tensors_of([result])
+            if all(one._is_initialized() for one in (*given, *results)):
+                self.comparisons.observe(plain, given, results)
+            if (site := self._site()) is not None:
+                self.operations.add((plain, f"{site.line}:{site.column}"))
+        finally:
+            self._is_inside = False
+        return result
+
+    def _site(self) -> Site | None:
+        frame = calling_frame()
+        return None if frame is None else Site(calling_line(), column_of(frame), self._module())
+
+
+def tensors_of(values: Any) -> list[paddle.Tensor]:
+    """Return the tensors among values, and in lists of them."""
+    if isinstance(values, paddle.Tensor):
+        return [values]
+    return [one for value in values for one in tensors_of(value)] if isinstance(values, (list, tuple)) else []
+
+
+def _address(tensor: paddle.Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _values(tensor: paddle.Tensor) -> np.ndarray:
+    return tensor.detach().numpy()
+
+
+def with_shifted_bound(name: str, args: tuple) -> tuple:
+    """Return a comparison's arguments with its bound moved by one, so that one position more is included."""
+    operator = COMPARISONS[name.strip("_")]
+    by = -1 if operator in (">", ">=", "triu") else 1
+    bound = args[1] if len(args) > 1 else 0
+    return (args[0], bound + by, *args[2:])

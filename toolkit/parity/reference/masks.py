@@ -1,0 +1,54 @@
+"""The comparisons that make masks in the forward of a pair's reference."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from toolkit.parity.measure.mask_comparisons import MaskComparisons, Site, column_of
+from toolkit.parity.reference.clean import calling_frame
+
+
+class MaskWatch(TorchDispatchMode):
+    """Inside the ``with`` block, follows every comparison (:class:`.mask_comparisons.MaskComparisons`).
+
+    Args:
+        module: returns the path of the running module.
+    """
+
+    def __init__(self, module: Callable[[], str]) -> None:
+        super().__init__()
+        self._module = module
+        self.comparisons = MaskComparisons(_address, _values, self._site)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        inputs, results = (
+            [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)] for values in ((args, kwargs), result)
+        )
+        self.comparisons.observe(function.overloadpacket.__name__.strip("_"), inputs, results)
+        return result
+
+    def _site(self) -> Site | None:
+        frame = sys._getframe()
+        while frame.f_code.co_name != "__torch_dispatch__":
+            assert frame.f_back is not None
+            frame = frame.f_back
+        caller = calling_frame(frame)
+        if caller is None:
+            return None
+        return Site(f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}", column_of(caller), self._module())
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _values(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.numpy(force=True)
