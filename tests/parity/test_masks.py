@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 from gates import quiet
 
+from toolkit.parity.job.pair import Description, ModuleFacts, PairMap, ParameterFacts, ParameterMatch
 from toolkit.parity.judge import notes
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.mutants import by_name
 from toolkit.parity.mutants.generic import UNREACHED
 from toolkit.parity.pairs.describe import Sides, described
 from toolkit.parity.pairs.options import pair_request
-from toolkit.parity.trials.pair_faults import faults_of
+from toolkit.parity.trials.mutation import Trial, with_effect
+from toolkit.parity.trials.pair_faults import faults_of, untried
 
 PAIR = Path(__file__).parents[1] / "pairs" / "masks"
 
@@ -62,3 +66,38 @@ def test_a_fault_is_made_of_every_mask_and_an_idle_one_is_no_harmless_change(sid
     assert [one.name.partition(":")[2] for one in faults] == list(sites)
     assert all(one.expected == "attention" and not one.harmless for one in faults)
     assert [one.unreached for one in faults] == ["" if one.hides else UNREACHED for one in sites.values()]
+    assert by_name(faults[0].name).name == faults[0].name
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_bound_that_the_batch_does_not_reach_survives_and_is_not_called_harmless(sides, hides):
+    site = next(one.site for one in sides.port.masks if one.hides == hides)
+    fault = next(one for one in faults_of(sides) if one.name == f"bound-shifted:{site}")
+    truth = {"loss": TensorRecord([1], rms=1.0, noise={"float64": [0.0]})}
+    trial = with_effect(Trial(fault, False, "", "", None), {"loss": TensorStats([1], rms=0.0)}, truth)
+    assert trial.is_still and trial.passed == hides
+    assert trial.mutant.harmless.startswith("no position of the batch lies at the bound") == hides
+
+
+def test_what_no_fault_is_put_into_is_counted(sides):
+    assert untried(sides, []) == (
+        f"no fault at all in {(count := len(sides.port.parameters))} of {count} parameters, "
+        f"{(calls := sides.port.num_operations)} of {calls} operations, "
+        f"{(masks := len(sides.port.masks))} of {masks} masks"
+    )
+    sentence = untried(sides, faults_of(sides))
+    assert sentence.endswith(f", {calls - masks} of {calls} operations, 0 of {masks} masks")
+    assert sentence.startswith("no fault at all in 0 of 8 parameters")
+
+
+def test_a_subclass_of_a_layer_gets_the_faults_of_that_layer_and_a_bilinear_none():
+    maps = [ParameterFacts(f"{name}.weight", [8, 8], "linear", True, name, "OwnMap", 0) for name in ("first", "second")]
+    maps.append(ParameterFacts("second.bias", [8], "linear", False, "second", "OwnMap", 0))
+    pairs = ParameterFacts("both.weight", [8, 8, 8], "linear", False, "both", "Bilinear", 0)
+    port = Description([*maps, pairs], [ModuleFacts(name, "OwnMap", (4, 8)) for name in ("first", "second", "both")])
+    found = PairMap([ParameterMatch(one.name, one.name) for one in port.parameters], modules={"first": "first"})
+    sides = Sides(Description(), port, found, {})
+    names = {one.name for one in faults_of(sides)}
+    assert {"no-bias:second", "swapped:first+second", "transposed:first", "transposed:second"} <= names
+    assert not any("both" in name for name in names)
+    assert untried(sides, faults_of(sides)).startswith("no fault at all in 1 of 4 parameters")

@@ -29,7 +29,7 @@ from toolkit.parity.mutants import catalogue
 from toolkit.parity.options import configuration, devices, make_request
 from toolkit.parity.trials import mutation
 from toolkit.parity.trials.limits import find_limits, is_seen
-from toolkit.parity.trials.mutation import Trial, print_trials, trial_request, try_mutants
+from toolkit.parity.trials.mutation import Trial, Trials, print_trials, trial_request, try_mutants
 
 #: Head, kind of weights, and what is changed of the small Reformer.
 RIGHT_REFORMERS = [
@@ -272,7 +272,7 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
         trial = Trial(mutant, True, margin=None, operation=operation, **found)
         assert trial.passed == named
         out = io.StringIO()
-        print_trials([trial], Console(file=out, width=300))
+        print_trials(Trials([trial]), Console(file=out, width=300))
         assert (f", not {mutant.expected} and {mutant.operation}" in out.getvalue()) == (not named)
         assert f"1 of 1 faults caught, {int(named)} named" in out.getvalue()
 

@@ -64,8 +64,8 @@ TEXTS: Mapping[str, str] = {
         "choice that rounding flips looks like a fault"
     ),
     "masks-idle": (
-        "the {side} makes a mask at {places} that excludes nothing on this batch, so a fault in its bound does not show; "
-        "use longer texts or a smaller bound"
+        "the {side} makes a mask at {places} that excludes nothing on this batch, so a fault in its bound does not "
+        "show; use longer texts or a smaller bound"
     ),
     "forward-only": (
         "only the forward in evaluation mode was compared: no gradient, no update, no dropout; a port that passes may "

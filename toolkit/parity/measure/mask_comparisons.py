@@ -21,8 +21,8 @@ COMPARISONS = {
     "tril": "tril",
 }
 TRIANGLES = ("triu", "tril")
-#: Operations in which a mask changes a floating-point tensor. For :data:`CHOICES`, one side must be a constant: otherwise
-#: the condition chooses between two results and hides none.
+#: Operations in which a mask changes a floating-point tensor. In :data:`CHOICES`, one side must be a constant:
+#: otherwise the condition chooses between two results and hides none.
 MASKING = ("masked_fill", "add", "sub", "subtract", "mul", "multiply", "index_put", "setitem")
 CHOICES = ("where",)
 
@@ -79,7 +79,7 @@ class MaskComparisons:
     ) -> None:
         self._key_of, self._numbers_of, self._site = key_of, numbers_of, site
         self._operators: dict[Site, str] = {}
-        self._hides: dict[Site, bool] = {}
+        self._excludes: dict[Site, bool] = {}
         self._masking: set[Site] = set()
         #: Memory of a mask -> the comparisons that it is made of; the tensors themselves, so that none is freed.
         self._sources: dict[int, set[Site]] = {}
@@ -88,7 +88,7 @@ class MaskComparisons:
     def facts(self) -> list[MaskFacts]:
         """Return the comparisons whose results have masked something, in the order of execution."""
         return [
-            MaskFacts(site.line, site.column, self._operators[site], site.module, self._hides[site])
+            MaskFacts(site.line, site.column, self._operators[site], site.module, self._excludes[site])
             for site in self._operators
             if site in self._masking
         ]
@@ -107,9 +107,8 @@ class MaskComparisons:
         if not data:
             if name not in CHOICES or not others or any(map(self._is_constant, others)):
                 self._mark(results, sources)
-        elif name in MASKING or (name in CHOICES and self._hides_by_choice(inputs)):
-            if any(self._kind_of(one) in "fc" for one in data):
-                self._masking |= sources
+        elif any(self._kind_of(one) in "fc" for one in data) and self._hides(name, inputs):
+            self._masking |= sources
 
     def _compared(self, name: str, inputs: list[Any], result: Any) -> Site | None:
         """Note a comparison; return where it is, or None if it does not compare positions."""
@@ -126,7 +125,7 @@ class MaskComparisons:
             return None
         hides = not _is_constant(values) and not (is_triangle and np.array_equal(values, given[0]))
         self._operators.setdefault(site, COMPARISONS[name])
-        self._hides[site] = self._hides.get(site, False) or hides
+        self._excludes[site] = self._excludes.get(site, False) or hides
         return site
 
     def _mark(self, results: Iterable[Any], sources: set[Site]) -> None:
@@ -148,10 +147,11 @@ class MaskComparisons:
         values = self._numbers_of(tensor)
         return values.dtype.kind == "b" or values.size == 1 or bool(np.isin(values, (0, 1)).all())
 
-    def _hides_by_choice(self, inputs: list[Any]) -> bool:
-        """Return whether an operation puts a constant in the place of what a mask excludes."""
+    def _hides(self, name: str, inputs: list[Any]) -> bool:
+        """Return whether an operation with a mask hides what that excludes."""
         branches = [one for one in inputs if not self._sources_of(one)]
-        return len(branches) < 2 or any(map(self._is_constant, branches))
+        is_choice = name in CHOICES and (len(branches) < 2 or any(map(self._is_constant, branches)))
+        return name in MASKING or is_choice
 
 
 def _is_constant(values: np.ndarray) -> bool:

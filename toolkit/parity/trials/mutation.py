@@ -187,7 +187,17 @@ class Trial:
         return not self.caught if self.mutant.harmless else self.caught and self.named
 
 
-def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
+class Trials(list[Trial]):
+    """The trials of one request.
+
+    Attributes:
+        untried: of a pair's port, a sentence that counts what no fault was put into; empty otherwise.
+    """
+
+    untried = ""
+
+
+def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> Trials:
     """Run the gate once for each mutant (or those of ``names``), all on the same reference run. Raises UserError if a
     pair's port is wrong to begin with, so that faults put into it tell nothing."""
     workers = workers_of(request)
@@ -210,8 +220,10 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         [(records, traced)] = trace.measure([job], console, workers)
         trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
     if not sides:
-        return trials
-    return [with_effect(trial, candidate.mutants[trial.mutant.name].moved, reference.tensors) for trial in trials]
+        return Trials(trials)
+    found = Trials(with_effect(one, candidate.mutants[one.mutant.name].moved, reference.tensors) for one in trials)
+    found.untried = pair_faults.untried(sides, mutants)
+    return found
 
 
 def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
@@ -311,8 +323,8 @@ def _to_be_named(mutant: Mutant) -> str:
     return "nothing" if mutant.harmless else " and ".join(filter(None, (mutant.expected, mutant.operation)))
 
 
-def print_trials(trials: Sequence[Trial], console: Console) -> None:
-    """Print a row for each mutant, then the score."""
+def print_trials(trials: Trials, console: Console) -> None:
+    """Print a row for each mutant, then the score and what was not tried."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("mutant", "caught", "by", "named", "wrong by itself"):
         table.add_column(title, overflow="fold")
@@ -337,3 +349,5 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
         f"of {sum(t.mutant.operation != '' for t in faults)} the operation is known and was to be named, too",
         highlight=False,
     )
+    if trials.untried:
+        console.print(trials.untried, highlight=False)

@@ -20,6 +20,20 @@ def faults_of(sides: Sides) -> list[Mutant]:
     return list({one.name: one for one in found}.values())
 
 
+def untried(sides: Sides, faults: Sequence[Mutant]) -> str:
+    """Return a sentence that counts what no fault was put into: parameters, functions and masks of the port."""
+    places = {path for fault in faults for path in fault.name.partition(":")[2].split("+")}
+    port = sides.port
+    parameters = [one for one in port.parameters if not places & {one.module, one.name}]
+    bounds, masked = {mask.site for mask in port.masks}, _masked(sides)
+    counts = {
+        "parameters": (len(parameters), len(port.parameters)),
+        "operations": (port.num_operations - len(bounds & places), port.num_operations),
+        "masks": (len(bounds - places) + len(set(masked) - places), len(bounds) + len(masked)),
+    }
+    return f"no fault at all in {', '.join(f'{few} of {many} {kind}' for kind, (few, many) in counts.items())}"
+
+
 def _spread(found: Sequence[Mutant]) -> list[Mutant]:
     """Return the first and the last."""
     return list(dict.fromkeys((found[0], found[-1]))) if found else []
@@ -143,10 +157,14 @@ def _shared(sides: Sides) -> Iterator[Mutant]:
 
 def _masks(sides: Sides) -> Iterator[Mutant]:
     """Yield a fault for each innermost module that is given a mask."""
-    given = list(dict.fromkeys(module.name for module in sides.port.modules if "mask" in module.has))
-    for path in given:
-        if not any(other.startswith(f"{path}.") for other in given):
-            yield fault("mask-shifted", path, expected=_module_after(sides, path))
+    for path in _masked(sides):
+        yield fault("mask-shifted", path, expected=_module_after(sides, path))
+
+
+def _masked(sides: Sides) -> list[str]:
+    """Return the innermost modules that are given a mask."""
+    paths = list(dict.fromkeys(module.name for module in sides.port.modules if "mask" in module.has))
+    return [path for path in paths if not any(other.startswith(f"{path}.") for other in paths)]
 
 
 def _bounds(sides: Sides) -> Iterator[Mutant]:

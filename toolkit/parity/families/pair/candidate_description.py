@@ -17,7 +17,7 @@ from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.families.pair.buffers import facts_of, values_of
 from toolkit.parity.families.pair.candidate import as_tensors, built, computed
 from toolkit.parity.families.pair.masks import MaskWatch
-from toolkit.parity.families.pair.replaced import DrawsInOrder, use
+from toolkit.parity.families.pair.replaced import LIBRARIES, DrawsInOrder, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
@@ -59,7 +59,8 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
     model.train() if needs_loss else model.eval()
     before = values_of(model)
     other = values_of(built(source, job, job.seed + 1)) if may_be_drawn(before) else before
-    masks = MaskWatch(lambda: draws.stack.module)
+    paddle_layers = {name for name, layer in model.named_sublayers() if _runs_paddles_forward(layer)}
+    masks = MaskWatch(lambda: draws.stack.module, paddle_layers)
     with (
         use(draws),
         watch(model, draws.stack, left),
@@ -98,6 +99,10 @@ def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
     finally:
         for layer in layers:
             vars(layer).pop("forward", None)
+
+
+def _runs_paddles_forward(layer: nn.Layer) -> bool:
+    return (inspect.getsourcefile(type(layer).forward) or "").startswith(LIBRARIES)
 
 
 def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:

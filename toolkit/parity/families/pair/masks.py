@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import paddle
 
+from toolkit.parity.families.pair import replaced
 from toolkit.parity.families.pair.replaced import calling_frame, calling_line
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, MaskComparisons, Site, column_of
 
@@ -17,16 +19,17 @@ class MaskWatch:
 
     Args:
         module: returns the path of the running layer.
+        paddle_layers: paths of the layers whose forward is Paddle's own.
 
     Attributes:
-        operations: the calls that the port's own code makes: their names and places.
+        operations: source locations of the calls in the port's own code, without its random draws.
     """
 
-    def __init__(self, module: Callable[[], str]) -> None:
-        self._module = module
+    def __init__(self, module: Callable[[], str], paddle_layers: Collection[str]) -> None:
+        self._module, self._paddle_layers = module, paddle_layers
         self._is_inside = False
         self.comparisons = MaskComparisons(_address, _values, self._site)
-        self.operations: set[tuple[str, str]] = set()
+        self.operations: set[str] = set()
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
         """Call a function of Paddle's, and follow it."""
@@ -39,8 +42,8 @@ class MaskWatch:
             results = [args[0]] if plain == "setitem" else tensors_of([result])
             if all(one._is_initialized() for one in (*given, *results)):
                 self.comparisons.observe(plain, given, results)
-            if (site := self._site()) is not None:
-                self.operations.add((plain, f"{site.line}:{site.column}"))
+            if self._module() not in self._paddle_layers and not _is_drawing() and (site := self._site()) is not None:
+                self.operations.add(f"{site.line}:{site.column}")
         finally:
             self._is_inside = False
         return result
@@ -48,6 +51,16 @@ class MaskWatch:
     def _site(self) -> Site | None:
         frame = calling_frame()
         return None if frame is None else Site(calling_line(), column_of(frame), self._module())
+
+
+def _is_drawing() -> bool:
+    """Return whether a function that takes recorded draws is running."""
+    caller, frame = calling_frame(), sys._getframe(1)
+    while frame is not caller and frame.f_back is not None:
+        if frame.f_code.co_filename == replaced.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def tensors_of(values: Any) -> list[paddle.Tensor]:
