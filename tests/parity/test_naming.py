@@ -104,3 +104,46 @@ def test_the_output_of_a_module_that_is_called_again_has_the_number_of_the_call(
         names += [stack.leave(), stack.leave()]
     names.append(stack.leave())
     assert names == ["output:a.b.c", "output:a.b", "output:a.b.c#1", "output:a.b#1", "output:a"]
+
+
+def names_of_calls(*calls: tuple) -> list[str]:
+    """Return the names of the draws of nested calls, each a module's path and the calls that it makes."""
+    stack = ModuleStack()
+    names = []
+
+    def run(module: str, *children: tuple) -> None:
+        stack.enter(module)
+        names.append(stack.draw("dropout"))
+        for child in children:
+            run(*child)
+        stack.leave()
+
+    for call in calls:
+        run(*call)
+    return names
+
+
+FEED_FORWARD = ("ff", ("ff.drop",), ("ff.drop",))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("", FEED_FORWARD, FEED_FORWARD)],
+        [("", FEED_FORWARD), ("", FEED_FORWARD, FEED_FORWARD)],
+        [("", ("ff.drop",), FEED_FORWARD, ("ff.drop",))],
+        [FEED_FORWARD, FEED_FORWARD, ("", FEED_FORWARD)],
+    ],
+)
+def test_no_two_calls_share_a_name(calls):
+    names = names_of_calls(*calls)
+    assert len(set(names)) == len(names)
+
+
+def test_only_a_call_whose_name_an_earlier_one_has_adds_zeros_and_a_block_that_runs_again_does_not():
+    assert names_of_calls(("", FEED_FORWARD, FEED_FORWARD), FEED_FORWARD) == [
+        "dropout",
+        *("dropout:ff", "dropout:ff.drop", "dropout:ff.drop#1"),
+        *("dropout:ff#1", "dropout:ff.drop#1.0", "dropout:ff.drop#1.1"),
+        *("dropout:ff", "dropout:ff.drop", "dropout:ff.drop#1"),
+    ]

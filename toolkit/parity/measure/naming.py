@@ -3,7 +3,8 @@
 A draw is named after the module that asks for it: ``dropout:encoder.layers.0.attention.output``. A module that its
 parent calls more than once, as a chunked feed-forward its halves, adds the call's number: ``...dense#2``. Calls are
 counted within the parent's own call, so a block that runs again, as in a reversible backward, asks for the same names
-again.
+again. A call whose name an earlier one has adds zeros: ``#1`` is the second call of a layer within its block's first,
+``#1.0`` then the first within the block's second.
 """
 
 from __future__ import annotations
@@ -83,12 +84,23 @@ def numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}#{number}"
 
 
+#: The running modules from the outermost to the innermost, each with its call number within its parent.
+CallPath = tuple[tuple[str, int], ...]
+
+
 @dataclass
 class _Call:
-    """A running module: its call number within its parent, and its own counts."""
+    """A running module.
+
+    Attributes:
+        path: the calls that lead to it, its own last.
+        number: what its name adds to the module's, such as ``#1``; empty for the first call.
+        counts: how often it has called each child and asked for each kind of draw.
+    """
 
     module: str
-    number: int
+    path: CallPath = ()
+    number: str = ""
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -96,7 +108,8 @@ class ModuleStack:
     """Which modules are running, innermost last."""
 
     def __init__(self) -> None:
-        self._calls = [_Call("", 0)]
+        self._calls = [_Call("")]
+        self._named_calls: dict[tuple[str, str], CallPath] = {}
 
     @property
     def module(self) -> str:
@@ -110,9 +123,8 @@ class ModuleStack:
 
     def enter(self, module: str) -> None:
         """Start ``module`` (its dotted path, "" for the model itself)."""
-        number = self._calls[-1].counts[module]
-        self._calls[-1].counts[module] += 1
-        self._calls.append(_Call(module, number))
+        path = (*self._calls[-1].path, (module, self.count(module)))
+        self._calls.append(_Call(module, path, self._number(module, path)))
 
     def leave(self, kind: str = "output") -> str:
         """End the innermost module; return the name of its output."""
@@ -132,5 +144,15 @@ class ModuleStack:
         return number
 
     def _name(self, kind: str) -> TensorName:
-        numbers = [str(call.number) for call in self._calls if call.number]
-        return TensorName(kind, self.module, f"#{'.'.join(numbers)}" if numbers else "")
+        return TensorName(kind, self.module, self._calls[-1].number)
+
+    def _number(self, module: str, path: CallPath) -> str:
+        """Return what a call's name adds to the module's, and note whose name that is. A block that a backward runs
+        again lacks the calls around it, so its path is the end of the earlier one."""
+        numbers = [str(number) for _, number in path if number]
+        while True:
+            written = f"#{'.'.join(numbers)}" if numbers else ""
+            named_path = self._named_calls.setdefault((module, written), path)
+            if named_path[-len(path) :] == path:
+                return written
+            numbers.append("0")
