@@ -105,7 +105,7 @@ class DrawFacts:
     @property
     def kind(self) -> str:
         """One of :data:`RANDOM` or :data:`CHOICES`; of what can only be said, a function's name."""
-        return self.name.partition(":")[0]
+        return TensorName.parse(self.name).kind
 
 
 @dataclass

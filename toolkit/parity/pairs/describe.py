@@ -73,7 +73,7 @@ class Sides:
         data = {
             "parameters": len(self.map.parameters),
             "modules": len(self.map.modules),
-            "draws": sum(name.partition(":")[0] in RANDOM for name in self.map.draws),
+            "draws": sum(TensorName.parse(name).kind in RANDOM for name in self.map.draws),
             "guessed": guessed,
         }
         unmatched = (*self._unmatched_choices(), *self._unmatched_tables())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,11 +84,11 @@ class Draws:
         """R64's choice of indices along the last axis of scores; R64 takes its ``own``."""
         key, given = str(drawn), str(drawn._replace(kind="scores"))
         if key not in self.tensors:
-            self.tensors[key] = own.numpy(force=True)
+            self.tensors[key] = own.numpy(force=True).copy()
             self.tensors[given] = scores.detach().numpy(force=True)
         else:
             self._note_moved(self.choices_moved, drawn.module + drawn.call, scores, given)
-        return torch.from_numpy(self.tensors[key]).to(own)
+        return torch.from_numpy(self.tensors[key]).to(own, copy=True)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
         """Draw ``count`` indices by the weights along the last axis: the smallest exponential numbers over weights."""
@@ -97,7 +98,7 @@ class Draws:
             with np.errstate(divide="ignore"):
                 times = drawn / p.detach().numpy(force=True)[(..., None, slice(None)) if replacement else ...]
             self.tensors[name] = times.argmin(-1) if replacement else times.argsort(-1)[..., :count].copy()
-        return torch.from_numpy(self.tensors[name]).to(p.device)
+        return torch.from_numpy(self.tensors[name]).to(p.device, copy=True)
 
     def _note_moved(self, seen: dict[str, float], module: str, x: torch.Tensor, name: str) -> None:
         """Note how far ``x`` differs from its value in R64."""
@@ -157,7 +158,10 @@ class Recorder:
                 undo.append(set_attribute(module, "forward", self._relu))
         functional = torch.nn.functional
         undo.append(set_attribute(functional, "dropout", self._dropout))
-        undo.append(set_attribute(functional, "dropout2d", self._dropout2d))
+        for dimensions in (1, 2, 3):
+            changed = functools.partial(self._dropout_of_channels, dimensions)
+            undo.append(set_attribute(functional, f"dropout{dimensions}d", changed))
+        undo.append(set_attribute(torch, "dropout", self._dropout))
         undo.append(set_attribute(torch, "randn", self._randn))
         try:
             yield
@@ -210,11 +214,13 @@ class Recorder:
 
         return hook
 
-    def _dropout(self, x, p=0.5, training=True, inplace=False):
-        return self._dropped(x, p, training, tuple(x.shape))
+    def _dropout(self, input, p=0.5, training=True, inplace=False, train=True):
+        return self._dropped(input, p, training and train, tuple(input.shape))
 
-    def _dropout2d(self, x, p=0.5, training=True, inplace=False):
-        return self._dropped(x, p, training, tuple(x.shape[:2]) + (1,) * (x.ndim - 2))
+    def _dropout_of_channels(self, dimensions, input, p=0.5, training=True, inplace=False):
+        """Drop whole channels; only ``dropout2d`` takes an input without a last dimension for one without a batch."""
+        kept = 1 if dimensions != 2 and input.ndim == dimensions + 1 else 2
+        return self._dropped(input, p, training, tuple(input.shape[:kept]) + (1,) * (input.ndim - kept))
 
     def _dropped(self, x, p, training, mask_shape):
         if not training or p == 0.0:
@@ -226,9 +232,35 @@ class Recorder:
     def _relu(self, x):
         return torch.where(self.draws.positive(TensorName.parse(self.stack.draw("relu")), x), x, torch.zeros_like(x))
 
-    def _randn(self, shape, **options):
-        drawn = self.draws.normal(self.stack.draw("normal"), tuple(shape))
-        return torch.from_numpy(drawn).to(options.get("device"), options.get("dtype") or torch.get_default_dtype())
+    def _randn(self, *size, **options):
+        shape = requested_shape(size, options)
+        return requested_tensor(self.draws.normal(self.stack.draw("normal"), shape), options)
+
+
+def requested_shape(size: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape that a function such as ``torch.randn`` is asked for.
+
+    Args:
+        size: its positional arguments: numbers, or one sequence of numbers.
+        options: its keyword arguments, of which ``size`` may be one.
+    """
+    size = options.get("size", size)
+    if len(size) == 1 and isinstance(size[0], (list, tuple)):
+        [size] = size
+    return tuple(map(int, size))
+
+
+def requested_tensor(values: np.ndarray, options: Mapping[str, Any]) -> torch.Tensor:
+    """Return a copy of recorded values as a function such as ``torch.randn`` gives them.
+
+    Args:
+        options: its keyword arguments; ``dtype``, ``device``, ``out`` and ``requires_grad`` count.
+    """
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    made = torch.from_numpy(np.asarray(values)).to(options.get("device"), dtype, copy=True)
+    if (out := options.get("out")) is not None:
+        return out.resize_(made.shape).copy_(made)
+    return made.requires_grad_(options.get("requires_grad", False))
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:

@@ -18,6 +18,8 @@ from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
+#: Torch's own: while a user's model runs, the function of that name takes recorded draws.
+randint = torch.randint
 
 
 def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
@@ -110,7 +112,7 @@ class SumsReordered(TorchDispatchMode):
             return None
         if self._shared:
             return self._shared[0]
-        cut = int(torch.randint(1, length, (), generator=self.draw))
+        cut = int(randint(1, length, (), generator=self.draw))
         if self._shared is not None:
             self._shared.append(cut)
         return cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from toolkit.parity.reference.clean import NanWatch
 from toolkit.parity.reference.masks import MaskWatch
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
+from toolkit.parity.reference.random_functions import recorded_random_functions
 from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
@@ -191,7 +192,8 @@ class PairStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        with changed_functions(recorder), uniform_draws(recorder), Choices(recorder), computing_in(HELD_IN[self.dtype]):
+        random = recorded_random_functions(recorder)
+        with changed_functions(recorder), random, Choices(recorder), computing_in(HELD_IN[self.dtype]):
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
@@ -332,7 +334,7 @@ def run(job: Job, folder: Path) -> Description:
         with (
             recorder.watch(),
             changed_functions(recorder),
-            uniform_draws(recorder),
+            recorded_random_functions(recorder),
             Choices(recorder, note),
             watching,
             user_code.running(source),
@@ -476,55 +478,6 @@ def attention(
         is_bool = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
     return nn.functional.dropout(scores.softmax(-1), dropout_p, dropout_p > 0) @ value
-
-
-@contextlib.contextmanager
-def uniform_draws(recorder: Recorder) -> Iterator[None]:
-    """Inside the block, ``torch.rand``, ``rand_like``, ``randn_like``, ``bernoulli``, ``multinomial`` and functions
-    that fill a tensor in place take recorded draws."""
-
-    def rand(*shape: Any, **options: Any) -> torch.Tensor:
-        size = options.get("size", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
-        drawn = recorder.draws.uniform(recorder.stack.draw("uniform"), tuple(size))
-        return torch.from_numpy(drawn).to(options.get("device"), options.get("dtype") or torch.get_default_dtype())
-
-    def rand_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
-        return rand(tuple(x.shape), dtype=options.get("dtype") or x.dtype, device=x.device)
-
-    def randn_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
-        drawn = recorder.draws.normal(recorder.stack.draw("normal"), tuple(x.shape))
-        return torch.from_numpy(drawn).to(x.device, options.get("dtype") or x.dtype)
-
-    def bernoulli(p: torch.Tensor, **_: Any) -> torch.Tensor:
-        return (rand(tuple(p.shape), dtype=p.dtype, device=p.device) < p).to(p.dtype)
-
-    def multinomial(p: torch.Tensor, num_samples: int, replacement: bool = False, **_: Any) -> torch.Tensor:
-        return recorder.draws.multinomial(recorder.stack.draw("multinomial"), p, num_samples, replacement)
-
-    def uniform_(x: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
-        return x.copy_(low + (high - low) * rand_like(x))
-
-    def normal_(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> torch.Tensor:
-        return x.copy_(mean + std * randn_like(x))
-
-    def bernoulli_(x: torch.Tensor, p: Any = 0.5, **_: Any) -> torch.Tensor:
-        return x.copy_((rand_like(x) < p).to(x.dtype))
-
-    made: dict[str, Callable] = {
-        "rand": rand, "rand_like": rand_like, "randn_like": randn_like, "bernoulli": bernoulli,
-        "multinomial": multinomial,
-    }  # fmt: skip
-    methods = {
-        "bernoulli": bernoulli, "multinomial": multinomial, "uniform_": uniform_, "normal_": normal_,
-        "bernoulli_": bernoulli_,
-    }  # fmt: skip
-    undo = [set_attribute(torch, name, function) for name, function in made.items()]
-    undo += [set_attribute(torch.Tensor, name, function) for name, function in methods.items()]
-    try:
-        yield
-    finally:
-        for restore in undo:
-            restore()
 
 
 class KeepsDouble(TorchFunctionMode):

@@ -8,6 +8,7 @@ name is changed, too. While nothing is recorded or given, they are Paddle's own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import os
@@ -128,7 +129,7 @@ def draws() -> PairDraws | None:
 
 
 @contextlib.contextmanager
-def use(draws: PairDraws) -> Iterator[None]:
+def use(draws: PairDraws | None) -> Iterator[None]:
     """Take a layer's dropout, random numbers and signs under ReLU from ``draws`` inside the block."""
     global _draws
     before, _draws = _draws, draws
@@ -141,8 +142,14 @@ def use(draws: PairDraws) -> Iterator[None]:
 def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     """Replace a function of Paddle's by one that asks :data:`_draws` while there are any."""
     original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call_original(*args: Any, **options: Any) -> Any:
+        with use(None):  # it may call another of these functions, whose draw is its own
+            return original(*args, **options)
+
     if not hasattr(original, "of_paddle"):
-        changed = make(original)
+        changed = make(call_original)
         changed.of_paddle = original  # type: ignore[attr-defined]
         setattr(owner, name, changed)
 
@@ -174,14 +181,41 @@ def _relu(original: Callable) -> Callable:
     return relu
 
 
+def _in_float(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
+    return paddle.to_tensor(numbers).astype(dtype or paddle.get_default_dtype())
+
+
 def _of_shape(kind: str, what: str) -> Callable[[Callable], Callable]:
+    """Change a function of a shape, which Paddle also takes as numbers: ``paddle.randn(2, 3)``."""
+
     def make(original: Callable) -> Callable:
         def draw(shape: Any, dtype: Any = None, *args: Any, **options: Any) -> paddle.Tensor:
             given = None if _draws is None else _draws.drawn(kind, list(shape), what)
-            if given is None:
-                return original(shape, dtype, *args, **options)
-            return paddle.to_tensor(given).astype(dtype or paddle.get_default_dtype())
+            return original(shape, dtype, *args, **options) if given is None else _in_float(given, dtype)
 
+        @functools.wraps(draw)
+        def draw_numbers(*args: Any, **options: Any) -> paddle.Tensor:
+            if "size" in options:
+                options["shape"] = options.pop("size")
+            return draw(args, **options) if args and np.ndim(args[0]) == 0 else draw(*args, **options)
+
+        return draw_numbers
+
+    return make
+
+
+def _like(kind: str, what: str) -> Callable[[Callable], Callable]:
+    def make(original: Callable) -> Callable:
+        signature = inspect.signature(original)
+
+        def draw(*args: Any, **options: Any) -> paddle.Tensor:
+            arguments = signature.bind(*args, **options).arguments
+            x = next(iter(arguments.values()))
+            given = None if _draws is None else _draws.drawn(kind, x.shape, what)
+            dtype = arguments.get("dtype") or x.dtype
+            return original(*args, **options) if given is None else _in_float(given, dtype)
+
+        draw.__signature__ = signature  # type: ignore[attr-defined]
         return draw
 
     return make
@@ -192,18 +226,19 @@ def _between(original: Callable) -> Callable:
         given = None if _draws is None else _draws.drawn("uniform", list(shape), "numbers between two others")
         if given is None:
             return original(shape, dtype, min, max, *a, **options)
-        return min + (max - min) * paddle.to_tensor(given).astype(dtype or paddle.get_default_dtype())
+        return min + (max - min) * _in_float(given, dtype)
 
     return uniform
 
 
 def _normal(original: Callable) -> Callable:
     def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *a: Any, **options: Any) -> paddle.Tensor:
+        shape = options.pop("size", shape)
         size = next((list(one.shape) for one in (mean, std) if isinstance(one, paddle.Tensor)), shape)
         given = None if _draws is None else _draws.drawn("normal", list(size), "normal numbers")
         if given is None:
             return original(mean, std, shape, *a, **options)
-        return mean + std * paddle.to_tensor(given).astype(paddle.get_default_dtype())
+        return mean + std * _in_float(given, None)
 
     return normal
 
@@ -227,6 +262,76 @@ def _multinomial(original: Callable) -> Callable:
     return multinomial
 
 
+def _whole_numbers(given: np.ndarray, low: int, high: int | None, dtype: Any) -> paddle.Tensor:
+    """Return numbers from ``low`` to below ``high``, or from 0 to below ``low``, made of numbers from 0 to below 1."""
+    least, end = (0, low) if high is None else (low, high)
+    return paddle.to_tensor(np.floor(given.astype("float64") * (end - least)) + least).astype(dtype)
+
+
+def _randint(original: Callable) -> Callable:
+    def randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = None, *a: Any) -> Any:
+        given = None if _draws is None else _draws.drawn("uniform", list(shape), "whole numbers")
+        if given is None:
+            return original(low, high, shape, dtype, *a)
+        return _whole_numbers(given, low, high, dtype or "int64")
+
+    return randint
+
+
+def _randint_like(original: Callable) -> Callable:
+    def randint_like(x: paddle.Tensor, low: int = 0, high: int | None = None, dtype: Any = None, *a: Any) -> Any:
+        given = None if _draws is None else _draws.drawn("uniform", x.shape, "whole numbers")
+        if given is None:
+            return original(x, low, high, dtype, *a)
+        return _whole_numbers(given, low, high, dtype or x.dtype)
+
+    return randint_like
+
+
+def _randperm(original: Callable) -> Callable:
+    def randperm(n: int, dtype: Any = "int64", *a: Any, **options: Any) -> paddle.Tensor:
+        given = None if _draws is None else _draws.drawn("uniform", [n], "an order")
+        if given is None:
+            return original(n, dtype, *a, **options)
+        return paddle.to_tensor(given.argsort(kind="stable")).astype(dtype)
+
+    return randperm
+
+
+def _filled(kind: str, what: str, names: Sequence[str], make: Callable) -> Callable[[Callable], Callable]:
+    """Change a method that fills a tensor.
+
+    Args:
+        names: of its arguments after the tensor.
+        make: called with the recorded numbers and these arguments; by default with those of Paddle's method.
+    """
+
+    def changed(original: Callable) -> Callable:
+        signature = inspect.signature(original)
+
+        def fill(x: paddle.Tensor, *args: Any, **options: Any) -> paddle.Tensor:
+            given = None if _draws is None else _draws.drawn(kind, x.shape, what)
+            if given is None:
+                return original(x, *args, **options)
+            call = signature.bind(x, *args, **options)
+            call.apply_defaults()
+            filled = make(_in_float(given, None), *(call.arguments[name] for name in names))
+            return paddle.assign(filled.astype(x.dtype), x)
+
+        return fill
+
+    return changed
+
+
+#: Method that fills a tensor -> kind of its draws, what they are, its arguments, and what it makes of the numbers.
+FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
+    "uniform_": ("uniform", "numbers between two others", ("min", "max"), lambda x, low, high: low + (high - low) * x),
+    "normal_": ("normal", "normal numbers", ("mean", "std"), lambda x, mean, std: mean + std * x),
+    "bernoulli_": ("uniform", "a choice of two", ("p",), lambda x, p: x < p),
+    "exponential_": ("uniform", "exponential numbers", ("lam",), lambda x, rate: -paddle.log1p(-x) / rate),
+}
+
+
 def install() -> None:
     """Change Paddle once, before a user's file is imported."""
     change(nn.functional, "dropout", _dropout)
@@ -239,6 +344,13 @@ def install() -> None:
     change(paddle, "uniform", _between)
     change(paddle, "normal", _normal)
     change(paddle, "bernoulli", _bernoulli)
+    change(paddle, "rand_like", _like("uniform", "numbers between 0 and 1"))
+    change(paddle, "randn_like", _like("normal", "normal numbers"))
+    change(paddle, "randint", _randint)
+    change(paddle, "randint_like", _randint_like)
+    change(paddle, "randperm", _randperm)
+    for name, (kind, what, arguments, make) in FILLING.items():
+        change(paddle.Tensor, name, _filled(kind, what, arguments, make))
     for owner in (paddle, paddle.Tensor):
         change(owner, "multinomial", _multinomial)
     _install_widening()
@@ -286,8 +398,8 @@ def _widening(original: Callable) -> Callable:
         try:
             given = signature.bind(*args, **options)
         except TypeError:  # Paddle has a second way to call some
-            return original(*args, **options)
-        if str(given.arguments.get("dtype")).rpartition(".")[2] not in ("float32", "float16", "bfloat16"):
+            return original(*args, **({**options, "dtype": "float64"} if _is_narrow(options.get("dtype")) else options))
+        if not _is_narrow(given.arguments.get("dtype")):
             return original(*args, **options)
         given.arguments["dtype"] = "float64"
         first = next(iter(given.arguments.values()))
@@ -299,6 +411,10 @@ def _widening(original: Callable) -> Callable:
 
     widened.of_paddle = getattr(original, "of_paddle", original)  # type: ignore[attr-defined]
     return widened
+
+
+def _is_narrow(dtype: Any) -> bool:
+    return str(dtype).rpartition(".")[2] in ("float32", "float16", "bfloat16")
 
 
 def _install_widening() -> None:

@@ -1,0 +1,111 @@
+"""Torch's random functions, in every form in which they can be called, with recorded draws."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.parity.reference.recorder import Recorder, requested_shape, requested_tensor, set_attribute
+
+
+@contextlib.contextmanager
+def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
+    """Inside the ``with`` block, torch's random functions and methods take the recorder's draws: normal numbers,
+    numbers between 0 and 1, or choices by weight. What none of these makes, such as ``poisson``, stays torch's own."""
+    uniform, normal = recorder.draws.uniform, recorder.draws.normal
+
+    def draw(kind: str, make: Callable, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
+        return requested_tensor(make(recorder.stack.draw(kind), tuple(shape)), options)
+
+    def like(x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
+        default = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        return {**options, "dtype": options.get("dtype") or default, "device": options.get("device") or x.device}
+
+    def rand(*size: Any, **options: Any) -> torch.Tensor:
+        return draw("uniform", uniform, requested_shape(size, options), options)
+
+    def randn(*size: Any, **options: Any) -> torch.Tensor:
+        return draw("normal", normal, requested_shape(size, options), options)
+
+    def rand_like(input: torch.Tensor, **options: Any) -> torch.Tensor:
+        return draw("uniform", uniform, input.shape, like(input, options))
+
+    def randn_like(input: torch.Tensor, **options: Any) -> torch.Tensor:
+        return draw("normal", normal, input.shape, like(input, options))
+
+    def whole_numbers(low: int, high: int, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
+        drawn = uniform(recorder.stack.draw("uniform"), tuple(shape)).astype(np.float64)
+        return requested_tensor((low + np.floor(drawn * (high - low))).astype(np.int64), options)
+
+    def randint(*arguments: Any, **options: Any) -> torch.Tensor:
+        *bounds, size = (*arguments, options["size"]) if "size" in options else arguments
+        return whole_numbers(*requested_range(bounds, options), size, {"dtype": torch.int64, **options})
+
+    def randint_like(input: torch.Tensor, *bounds: int, **options: Any) -> torch.Tensor:
+        asked = {"dtype": input.dtype, "device": input.device, **options}
+        return whole_numbers(*requested_range(bounds, options), input.shape, asked)
+
+    def randperm(n: int, **options: Any) -> torch.Tensor:
+        order = uniform(recorder.stack.draw("uniform"), (int(n),)).argsort(kind="stable")
+        return requested_tensor(order, {"dtype": torch.int64, **options})
+
+    def normal_numbers(mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
+        tensors = [one for one in (mean, std) if isinstance(one, torch.Tensor)]
+        if not tensors:
+            return mean + std * draw("normal", normal, size, options)
+        shape = torch.broadcast_shapes(*(one.shape for one in tensors))
+        return mean + std * draw("normal", normal, shape, like(tensors[0], options))
+
+    def bernoulli(input: torch.Tensor, p: Any = None, **_: Any) -> torch.Tensor:
+        return (rand_like(input) < (input if p is None else p)).to(input.dtype)
+
+    def multinomial(input: torch.Tensor, num_samples: int, replacement: bool = False, **_: Any) -> torch.Tensor:
+        return recorder.draws.multinomial(recorder.stack.draw("multinomial"), input, num_samples, replacement)
+
+    def uniform_(self: torch.Tensor, *bounds: float, **options: Any) -> torch.Tensor:
+        low, high = (*bounds, *(0.0, 1.0)[len(bounds) :])
+        low, high = options.get("from", low), options.get("to", high)
+        return self.copy_(low + (high - low) * rand_like(self))
+
+    def normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> torch.Tensor:
+        return self.copy_(mean + std * randn_like(self))
+
+    def bernoulli_(self: torch.Tensor, p: Any = 0.5, **_: Any) -> torch.Tensor:
+        return self.copy_(rand_like(self) < p)
+
+    def exponential_(self: torch.Tensor, lambd: float = 1.0, **_: Any) -> torch.Tensor:
+        return self.copy_(-torch.log1p(-rand_like(self)) / lambd)
+
+    functions: dict[str, Callable] = {
+        "rand": rand, "randn": randn, "rand_like": rand_like, "randn_like": randn_like, "randint": randint,
+        "randint_like": randint_like, "randperm": randperm, "normal": normal_numbers, "bernoulli": bernoulli,
+        "multinomial": multinomial,
+    }  # fmt: skip
+    methods = {
+        "bernoulli": bernoulli, "multinomial": multinomial, "uniform_": uniform_, "normal_": normal_,
+        "bernoulli_": bernoulli_, "exponential_": exponential_,
+    }  # fmt: skip
+    undo = [set_attribute(torch, name, function) for name, function in functions.items()]
+    undo += [set_attribute(torch.Tensor, name, function) for name, function in methods.items()]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def requested_range(bounds: Sequence[int], options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the least number that ``torch.randint`` may give, and the number above the largest.
+
+    Args:
+        bounds: its positional arguments before the shape: both, the upper one, or, if ``high`` is among the keyword
+            arguments, the lower one or none.
+        options: its keyword arguments.
+    """
+    if "high" in options:
+        return int(options.get("low", bounds[0] if bounds else 0)), int(options["high"])
+    return int(options.get("low", bounds[0] if len(bounds) > 1 else 0)), int(bounds[-1])
