@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,13 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Handed
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
-from toolkit.parity.job.results import CandidateDtype, CandidateFacts, Place, Replayed
+from toolkit.parity.job.results import CandidateDtype, CandidateFacts, OutputDifference, Place, Replayed
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure import constants, error_stats
+from toolkit.parity.measure import constants, error_stats, same_numbers
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.evaluation import RUNS
-from toolkit.parity.measure.naming import is_gradient
+from toolkit.parity.measure.naming import TensorName, is_gradient
+from toolkit.parity.measure.sketch import Sketch
 
 Tensors = dict[str, np.ndarray]
 
@@ -62,6 +63,12 @@ class Given:
     def draws(self) -> dict[str, TensorFile]:
         """By run, what R64 drew and chose."""
         return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+
+    def unread(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        """Return which elements of a pair's output the loss does not depend on; all, if that was not measured."""
+        place = self.folder / "reference"
+        is_measured = (place / files.UNREAD).exists()
+        return files.read_unread(place, name, shape) if is_measured else np.ones(shape, bool)
 
     @functools.cached_property
     def rates(self) -> dict[str, float]:
@@ -120,8 +127,27 @@ class DtypeLedger:
                 return
             value = self.values[handed.name] = handed.value()
             self.measured.tensors[handed.name] = _difference(value, truth)
+        elif (
+            not self._is_ported
+            and not self.given.job.brief
+            and TensorName.parse(handed.name).in_its_run.kind == "output"
+        ):
+            self._compare_output(handed.name, handed.value(), truth)
         else:
             self.measured.tensors[handed.name] = difference(handed, truth)
+
+    def _compare_output(self, name: str, value: np.ndarray, truth: np.ndarray | Sketch | None) -> None:
+        """Measure an output of a pair. If its shape or most of its digits differ, note how."""
+        error = self.measured.tensors[name] = _difference(value, truth)
+        if truth is None or isinstance(truth, Sketch) or not value.size or not truth.size:
+            return
+        is_close = error.max is not None and error.max <= np.finfo(value.dtype).eps ** 0.5 * np.abs(truth).max()
+        if is_close or value.dtype.kind != "f":
+            return
+        shared, unread = same_numbers.in_common(value, truth), None
+        if value.shape == truth.shape and not TensorName.parse(name).evaluation:
+            unread = same_numbers.unread_differences(value, truth, self.given.unread(name, truth.shape), shared)
+        self.measured.differing_outputs[name] = OutputDifference(shared, unread)
 
     def _take_held(self, handed: Handed) -> None:
         if handed.name in self.given.weights:

@@ -9,7 +9,7 @@ computed from. The first that is not right is the function at fault.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
@@ -35,7 +35,7 @@ class Found(Enum):
 
 
 def function_at_fault(
-    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None
+    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None, resized: Collection[str] = ()
 ) -> FunctionCall | None:
     """Return the call of a function that makes a tensor of the port wrong; None if that is the module itself, or not
     known.
@@ -43,6 +43,8 @@ def function_at_fault(
     Args:
         name: of the wrong tensor.
         error: how far it is off, relative to its size; None if it has another shape.
+        resized: names of outputs that hold the right numbers in another shape, such as texts with padding. The reference
+            has no counterpart of what the port computes in that shape.
     """
     last = ours.computed_by.get(name)
     if last is None:
@@ -50,6 +52,12 @@ def function_at_fault(
     within = MOST if error is None else min(MOST, max(LEAST, PART * error))
     origins = _origins(ours.calls, last)
     found = _found(ours.calls, origins, theirs.results, within)
+    other_shapes = [ours.calls[ours.computed_by[one]] for one in resized if one in ours.computed_by]
+    leading = {call.result.shape[:-1] for call in other_shapes if call.result is not None}
+    for number in origins:
+        result = ours.calls[number].result
+        if found[number] is Found.NOT and result is not None and result.shape[:-1] in leading:
+            found[number] = Found.SAYS_NOTHING
     right = {number for number in origins if found[number] not in (Found.NOT, Found.SAYS_NOTHING)}
     for number in reversed(origins):
         if number in right:
@@ -71,6 +79,28 @@ def function_at_fault(
     if in_order <= within:
         return None  # the module is wrong itself
     return moved or (given if apart <= within else None)
+
+
+def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprints) -> bool:
+    """Return whether the port computes from a tensor something else that the reference computes, too.
+
+    Args:
+        name: of a tensor of the port.
+    """
+    made = ours.computed_by.get(name)
+    if made is None or (value := ours.calls[made].result) is None:
+        return False
+    users = {made}
+    for number, call in enumerate(ours.calls):
+        if number > made and call.result is not None and users.intersection(call.inputs):
+            users.add(number)
+    others = []
+    for number in sorted(users - {made}):
+        result = ours.calls[number].result
+        if result is not None and (result.size != value.size or min(distance(result, value)) > MOST):
+            others.append(number)
+    found = _found(ours.calls, others, theirs.results, MOST)
+    return any(one in (Found.AS_IT_IS, Found.IN_ANOTHER_ORDER) for one in found.values())
 
 
 def _completed(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.followup.functions import function_at_fault
+from toolkit.parity.followup.functions import function_at_fault, leads_to_right_numbers
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
@@ -103,12 +103,27 @@ def trace(
     if (content := files.read_job(job)).spare_memory and content.pair is None:
         why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
         return OperationTrace(problem=why)
+    resized = _leave_as_they_are(job, verdict) if content.pair is not None and verdict.same_numbers else []
     try:
         [(reference, candidate)] = measure([job], console, interpreters)
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
     slack = read_reference(job).facts.bucket_slack
-    return summary(reference, candidate.dtypes, slack, fingerprints_of(job))
+    return summary(reference, candidate.dtypes, slack, fingerprints_of(job), resized)
+
+
+def _leave_as_they_are(job: Path, verdict: Verdict) -> list[str]:
+    """Have a pair's workers pass on the outputs whose numbers the port holds at other places: R64's own would come in an
+    order that the port does not expect. Return the port's names of those with another shape."""
+    content = files.read_job(job)
+    assert content.pair is not None and content.pair.map is not None
+    modules = content.pair.map.modules
+    moved = {TensorName.parse(name).module for name in verdict.same_numbers}
+    left = {theirs: ours for theirs, ours in modules.items() if theirs not in moved}
+    pair = replace(content.pair, map=replace(content.pair.map, modules=left))
+    files.write_json(job / "job.json", replace(content, pair=pair))
+    resized = [TensorName.parse(one.name) for one in verdict.findings if one.verdict == "structure"]
+    return [str(name._replace(module=f"port {modules[name.module]}")) for name in resized if name.module in moved]
 
 
 def fingerprints_of(job: Path) -> Fingerprints | None:
@@ -173,11 +188,13 @@ def summary(
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
     fingerprints: Fingerprints | None = None,
+    resized: Collection[str] = (),
 ) -> OperationTrace:
     """As :func:`trace`, from measurements.
 
     Args:
         fingerprints: of a pair's reference.
+        resized: of :func:`.functions.function_at_fault`.
         bucket_slack: LSH module -> largest margin that float32's rounding can flip; hashing is judged by it in
             bfloat16, where the step cannot show it.
     """
@@ -204,7 +221,12 @@ def summary(
                 faulty.append(FaultyOp(name, _where(name, ours), dtype, message, compared[-1].margin))
         if ours.calls and fingerprints is not None:
             sizes = {name: records[name].rms for name in names}
-            faulty = [_with_function(one, ours, fingerprints, sizes) if one.dtype == dtype else one for one in faulty]
+            faulty = [
+                one for one in faulty if one.dtype != dtype or not _is_interface(one, ours, records, fingerprints)
+            ]
+            faulty = [
+                _with_function(one, ours, fingerprints, sizes, resized) if one.dtype == dtype else one for one in faulty
+            ]
         if dtype == LOWERED:
             faulty += _hashed_otherwise(ours, bucket_slack or {})
     passed = [one.margin for one in compared if one.passed and one.informative]
@@ -213,12 +235,29 @@ def summary(
     return OperationTrace(len(compared), alone, lost, faulty, max(passed, default=0.0))
 
 
+def _is_interface(
+    operation: FaultyOp, ours: ForcedInputDtype, reference: Mapping[str, TensorRecord], theirs: Fingerprints
+) -> bool:
+    """Return whether an output of another shape, or the gradient into it, only is another thing than the reference's:
+    what the port computes from the output is right."""
+    name = TensorName.parse(operation.name)
+    output = str(name._replace(kind="output", into=""))
+    is_of_output = "output" in (name.kind, name.into)
+    if not is_of_output or ours.tensors[operation.name].shape == reference[operation.name].shape:
+        return False
+    return leads_to_right_numbers(output, ours, theirs)
+
+
 def _with_function(
-    operation: FaultyOp, ours: ForcedInputDtype, theirs: Fingerprints, sizes: Mapping[str, float | None]
+    operation: FaultyOp,
+    ours: ForcedInputDtype,
+    theirs: Fingerprints,
+    sizes: Mapping[str, float | None],
+    resized: Collection[str],
 ) -> FaultyOp:
     """Return a faulty operation of a user's port with the function that makes it wrong, if one does."""
     error, size = ours.tensors[operation.name].rms, sizes[operation.name]
-    call = function_at_fault(operation.name, ours, theirs, error / size if error and size else None)
+    call = function_at_fault(operation.name, ours, theirs, error / size if error and size else None, resized)
     return operation if call is None else replace(operation, function=call.function, where=call.where)
 
 

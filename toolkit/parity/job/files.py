@@ -18,6 +18,7 @@
         initial.safetensors   some values of each parameter of a few models that the reference makes anew
         constants.safetensors what the reference computes once and holds beside its parameters
         buffers.safetensors   of a pair: its buffers as computed in float64; buffers-float32.safetensors: in float32
+        unread.safetensors    of a pair's R64, which elements of each output the loss does not depend on
         order.json            names of the tensors in the order of execution; when it is there, the port is compared
         result.json           what was measured (:class:`.results.ReferenceResult`)
         float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
@@ -44,9 +45,10 @@ is complete. A worker that fails leaves ``TASK.failed`` in its own folder.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,6 +73,8 @@ INITIAL_BUFFERS = "buffers.safetensors"
 
 #: For a pair's reference with rounded constants: by tensor, the port's error and its bound.
 MEASURED = "constants-measured.json"
+#: Of a pair's R64, the elements of outputs that the loss does not depend on.
+UNREAD = "unread.safetensors"
 #: Of a pair's R64.
 FINGERPRINTS = "fingerprints.json"
 
@@ -130,6 +134,23 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return load_file(path)
+
+
+def write_unread(place: Path, unread: Mapping[str, np.ndarray]) -> None:
+    """Write which elements of a reference's outputs the loss does not depend on, in one bit for each element.
+
+    Args:
+        unread: boolean array for each output, in the output's shape. An output without such elements is left out.
+    """
+    write_tensors(place / UNREAD, {name: np.packbits(value) for name, value in unread.items() if value.any()})
+
+
+def read_unread(place: Path, name: str, shape: Sequence[int]) -> np.ndarray:
+    """Return which elements of an output the loss does not depend on, in the output's shape (:func:`write_unread`)."""
+    held = read_tensors(place / UNREAD).get(name)
+    if held is None:
+        return np.zeros(shape, bool)
+    return np.unpackbits(held, count=math.prod(shape)).astype(bool).reshape(shape)
 
 
 def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:

@@ -100,6 +100,8 @@ class ReferenceFacts(Facts):
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
         choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
         first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
+        read: by output of a pair's step, the share of its elements that the loss depends on, by R64's gradient; 0 of an
+            output that the model itself returns.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -110,6 +112,7 @@ class ReferenceFacts(Facts):
     relu_moved_lowered: dict[str, float] = field(default_factory=dict)
     choice_moved: dict[str, float] = field(default_factory=dict)
     first_nan: str = ""
+    read: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -247,6 +250,21 @@ class Replayed:
     size: TensorStats
 
 
+@dataclass(frozen=True)
+class OutputDifference:
+    """How an output of a pair's port that differs from R64's relates to it.
+
+    Attributes:
+        shared: what the two have in common: ``rows``, ``columns``, ``numbers``, or ``""`` for nothing
+            (:mod:`toolkit.parity.measure.same_numbers`).
+        unread: number of differing elements, or of rows or columns in another order, that the loss does not depend on.
+            None if the shapes differ, or for an output of an evaluation, which has no gradient.
+    """
+
+    shared: str
+    unread: int | None
+
+
 @dataclass
 class CandidateDtype:
     """What the port's worker measured in one dtype.
@@ -264,6 +282,7 @@ class CandidateDtype:
         plain: gradient -> distance of plain autograd's from R64; empty if ``tensors`` has these already.
         places: of its modules; and, by tensor name or kind, or by verdict, of what is in none.
         apart: of hidden states, logits and loss stage by stage, the distance from the reference in the same dtype.
+        differing_outputs: of a pair's outputs with another shape or other numbers, how they differ.
     """
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
@@ -279,6 +298,7 @@ class CandidateDtype:
     plain: dict[str, TensorStats] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     apart: dict[str, TensorStats] = field(default_factory=dict)
+    differing_outputs: dict[str, OutputDifference] = field(default_factory=dict)
 
 
 @dataclass

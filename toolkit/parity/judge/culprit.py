@@ -25,7 +25,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     gradient of the parameter used last, since a backward runs the other way; then the first parameter that an update
     leaves wrong; then the tokenizer and new weights, which the step does not use. If only bfloat16 is wrong, an
     operation that is wrong there by itself comes before everything that depends on it. A recomputing backward that is
-    wrong by itself comes before all that it spoils. If no finding tells anything about the port, the reference's fault
+    wrong by itself comes before all that it spoils. An output of R64's numbers at other places comes last. If no finding tells anything about the port, the reference's fault
     is returned.
 
     Args:
@@ -56,6 +56,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return rank_in_run(finding, "")
 
     def rank_in_run(finding: Finding, run: str) -> tuple:
+        if finding.name in verdict.same_numbers:  # right numbers at other places; what is wrong is behind them
+            return (7,)
         order, place = orders[run], places[run]
         late = SIGHT.index(finding.dtype) if finding.dtype in SIGHT else 0
         name = TensorName.parse(finding.name)

@@ -59,6 +59,10 @@ TEXTS: Mapping[str, str] = {
     ),
     "accepted-unused": "{pattern} is accepted ({why}), but what it names no longer differs",
     "accepted-unknown": "{pattern} is accepted ({why}), but nothing that is compared has such a name",
+    "outputs-set-aside": (
+        "not compared, because their shape, order or content differs: the outputs of {names} ({count} in all); "
+        "everything that is computed from them agrees, in value and in gradient"
+    ),
     "choices-alone": (
         "the {side} chooses by size, sign or order in {places}, and does not get the other side's choices there: a "
         "choice that rounding flips looks like a fault"

@@ -21,7 +21,7 @@ from toolkit.parity.job.results import (
     ReferenceResult,
     Tokens,
 )
-from toolkit.parity.judge import diagnosis, initialisation_tests, loops, rng_tests, tokens
+from toolkit.parity.judge import diagnosis, initialisation_tests, interfaces, loops, rng_tests, tokens
 from toolkit.parity.judge.accepted import AcceptedFinding, accept
 from toolkit.parity.judge.bounds import (
     UNIT,
@@ -83,6 +83,10 @@ class Verdict:
         accepted: what a pair's map accepts, and is a finding no longer.
         training_unjudged_from: the first step of a pair's training in which the two sides differ, if an accepted
             difference may be the reason.
+        set_aside: what was found on outputs of a pair that are not compared, since all behind them agrees
+            (:mod:`.interfaces`).
+        replaceable: names of the outputs that are set aside if nothing else differs.
+        same_numbers: names of a pair's outputs that hold R64's numbers at other places.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -94,6 +98,9 @@ class Verdict:
     reference_faults: list[Finding] = field(default_factory=list)
     accepted: list[AcceptedFinding] = field(default_factory=list)
     training_unjudged_from: int | None = None
+    set_aside: list[Finding] = field(default_factory=list)
+    replaceable: set[str] = field(default_factory=set)
+    same_numbers: set[str] = field(default_factory=set)
 
     @property
     def passed(self) -> bool:
@@ -155,6 +162,7 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
         verdict.note("port-leaks", places=", ".join(candidate.leaks))
     if reference.accept:
         accept(verdict, reference.accept, reference.tensors)
+    interfaces.set_aside(verdict, reference, candidate)
     verdict.reference_faults = reference_faults(reference)
     _note_reference(reference, "float32" in candidate.dtypes, verdict)
     return verdict

@@ -24,8 +24,8 @@ class TensorStats:
     Attributes:
         shape: of the tensor.
         finite: whether all of its elements are.
-        rms, mean, max: root of the mean square, mean and maximum of the magnitudes; None if the tensor is empty or not
-            finite, or if the shapes of the two differ.
+        rms, mean, max: root of the mean square, mean and maximum of the magnitudes, 0 of an empty tensor; None if the
+            tensor is not finite, or if the shapes of the two differ.
         missing: there is no such tensor.
     """
 
@@ -129,8 +129,10 @@ class RunningStats:
 
     def stats(self, shape: tuple[int, ...]) -> TensorStats:
         """Statistics of a tensor of that shape."""
-        if not (self.finite and self.count):
-            return TensorStats(list(shape), self.finite)
+        if not self.finite:
+            return TensorStats(list(shape), False)
+        if not self.count:
+            return TensorStats(list(shape), True, 0.0, 0.0, 0.0)
         rms = self.largest * math.sqrt(self.squares / self.count)
         return TensorStats(list(shape), True, rms, self.largest * (self.total / self.count), self.largest)
 

@@ -59,6 +59,8 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         step.run("float64", keep)
         records = step.in_order(records)
         leaks, saturated = step.leaks, step.saturated
+        if step.unread is not None:
+            files.write_unread(place, step.unread)
         if not job.brief:
             step.run("float64", unhooked.__setitem__, watched=False)
         step.evaluate(keep)

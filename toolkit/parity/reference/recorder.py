@@ -6,11 +6,13 @@ import contextlib
 import functools
 import hashlib
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from toolkit.parity.job.outputs import parts_of
 from toolkit.parity.job.tensor_file import SpilledTensors
@@ -19,6 +21,10 @@ from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 
 #: Modules that compute on with dropout's result; any other module's output shows it.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
+
+
+#: Attribute of packed sequences' ``batch_sizes``: how long they were with padding. A layer's output has the same ones.
+TOTAL_LENGTH = "total_length"
 
 
 class Draws:
@@ -121,6 +127,10 @@ class Recorder:
         prefix: the path of ``model`` in the whole model; "" for the whole.
         embedded: the module whose output is the embedded input: its gradient is kept, too.
         points: those that every module's output passes through, if any (see :mod:`.points`).
+
+    Attributes:
+        unread: if a dict, the run enters each output by name, with the places where the loss does not depend on it: no
+            gradient comes back there, or the model itself returns the output. None: this is not asked.
     """
 
     def __init__(
@@ -141,6 +151,8 @@ class Recorder:
         self.embedded_output: torch.Tensor | None = None
         self.stack = ModuleStack()
         self.recording = True
+        self.unread: dict[str, np.ndarray] | None = None
+        self._own_outputs: dict[str, weakref.ref[torch.Tensor]] = {}
         self._latest: tuple[torch.Tensor, int, np.ndarray] | None = None
 
     @contextlib.contextmanager
@@ -173,6 +185,37 @@ class Recorder:
         """Pass an operation's result in the running module through the points, if any."""
         return x if self.points is None else self.points.pass_through(self.stack.draw(operation), x)
 
+    def _note_read(self, called: str, output: Any) -> None:
+        """Have the backward note where it brings a gradient into an output. Padding of packed sequences does not exist,
+        and counts as read."""
+        sequences = first_packed(output)
+        tensor = first_tensor(output) if sequences is None else sequences.data
+        if self.unread is None or tensor is None or not tensor.is_floating_point():
+            return
+        unread, self._own_outputs[called] = self.unread, weakref.ref(tensor)
+
+        def note(is_unread: torch.Tensor) -> None:
+            if sequences is not None:
+                is_unread = padded(sequences._replace(data=is_unread.byte()))
+            unread[called] = is_unread.bool().numpy(force=True)
+
+        def note_gradient(gradient: torch.Tensor) -> None:
+            if called in self._own_outputs:
+                note(gradient == 0)
+
+        note(torch.ones_like(tensor, dtype=torch.bool))
+
+        if tensor.requires_grad:
+            tensor.register_hook(note_gradient)
+
+    def _note_returned(self, output: Any) -> None:
+        """Count what the model itself returns as unread: its caller may use it in any way."""
+        returned = {one.untyped_storage().data_ptr() for one in tensors_in(output)}
+        alive = {name: made() for name, made in self._own_outputs.items()}
+        for name, tensor in alive.items():
+            if tensor is not None and tensor.untyped_storage().data_ptr() in returned:
+                del self._own_outputs[name]
+
     def _values(self, tensor: torch.Tensor) -> np.ndarray:
         """Return the values of a module's output. If it is the unchanged output of the module before, often its last
         child, they are the same object, by which :class:`.latest.Latest` knows them."""
@@ -201,8 +244,11 @@ class Recorder:
             if output is None or not self.recording:
                 return None
             tensor = first_tensor(output)
+            if name == "":
+                self._note_returned(output)
             if tensor is None or name == "":
                 return None
+            self._note_read(called, output)
             if name == self.embedded:
                 self.embedded_output = tensor
                 if tensor.requires_grad:
@@ -263,11 +309,60 @@ def requested_tensor(values: np.ndarray, options: Mapping[str, Any]) -> torch.Te
     return made.requires_grad_(options.get("requires_grad", False))
 
 
+def tensors_in(output: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an output, at any depth."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    else:
+        for part in parts_of(output):
+            yield from tensors_in(part)
+
+
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """The tensor compared for a module's output: itself, or the first of a tuple or model output."""
+    """The tensor compared for a module's output: itself, or the first of a tuple or model output. Of packed sequences,
+    it is the padded one that Paddle's layers return, (B, T, D)."""
     if isinstance(output, torch.Tensor):
         return output
+    if (sequences := first_packed(output)) is not None:
+        return padded(sequences)
     return next((value for value in parts_of(output) if isinstance(value, torch.Tensor)), None)
+
+
+def first_packed(output: Any) -> PackedSequence | None:
+    """Return the packed sequences that an output is, or that come first in it; None if there are none."""
+    if isinstance(output, PackedSequence):
+        return output
+    first = next((value for value in parts_of(output) if isinstance(value, (torch.Tensor, PackedSequence))), None)
+    return first if isinstance(first, PackedSequence) else None
+
+
+def padded(sequences: PackedSequence) -> torch.Tensor:
+    """Return packed sequences as a tensor with zeros for padding, (B, T, D), as long as before they were packed."""
+    length = getattr(sequences.batch_sizes, TOTAL_LENGTH, None)
+    return pad_packed_sequence(sequences, batch_first=True, total_length=length)[0]
+
+
+def packed_like(tensor: torch.Tensor, sequences: PackedSequence) -> PackedSequence:
+    """Return a padded tensor packed as other sequences are (:func:`padded`)."""
+    lengths = pad_packed_sequence(sequences, batch_first=True)[1]
+    return sequences._replace(data=pack_padded_sequence(tensor, lengths, True, enforce_sorted=False).data)
+
+
+@contextlib.contextmanager
+def noted_lengths() -> Iterator[None]:
+    """Inside the ``with`` block, packed sequences note how long they were before, padding included."""
+    pack = torch._VF._pack_padded_sequence
+
+    def pack_and_note(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple:
+        data, batch_sizes = pack(tensor, lengths, batch_first)
+        setattr(batch_sizes, TOTAL_LENGTH, tensor.shape[1 if batch_first else 0])
+        return data, batch_sizes
+
+    undo = set_attribute(torch._VF, "_pack_padded_sequence", pack_and_note)
+    try:
+        yield
+    finally:
+        undo()
 
 
 def with_input(
@@ -286,6 +381,10 @@ def with_input(
 def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
     """A module's output with its first tensor replaced."""
     if isinstance(output, torch.Tensor):
+        return tensor
+    sequences = first_packed(output)
+    tensor = tensor if sequences is None else packed_like(tensor, sequences)
+    if sequences is output:
         return tensor
     return type(output)._make([tensor, *output[1:]]) if hasattr(output, "_make") else (tensor, *output[1:])
 

@@ -87,7 +87,7 @@ class SumsReordered(TorchDispatchMode):
     def _product(self, multiply: Callable, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """A product of matrices, (..., M, K) by (..., K, N)."""
         cut = self._cut(left.shape[-1])
-        if cut is None:
+        if cut is None or not left.numel():  # of no rows, as of an expert that no token chose
             return multiply(left, right)
         product = multiply(left[..., cut:], right[..., cut:, :])
         left, right = left[..., :cut], right[..., :cut, :]

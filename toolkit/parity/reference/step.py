@@ -89,6 +89,8 @@ class Step:
     embedded = ""
     #: Whether the step is a forward in evaluation mode, and trains nothing.
     forward_only = False
+    #: Of a user's pair, where the loss does not depend on R64's outputs (:attr:`.recorder.Recorder.unread`).
+    unread: dict[str, np.ndarray] | None = None
     #: Whether each gradient is dropped as soon as it is kept: all of a large model's are as large as the model.
     drops_gradients = False
     #: Second names of a parameter in the reference's own ``state_dict``.
@@ -228,10 +230,11 @@ class Step:
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
         recorder.recording = watched
+        is_truth = watched and self.dtype == "float64" and not nudge
+        recorder.unread = self.unread if is_truth else None
         hooks = self._drop_gradients(keep) if self.drops_gradients else []
         narrowing = NarrowingWatch()
         saturation = SaturationWatch(lambda: recorder.stack.module)
-        is_truth = watched and self.dtype == "float64" and not nudge
         with (
             self.in_precision(),  # the first to be entered is the last to be asked: others see float32
             no_downcast() as leaks,

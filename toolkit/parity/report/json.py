@@ -56,6 +56,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "randomized_parameters": report.randomized,
         "findings": as_json(verdict.findings),
         "accepted": as_json(verdict.accepted),
+        "set_aside": as_json(verdict.set_aside),
         "reference_faults": as_json(verdict.reference_faults),
         "notes": [notes.as_content(note) for note in verdict.notes],
         "attribution": as_json(report.attribution),

@@ -16,6 +16,7 @@ from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult, Training
 from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.headline import Headline, headline
 
 #: Reports for programs, for a CI system, for a person, and of ``parity bitwise``.
@@ -83,7 +84,9 @@ class Report:
             agree = f"{len(self.verdict.comparisons) - accepted} tensors of the port agree with the reference"
             step = self.verdict.training_unjudged_from
             unjudged = "" if step is None else f"; training is not judged from step {step} on"
-            return f"parity: {agree} ({dtypes}){known}{unjudged}"
+            num_set_aside = len({TensorName.parse(finding.name).module for finding in self.verdict.set_aside})
+            set_aside = f"; outputs of {num_set_aside} modules are not compared" if num_set_aside else ""
+            return f"parity: {agree} ({dtypes}){known}{unjudged}{set_aside}"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
         place, message = self.headline()

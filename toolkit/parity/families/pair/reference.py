@@ -40,7 +40,7 @@ from toolkit.parity.reference.masks import MaskWatch
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.random_functions import recorded_random_functions
-from toolkit.parity.reference.recorder import Draws, Recorder, set_attribute
+from toolkit.parity.reference.recorder import Draws, Recorder, noted_lengths, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
 #: Role of the ``weight`` of each layer class.
@@ -74,6 +74,7 @@ class PairStep(Step):
         held = {name: value.clone() for name, value in self._model_in(torch.float32).named_buffers()}
         super().__init__(job, *given)
         self.buffers = exact_buffers(self.model, held)
+        self.unread = {}
 
     def begin_with(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Replace the values that some buffers have when a run begins."""
@@ -182,6 +183,7 @@ class PairStep(Step):
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
             first_nan=self._first_nan() if any(record.rms is None for record in records.values()) else "",
             choice_moved=self._moved(lambda draws: draws.choices_moved),
+            read={name: float(1 - unread.mean()) for name, unread in self.unread.items() if unread.size},
         )
 
     def _first_nan(self) -> str:
@@ -192,8 +194,13 @@ class PairStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        random = recorded_random_functions(recorder)
-        with changed_functions(recorder), random, Choices(recorder), computing_in(HELD_IN[self.dtype]):
+        with (
+            changed_functions(recorder),
+            recorded_random_functions(recorder),
+            Choices(recorder),
+            noted_lengths(),
+            computing_in(HELD_IN[self.dtype]),
+        ):
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
@@ -335,6 +342,7 @@ def run(job: Job, folder: Path) -> Description:
             recorder.watch(),
             changed_functions(recorder),
             recorded_random_functions(recorder),
+            noted_lengths(),
             Choices(recorder, note),
             watching,
             user_code.running(source),
