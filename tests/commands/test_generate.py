@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -24,6 +25,7 @@ from toolkit.tasks.language_modeling.decoding import (
     beam_search,
     distribution,
     generate,
+    is_valid_penalty,
     longest_text,
     penalise,
 )
@@ -315,6 +317,34 @@ def test_temperature_top_k_and_top_p_leave_the_right_tokens():
     np.testing.assert_allclose(distribution(scores, Decoding(top_p=1e-9)), [1, 0, 0, 0])
     np.testing.assert_allclose(distribution(scores, Decoding(top_k=3, top_p=0.5)), [4 / 7, 3 / 7, 0, 0])
     np.testing.assert_allclose(distribution(scores, Decoding(top_k=9, top_p=1.0)), [0.4, 0.3, 0.2, 0.1])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-300, 1e-9])
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.9}])
+def test_a_temperature_near_0_takes_the_most_probable_token(temperature, options):
+    scores = np.array([-300.0, 2.5, 3e38, 2.5, -3e38])
+    expected = [0, 0, 1, 0, 0]
+    decoding = Decoding(1, sample=True, temperature=temperature, repetition_penalty=1.0, **options)
+    assert distribution(scores, decoding).tolist() == expected
+    assert distribution(np.zeros(4), replace(decoding, top_k=None, top_p=None)).tolist() == [0.25] * 4
+    assert list(generate(chain, [0], decoding)) == [1]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("penalty", [1.2e-38, 1e-30, 1e30, 3.4e38])
+@pytest.mark.parametrize("options", [{}, {"sample": True}, {"sample": True, "temperature": 1e-308}, {"beams": 2}])
+def test_the_largest_and_the_smallest_repetition_penalty_give_tokens(penalty, options):
+    scores = np.array([[1e5, -1e5, 3.0, 0.0]])
+    decoding = Decoding(6, repetition_penalty=penalty, **options)
+    tokens = list(generate(lambda rows, parents: np.tile(scores, (len(rows), 1)), [0, 1, 3], decoding))
+    assert len(tokens) == 6 and set(tokens) <= {0, 1, 2, 3}
+    assert is_valid_penalty(penalty)
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0, 5e-324, 1e-300, 3.5e38, 1e300, np.inf, np.nan])
+def test_a_repetition_penalty_is_a_number_of_float32(penalty):
+    assert not is_valid_penalty(penalty)
 
 
 def test_samples_follow_the_distribution_and_the_seed():

@@ -147,6 +147,7 @@ def test_generating_streams_the_text_and_repeats_with_the_seed(run):
         ({"control": "Poems"}, "--control: 'Poems' is no control code.*trained with Numbers, Animals"),
         ({"length": 40}, "--length: .* 41, but the model has 32 positions"),
         ({"beams": 2, "top_k": 5}, "--beams: beam search does not sample"),
+        ({"repetition_penalty": 1e-300}, "--repetition-penalty: 1e-300 is 0 or infinite in float32"),
         ({"stop": "cat dog zebra"}, "--stop: 'cat dog zebra' is [0-9]+ tokens; it should be one"),
     ],
 )

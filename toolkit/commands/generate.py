@@ -12,7 +12,7 @@ from toolkit.recipe.yaml_source import suggest
 from toolkit.run_folder.read import read_json, reading
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
-from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
+from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, is_valid_penalty, longest_text
 from toolkit.tasks.language_modeling.task import PERPLEXITY_OF, has_control_codes
 
 #: A text decoded from bytes ends with it while its last character is incomplete.
@@ -121,6 +121,8 @@ def decoding_of(
         raise UserError(f"--stop: {stop!r} is {len(stop_ids)} tokens; it should be one")
     stop_id = stop_ids[0] if stop_ids else None
     penalty = run.model.repetition_penalty if repetition_penalty is None else repetition_penalty
+    if not is_valid_penalty(penalty):
+        raise UserError(f"--repetition-penalty: {penalty:g} is 0 or infinite in float32; use a number such as 1.2")
     return Decoding(
         length, beams, sample, temperature or 1.0, top_k, top_p, repetition_penalty=penalty, stop=stop_id, **options
     )

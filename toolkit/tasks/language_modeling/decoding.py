@@ -20,6 +20,8 @@ from models import families
 #: first call); returns the next token's logits [B, V].
 NextLogits = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
+#: Limits of float32, in which logits are.
+FLOAT32 = np.finfo(np.float32)
 #: Added to the score of a candidate that must not be chosen, as the reference does.
 NEVER = np.float32(-1e9)
 
@@ -107,21 +109,32 @@ def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.nd
     if penalty == 1.0:
         return logits
     present = np.take_along_axis(logits, sequences, axis=1)
-    lowered = np.where(present < 0, present * np.float32(penalty), present / np.float32(penalty))
+    with np.errstate(over="ignore"):
+        lowered = np.where(present < 0, present * np.float32(penalty), present / np.float32(penalty))
     penalised = logits.copy()
-    np.put_along_axis(penalised, sequences, lowered, axis=1)
+    np.put_along_axis(penalised, sequences, np.clip(lowered, -FLOAT32.max, FLOAT32.max), axis=1)
     return penalised
+
+
+def is_valid_penalty(penalty: float) -> bool:
+    """Return whether a repetition penalty is a positive finite number in float32, in which logits are."""
+    return bool(FLOAT32.tiny <= penalty <= FLOAT32.max)
 
 
 def draw(logits: np.ndarray, decoding: Decoding, rng: np.random.Generator) -> int:
     """Draw a token from logits [V] by its probability (:func:`distribution`)."""
-    probabilities = distribution(logits, decoding)
-    return int(np.searchsorted(np.cumsum(probabilities), rng.random() * probabilities.sum(), side="right"))
+    cumulative = np.cumsum(distribution(logits, decoding))
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
 def distribution(logits: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return each token's probability, [V] float64, to be drawn: temperature, then top-k, then top-p."""
-    logits = logits.astype(np.float64) / decoding.temperature
+    """Return each token's probability, [V] float64, to be drawn: temperature, then top-k, then top-p.
+
+    The largest logit is subtracted before the division: at a temperature near 0, the others become -inf and it stays 0.
+    """
+    logits = logits.astype(np.float64)
+    with np.errstate(over="ignore"):
+        logits = (logits - logits.max()) / decoding.temperature
     if decoding.top_k is not None and decoding.top_k < len(logits):
         logits = np.where(logits < np.partition(logits, -decoding.top_k)[-decoding.top_k], -np.inf, logits)
     if decoding.top_p is not None and decoding.top_p < 1:
