@@ -187,7 +187,7 @@ def test_a_run_measured_on_other_data_says_so(finished, monkeypatch):
     evaluate(run, Console(file=(test := io.StringIO()), width=300), "test")
     assert "SHA-256" not in test.getvalue()
     (run / "predictions-validation.csv").unlink()
-    with pytest.raises(UserError, match=r"lacks predictions-validation\.csv, and the validation split is not the one of"):
+    with pytest.raises(UserError, match=r"lacks predictions-validation\.csv, and the validation split is not"):
         remake_report(run, Console(file=io.StringIO()))
     write(finished, "validation", ROWS, indent=1)  # the same rows in another layout
     remake_report(run, Console(file=io.StringIO()))

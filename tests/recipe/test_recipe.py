@@ -147,10 +147,37 @@ def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
     assert "data: missing" in problem(write(""))
     (tmp_path / "latin.yaml").write_bytes("seed: é".encode("latin-1"))
     assert "not UTF-8" in problem(tmp_path / "latin.yaml")
-    assert "cannot read" in problem(tmp_path)
+    assert "is a folder, not a recipe; next, if it holds data: toolkit recipe new " in problem(tmp_path)
     with (tmp_path / "huge.yaml").open("wb") as file:
         file.truncate(2**40)  # nothing but holes
     assert problem(tmp_path / "huge.yaml").endswith(":1: a file of more than 4,194,304 bytes is no recipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "said"),
+    [
+        ("news.csv", b"label,text\n" + b"1,a b c\n" * 10_000, "is data, not a recipe"),
+        ("news.csv", b"", "is data, not a recipe"),
+        ("table.xlsx", b"PK\x03\x04\xff", "is data, not a recipe"),
+        ("rows.jsonl.gz", b"\x1f\x8b", "is data, not a recipe"),
+        ("rows.json", b'[{"text": "a"}]', "a recipe is a mapping of keys to values, not a list; if it is data"),
+        ("squad.json", b'{"version": "1", "data": []}', "has no section data, so it is not a recipe; if it is data"),
+        ("texts.train", b"__label__a x y\n" * 999, "not the value '__label__a x y"),
+        ("texts.train", b"a: b\n- c", "not YAML"),
+        ("texts.train", b"\xff", "is not UTF-8 text"),
+    ],
+)
+def test_data_in_place_of_a_recipe_is_called_data(tmp_path, name, stored, said):
+    path = tmp_path / name
+    path.write_bytes(stored)
+    told = problem(path)
+    assert said in told and told.endswith(f"next: toolkit recipe new {path}") and len(told.splitlines()) == 1
+    assert len(told) < 200 + 2 * len(str(path))
+
+
+def test_a_recipe_may_have_any_other_name(tmp_path):
+    (tmp_path / "mine.json").write_text('{"data": {"dataset": "csv", "max_length": 8}}')
+    assert "train: missing" in problem(tmp_path / "mine.json")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import codecs
 import difflib
 import math
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from typing import Any
 import yaml
 
 from toolkit.errors import UserError
+from toolkit.files.kinds import ARCHIVES, KINDS
+from toolkit.files.packed import ending
 
 #: The recipes that ship, beside this package, in the source tree as well as in an installation from a wheel.
 SHIPPED = Path(__file__).resolve().parents[2] / "recipes"
@@ -36,6 +39,10 @@ MOST_BYTES = 4 * MOST_CHARACTERS
 MOST_BRACKETS = 1000
 #: The longest message about a value, in characters; the middle of a longer one is left out.
 LONGEST_MESSAGE = 600
+#: The longest quotation of a value in a message, in characters.
+LONGEST_QUOTE = 80
+#: Endings of files that cannot be recipes. JSON may be one.
+DATA_ENDINGS = {*ARCHIVES, *(end for end, kind in KINDS.items() if kind != "text" and end != ".json")}
 
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
@@ -93,14 +100,25 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
     """Read a YAML mapping, overlaid with the command line's ``key.path=value``. Raises UserError if the file cannot be
     read, is not YAML or no mapping, or if an override is malformed."""
     source = Source(str(path))
+    new_recipe = f"toolkit recipe new {shlex.quote(str(path))}"
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, not a recipe; next, if it holds data: {new_recipe}")
     try:
         with open(path, "rb") as file:
             stored = file.read(MOST_BYTES + 1)
     except OSError as problem:
         raise UserError(f"{path}: cannot read the recipe: {problem.strerror}{_nearby(path)}") from None
+    if ending(path) in DATA_ENDINGS:
+        raise UserError(f"{path}: is data, not a recipe; next: {new_recipe}")
+    doubt = "" if path.suffix in (".yaml", ".yml") else f"; if it is data, next: {new_recipe}"
     if len(stored) > MOST_BYTES:
-        raise UserError(f"{path}:1: a file of more than {MOST_BYTES:,} bytes is no recipe")
-    values = _mapping(_decoded(stored, source), source)
+        raise UserError(f"{path}:1: a file of more than {MOST_BYTES:,} bytes is no recipe{doubt}")
+    try:
+        values = _mapping(_decoded(stored, source), source)
+    except UserError as error:
+        raise UserError(f"{error}{doubt}") from None
+    if doubt and not isinstance(values.get("data"), dict):
+        raise UserError(f"{path}: has no section data, so it is not a recipe{doubt}")
     for override in overrides:
         _apply(values, override, source)
     return values, source
@@ -151,6 +169,12 @@ def parse_pairs(pairs: Iterable[str], example: str) -> dict[str, Any]:
 def dump(values: dict[str, Any]) -> str:
     """YAML text that :func:`read` reads back as the same values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def shown(value: Any) -> str:
+    """Return a value of a file as an error message quotes it."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 1]}…"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -309,7 +333,7 @@ def _apply(values: dict[str, Any], override: str, source: Source) -> None:
 def _kind(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
-    return "a mapping" if isinstance(value, dict) else f"the value {value!r}"
+    return "a mapping" if isinstance(value, dict) else f"the value {shown(value)}"
 
 
 def _nearby(path: Path) -> str:
