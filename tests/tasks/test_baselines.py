@@ -76,6 +76,26 @@ def test_of_much_text_a_part_is_enough(monkeypatch):
     assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
 
 
+@pytest.mark.parametrize("problem", ["single_label", "multi_label", "regression"])
+def test_nothing_is_learned_from_the_texts_or_labels_that_are_scored(problem, monkeypatch):
+    """Other validation and test rows change no score, feature or common label of a split."""
+    seen, fit = [], baselines.Features.fit
+    monkeypatch.setattr(baselines.Features, "fit", lambda self, texts: seen.append(list(texts)) or fit(self, texts))
+    kind, labels = {
+        "single_label": (ClassLabel(names=WORDS), [0, 1, 1, 2, 0, 1]),
+        "multi_label": (Sequence(ClassLabel(names=WORDS)), [[0], [1], [1], [2], [0, 1], [1]]),
+        "regression": (Value("float32"), [0.0, 1.0, 1.0, 2.0, 0.5, 1.0]),
+    }[problem]
+    texts = ["red", "green", "green car", "blue", "red and green", "green sea"]
+    found = []
+    for others in (["red", "blue", "red blue"], ["odd", "red red", "strange words"]):
+        data = splits(kind, texts, labels, ["red", "blue green"], [labels[0], labels[3]])
+        data["test"] = splits(kind, texts, labels, others, [labels[3]] * 3)["validation"]
+        found.append({method: by_split["validation"] for method, by_split in measured(recipe(problem), data).items()})
+    assert found[0] == found[1] and seen == [texts, texts]
+    assert len(found[0]) == 2
+
+
 # -- language models --------------------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from rich.console import Console
 from sklearn.metrics import f1_score, log_loss
 
+from toolkit.tasks.classification import task as classification
 from toolkit.tasks.classification.calibration import (
     calibrated,
     described,
@@ -14,6 +19,7 @@ from toolkit.tasks.classification.calibration import (
     fitted_threshold,
     probabilities,
 )
+from toolkit.tasks.classification.windows import cut_evenly
 
 
 def drawn(sureness: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
@@ -75,3 +81,112 @@ def test_what_was_fitted_is_said_in_a_line():
     said = described(calibrated(outputs, "single_label"))
     assert said.startswith("logits are divided by ") and "expected calibration error of test 0.0" in said
     assert calibrated(outputs, "regression") == {} and described({}) == ""
+
+
+def several(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of several labels per text, of which some are true at random."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(200, 3)).astype(np.float32)
+    return logits * sureness, (random.random((200, 3)) < rate * probabilities(logits, "multi_label")).astype(np.float32)
+
+
+@pytest.mark.parametrize("order", [("validation", "test"), ("test", "validation")])
+def test_both_are_fitted_to_the_validation_split_alone_and_measured_on_each(order):
+    outputs = {"validation": several(3.0, 0, 1.0), "test": several(0.4, 1, 0.3)}
+    found = calibrated({split: outputs[split] for split in order}, "multi_label")
+    temperature = fitted_temperature(*outputs["validation"])
+    threshold = fitted_threshold(
+        probabilities(outputs["validation"][0], "multi_label", temperature), outputs["validation"][1]
+    )
+    assert (found["temperature"], found["threshold"]) == (temperature, threshold)
+    for split, (logits, labels) in outputs.items():
+        before = f1_score(labels, logits > 0, average="micro")
+        after = f1_score(labels, probabilities(logits, "multi_label", temperature) > threshold, average="micro")
+        assert found["micro_f1"][split] == pytest.approx([before, after])
+    single = {"validation": drawn(3.0, 300), "test": drawn(0.4, 300)}
+    found = calibrated({split: single[split] for split in order}, "single_label")
+    assert found["temperature"] == fitted_temperature(*single["validation"])
+    errors = {split: len(pair) for split, pair in found["expected_calibration_error"].items()}
+    assert errors == {"validation": 2, "test": 2}
+
+
+def test_a_run_without_validation_texts_has_nothing_to_fit():
+    empty = np.zeros((0, 3), np.float32), np.zeros(0, np.int64)
+    assert calibrated({"validation": empty, "test": drawn(3.0, 300)}, "single_label") == {}
+
+
+# -- what is predicted ------------------------------------------------------------------------------------------------
+
+TEMPERATURE, THRESHOLD = 2.0, 0.7
+LOGITS = np.array([4.0, 1.0, -3.0])
+TEXT = "a b c d e f g"
+NAMES = ["x", "y", "z"]
+
+
+class Words:
+    """A tokenizer whose ids are those of letters."""
+
+    def beginnings(self, texts: list[str], count: int) -> list[list[int]]:
+        return [self._ids(text)[:count] for text in texts]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [self._ids(text) for text in texts]
+
+    def _ids(self, text: str) -> list[int]:
+        return [ord(word) for word in text.split()]
+
+
+def run_of(problem: str, long_texts: str = "cut") -> SimpleNamespace:
+    """A run whose texts have at most 4 tokens and are padded to 6, with what was fitted."""
+    data = SimpleNamespace(problem_type=problem, max_length=4, long_texts=long_texts, text_columns=["text"])
+    recipe = SimpleNamespace(data=data, train=SimpleNamespace(eval_batch_size=2))
+    fitted = {"temperature": TEMPERATURE, "threshold": THRESHOLD}
+    return SimpleNamespace(recipe=recipe, tokenizer=Words(), label_names=NAMES, length=6, calibration=fitted)
+
+
+@pytest.fixture
+def read(monkeypatch) -> list[list[int]]:
+    """The rows of tokens that the model reads."""
+    rows: list[list[int]] = []
+
+    def logits(run: object, batch: list[list[int]]) -> np.ndarray:
+        rows.extend(batch)
+        return np.tile(LOGITS, (len(batch), 1))
+
+    monkeypatch.setattr(classification, "_logits", logits)
+    return rows
+
+
+def test_labels_are_given_above_the_fitted_threshold_at_the_fitted_temperature(read):
+    sigmoid = 1 / (1 + np.exp(-LOGITS / TEMPERATURE))  # 0.88, 0.62, 0.18: above a half are two
+    run = run_of("multi_label")
+    (found,) = classification.predict(run, Console(file=io.StringIO()), [TEXT])
+    assert found.probabilities == pytest.approx(sigmoid)
+    assert (found.label, found.probability) == ('["x"]', pytest.approx(sigmoid[0]))
+    labelled = classification.label_rows(run, {"text": [TEXT]}, lambda count: None)
+    assert [column[0] for column in labelled.columns] == ['["x"]', *map(pytest.approx, sigmoid)]
+    run.calibration = {}
+    assert classification.classify(run, [TEXT])[0].label == '["x", "y"]'
+
+
+def test_the_probability_of_a_label_is_that_at_the_fitted_temperature(read):
+    powers = np.exp(LOGITS / TEMPERATURE)
+    (found,) = classification.classify(run_of("single_label"), [TEXT])
+    assert (found.label, found.probability) == ("x", pytest.approx(powers[0] / powers.sum()))
+
+
+def test_a_number_is_not_divided(read):
+    (found,) = classification.classify(run_of("regression"), [TEXT])
+    assert found.probabilities[0] == LOGITS[0] and found.label == "4"
+
+
+@pytest.mark.parametrize("words", [3, 4, 5, 7])
+def test_a_text_is_cut_to_the_length_of_training_and_not_to_that_of_padding(read, words):
+    text = " ".join(TEXT.split()[:words])
+    (found,) = classification.classify(run_of("single_label"), [text])
+    assert read == [[ord(word) for word in text.split()][:4]] and found.truncated == (words > 4)
+
+
+def test_a_text_that_is_read_whole_is_read_in_the_windows_of_training(read):
+    (found,) = classification.classify(run_of("single_label", "windows"), [TEXT])
+    assert sorted(read) == cut_evenly([ord(word) for word in TEXT.split()], 4) and not found.truncated

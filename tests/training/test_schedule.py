@@ -1,0 +1,35 @@
+"""Which of several evaluations is the best: the first of equal ones, whatever the metric's direction."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from toolkit.training.schedule import Best
+
+
+def kept(values: list[float], lower_is_better: bool) -> int | None:
+    """Return the number, from 1, of the evaluation that is kept."""
+    best = Best()
+    for step, value in enumerate(values, 1):
+        if best.better(value, lower_is_better):
+            best = Best(step, value)
+    return best.best_step
+
+
+@pytest.mark.parametrize(
+    ("values", "lowest", "highest"),
+    [
+        ([0.5, 0.5, 0.5], 1, 1),
+        ([0.7, 0.5, 0.7, 0.5], 2, 1),
+        ([0.5, 0.7, 0.5, 0.7], 1, 2),
+        ([0.0, 0.0], 1, 1),
+        ([math.nan, 0.5, math.inf, -math.inf, 0.4, 0.5], 5, 2),
+        ([math.nan], None, None),
+        ([-1.0, -2.0, -2.0], 2, 1),
+    ],
+)
+def test_of_equal_evaluations_the_first_is_kept(values, lowest, highest):
+    assert kept(values, lower_is_better=True) == lowest
+    assert kept(values, lower_is_better=False) == highest
