@@ -30,12 +30,12 @@ SOURCES = [
 ]
 #: Constants beyond it are no sizes, but masks of bits and the like.
 LARGEST = 2**16
-#: Tried whatever the code says.
-ROUND = [2**power for power in range(13)]
-#: Numbers of a case at most.
-MOST = 2**17
-#: Numbers of a parameter or cache of a layer at most.
-MOST_OF_A_LAYER = 2**13
+#: Tried whatever the code says: also beside what 15 and 16 bits count, as positions of the released checkpoints are.
+ROUND = [2**power for power in range(17)]
+#: Numbers of a case at most, and of a parameter or cache of a layer.
+MOST, MOST_OF_A_LAYER = 2**17, 2**13
+#: The same of a case whose other dimensions are 1, for one that would be larger: chunks of 256, positions of 65,536.
+MOST_ALONE = 2**18
 #: Cells on either side of an output, which nobody may write to.
 GUARD = 64
 
@@ -215,7 +215,8 @@ TOGETHER = ("decoder_step", "reversible_step", "adamw_")
 
 
 def calls(function: str, *more: str) -> Iterator[LoopCall]:
-    """A function with each of its dimensions of each of :func:`sizes`, and with all of them large."""
+    """A function with each of its dimensions of each of :func:`sizes`, and with all of them large. If that is too much,
+    all other dimensions are 1."""
     for made in CALLS[function]:
         dimensions = inspect.signature(made).parameters
         tried = [{dimension: size} for dimension in dimensions for size in sizes(*more)]
@@ -223,9 +224,17 @@ def calls(function: str, *more: str) -> Iterator[LoopCall]:
             tried.append({"rows": 2055, "width": 127})
         for one in tried:
             given = made(**one)
-            numbers = max(math.prod(shape) for shape in given if loop_accuracy.is_shape(shape))
-            if numbers <= MOST and all(math.prod(shape) <= MOST_OF_A_LAYER for shape in _inside(given)):
-                yield LoopCall(function, given)
+            if not _fits(given, MOST, MOST_OF_A_LAYER):
+                given = made(**{**dict.fromkeys(dimensions, 1), **one})
+                if not _fits(given, MOST_ALONE, MOST_ALONE):
+                    continue
+            yield LoopCall(function, given)
+
+
+def _fits(given: list, most: int, most_of_a_layer: int) -> bool:
+    """Return whether what a function is given has at most so many numbers."""
+    numbers = max(math.prod(shape) for shape in given if loop_accuracy.is_shape(shape))
+    return numbers <= most and all(math.prod(shape) <= most_of_a_layer for shape in _inside(given))
 
 
 def _inside(given: list) -> Iterator[list[int]]:
