@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference import by_rows, reordered
 from toolkit.parity.reference.by_rows import GradientByRows
+from toolkit.parity.reference.recorder import Draws
 from toolkit.parity.reference.reordered import SumsReordered
 
 WORDS, WIDTH = 50, 8
@@ -76,3 +78,22 @@ def test_log_softmax_is_taken_apart_as_torch_does_it(dim):
         given = [one.clone() for one in arguments if isinstance(one, torch.Tensor)]
         assert torch.equal(reordered.FUSED[operation](*arguments), theirs[operation](*arguments))
         assert all(torch.equal(one, now) for one, now in zip(given, arguments, strict=False))
+
+
+def test_tensors_without_rows_pass_through_every_sum_that_is_reordered():
+    """As those of an expert that no token chose."""
+    x = torch.zeros(0, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(6, 6, dtype=torch.float64, requires_grad=True)
+    with SumsReordered(0):
+        products = torch.nn.functional.linear(x, weight, weight[0]) + x @ weight + (x[None] @ weight[None])[0]
+        norm = torch.nn.functional.layer_norm(products, (6,))
+        (norm.softmax(-1) + norm.log_softmax(-1) + norm.T.log_softmax(-1).T).mean(1).sum().backward()
+    assert x.grad.shape == (0, 6) and weight.grad.abs().max() == 0
+
+
+def test_a_relu_or_a_choice_among_no_rows_has_moved_by_nothing():
+    draws, x = Draws(0), torch.zeros(0, 6, dtype=torch.float64)
+    for _ in range(2):
+        draws.positive(TensorName("relu", "expert"), x)
+        draws.chosen(TensorName("choice", "expert"), x, x.argmax(-1))
+    assert draws.moved == draws.choices_moved == {"expert": 0.0}

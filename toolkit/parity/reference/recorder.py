@@ -111,7 +111,7 @@ class Draws:
         true = torch.from_numpy(self.tensors[name]).to(x)
         difference = torch.where(x.detach() == true, 0.0, x.detach() - true)  # minus infinity is no other than itself
         units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
-        by = units * float(difference.abs().max())
+        by = units * float(difference.abs().max()) if difference.numel() else 0.0
         seen[module] = max(seen.get(module, 0.0), math.inf if math.isnan(by) else by)
 
     def _generator(self, name: str) -> np.random.Generator:

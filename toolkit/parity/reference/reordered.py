@@ -26,6 +26,8 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     """Torch's decomposition, with the same roundings, in as little memory as possible: the scores over a large
     vocabulary take half a gigabyte."""
     x = x.contiguous()
+    if not x.numel():
+        return x.clone()
     shifted = x - x.amax(dim, keepdim=True)
     return shifted.sub_(shifted.exp().sum(dim, keepdim=True).log())
 
@@ -92,7 +94,7 @@ class SumsReordered(TorchDispatchMode):
         product = multiply(left[..., cut:], right[..., cut:, :])
         left, right = left[..., :cut], right[..., :cut, :]
         # Holds the gradient of a large output layer once, not twice.
-        rows = len(product) if product.numel() <= LARGE else ROWS
+        rows = max(1, len(product)) if product.numel() <= LARGE else ROWS
         for start in range(0, len(product), rows):
             part = left[start : start + rows]
             whole = right if right.ndim == 2 else right[start : start + rows]
