@@ -77,6 +77,13 @@ def said_of(reference: ReferenceResult | None = None, ours: CandidateDtype | Non
     return judge(reference or ReferenceResult(), CandidateResult(dtypes=dtypes, **candidate)).notes
 
 
+def said_of_an_agreeing_port(**reference) -> list[Note]:
+    runs = {"float64": [1e-16], "float32": [1e-7]}
+    theirs = TensorRecord(shape=[], rms=1.0, max=1.0, noise=runs, noise_max=runs)
+    ours = CandidateDtype(tensors={"loss": TensorStats([], True, 0.0, 0.0, 0.0)})
+    return said_of(ReferenceResult(tensors={"loss": theirs}, **reference), ours)
+
+
 def in_bfloat16() -> list[Note]:
     runs = {"float64": [1e-16], "float32": [1e-7], "bfloat16": [0.2]}
     theirs = TensorRecord(shape=[4], rms=1.0, max=1.0, noise=runs, noise_max=runs)
@@ -300,7 +307,7 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "the reference computes in float32 at a.py:1, b.py:2 although its model is float64;",
     ),
     "reference-fault-unseen": (
-        lambda: said_of(ReferenceResult(own_loss=OwnLoss(1.0, 1.5, 1e15, 64.0, "loss.py:3"))),
+        lambda: said_of_an_agreeing_port(own_loss=OwnLoss(1.0, 1.5, 1e15, 64.0, "loss.py:3")),
         "the reference's loss is 1; from its own logits and labels it is 1.5, 1.0e+15 units of rounding away "
         "(loss.py:3); no tensor shows it",
     ),

@@ -11,6 +11,7 @@ import pytest
 
 from toolkit.parity.followup import attribution
 from toolkit.parity.job import files
+from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.job.results import (
     CandidateDtype,
@@ -463,3 +464,29 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_compared_as_ever(reference,
     candidate.dtypes["float64"].tensors["gradient:a.weight"] = measured(1e-10)
     [finding] = judge(reference, candidate).findings
     assert (finding.verdict, finding.name) == ("semantics", "gradient:a.weight")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "errors", "passes"),
+    [
+        ("*", {"loss": 1.0, "logits": 1.0}, False),
+        ("*", {"loss": 1.0, "logits": 0.0}, True),
+        ("loss", {"loss": 1.0}, False),
+        ("none", {}, False),
+    ],
+)
+def test_a_port_of_which_no_tensor_agrees_is_not_shown_to_be_right(accepted, errors, passes):
+    reference = ReferenceResult(
+        tensors={name: tensor() for name in errors}, accept={accepted: KnownDifference("known", 1e308)}
+    )
+    ours = CandidateDtype(tensors={name: measured(error) for name, error in errors.items()})
+    verdict = judge(reference, CandidateResult(dtypes={"float64": ours}))
+    assert verdict.passed == passes and verdict.inconclusive != passes
+    if not passes:
+        assert verdict.findings[0].message == "no tensor of the port agrees with the reference"
+
+
+def test_a_tensor_in_which_float32_carries_no_information_shows_no_agreement():
+    reference = ReferenceResult(tensors={"gradient:key.bias": tensor(noise=1.0)})
+    ours = CandidateDtype(tensors={"gradient:key.bias": measured(0.5)})
+    assert judge(reference, CandidateResult(dtypes={"float32": ours})).inconclusive

@@ -163,9 +163,18 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     if reference.accept:
         accept(verdict, reference.accept, reference.tensors)
     interfaces.set_aside(verdict, reference, candidate)
+    _require_agreement(verdict)
     verdict.reference_faults = reference_faults(reference)
     _note_reference(reference, "float32" in candidate.dtypes, verdict)
     return verdict
+
+
+def _require_agreement(verdict: Verdict) -> None:
+    """Add a finding if nothing is wrong, but no tensor agrees by the gate's own bounds either."""
+    if verdict.passed and not any(one.informative and one.passed for one in verdict.comparisons):
+        count = len(verdict.accepted)
+        reason = f"all {count} differences are accepted" if count else "none is compared, or carries information"
+        verdict.find("reference", reason, "no tensor of the port agrees with the reference")
 
 
 def reference_faults(reference: ReferenceResult) -> list[Finding]:
