@@ -75,7 +75,7 @@ class NarrowingWatch(TorchDispatchMode):
     def _backward_of(self) -> str | None:
         """The autograd node at work. That of a cast seen in the forward says nothing new."""
         node = torch._C._current_autograd_node()
-        return f"the backward ({node.name()})" if node is not None and not self.places else None
+        return f"the backward ({type(node).__name__})" if node is not None and not self.places else None
 
 
 class NanWatch(TorchDispatchMode):

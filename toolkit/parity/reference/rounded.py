@@ -13,10 +13,12 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -27,6 +29,11 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.clean import calling_line
 from toolkit.parity.reference.noise import in_runs
+from toolkit.parity.reference.paddle_kernels import (
+    InterpolatedAxis,
+    cross_entropy_of_soft_labels,
+    smooth_labels,
+)
 from toolkit.parity.reference.points import Keep, ignore
 from toolkit.parity.reference.step import make_step
 
@@ -38,10 +45,19 @@ CLEAR = 8.0
 MOST_RUNS = 100
 #: What the backward of Paddle's norm adds to the norm.
 NORM_EPSILON = 1e-12
+#: Operations that compute a norm, and the place of its order among their arguments.
+NORMS = {"linalg_vector_norm": 1, "norm": 1, "dist": 2}
+#: Autograd nodes that are a norm's own backward, without the number at their end.
+NORM_BACKWARDS = ("LinalgVectorNormBackward", "NormBackward", "DistBackward")
 #: Operations that only move, choose or compare.
 WITHOUT = ("full", "fill", "masked_fill", "constant_pad", "arange", "scalar_tensor", "where", "lt", "gt", "le", "ge")
-#: Operations that divide by a number of elements, and the place of the window's size among their arguments.
-AVERAGES = {"avg_pool2d": 1, "avg_pool3d": 1, "avg_pool2d_backward": 2, "avg_pool3d_backward": 2}
+#: Operations that Paddle multiplies by 1 over the number of elements in a window.
+POOL_BACKWARDS = (
+    *("avg_pool2d_backward", "avg_pool3d_backward"),
+    *("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"),
+)
+#: The slope of Paddle's hard sigmoid, 0.1666667 in float32.
+HARD_SLOPE = float(np.float32(0.1666667))
 UPSAMPLED = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 
 
@@ -125,6 +141,22 @@ def subsets(keys: Sequence[str]) -> list[Sequence[str]]:
     return [keys, keys[::2], keys[1::2]] if len(keys) > 1 else [keys]
 
 
+class Norm(NamedTuple):
+    """A norm that a run has computed.
+
+    Attributes:
+        order: its order.
+        held_order: the order with which this run computes.
+        place: the line that computes it.
+        floor: the number that replaces a smaller norm, as in `normalize`; 0 if none does.
+    """
+
+    order: float
+    held_order: float
+    place: str | None
+    floor: float = 0.0
+
+
 class ConstantsRounded(TorchDispatchMode):
     """Inside the ``with`` block, float64 operations take constants that float32 does not hold as it holds them.
 
@@ -139,8 +171,18 @@ class ConstantsRounded(TorchDispatchMode):
         super().__init__()
         self.chosen = chosen
         self.found: dict[str, str] = {}
-        self._norms: dict[int, str | None] = {}  # where each was computed, by its address
+        self._norms: dict[int, Norm] = {}  # by the address of its numbers
+        self._norm: Norm | None = None  # whose own backward is running
         self._caller: FrameType | None = None
+        self._losses = LossesRounded(self)
+
+    def __enter__(self) -> ConstantsRounded:
+        self._losses.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._losses.__exit__(*raised)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self._caller = sys._getframe(1)
@@ -156,28 +198,48 @@ class ConstantsRounded(TorchDispatchMode):
             return function(*args, **kwargs)
         if name.removesuffix("_backward") in UPSAMPLED:
             return self._upsampled(function, name, args, kwargs)
-        if name == "linalg_vector_norm":
-            result = function(*args, **kwargs)
-            self._norms[result.data_ptr()] = calling_line(self._caller)
-            return result
+        if name in NORMS:
+            return self._normed(function, name, args, kwargs)
         if name == "_weight_norm_interface":
             weight, norm = function(*args, **kwargs)
-            self._norms[norm.data_ptr()] = calling_line(self._caller)
+            self._norms[norm.data_ptr()] = Norm(2.0, 2.0, calling_line(self._caller))
             return weight, norm
         if name == "_weight_norm_interface_backward":
             return self._weight_norm_backward(function, *args)
-        norm = args[1].data_ptr() if function is aten.div.Tensor and isinstance(args[1], torch.Tensor) else 0
-        if norm in self._norms and calling_line(self._caller) is None:  # in a backward
-            return function(args[0], args[1] + NORM_EPSILON if self._takes_norm(norm) else args[1])
-        if name in ("div", "div_") and isinstance(args[1], int) and args[1]:  # Paddle multiplies by 1 over it
+        if name in ("clamp_min", "clamp") and (norm := self._norms.get(args[0].data_ptr())) and args[1]:
+            self._norms[args[0].data_ptr()] = norm._replace(floor=float(args[1]))
+        if _is_norm_backward():
+            return self._norm_backward(function, name, args, kwargs)
+        is_backward = torch._C._current_autograd_node() is not None
+        if is_backward and name == "div" and isinstance(args[1], int) and args[1]:  # of a pool of one window
             return function(args[0], 1 / self._share(name, 1 / args[1]), *args[2:], **kwargs)
-        if count := _averaged(name, args):
-            return function(*args, **kwargs) * (self._share(name, 1 / count) * count)
+        if name in POOL_BACKWARDS:
+            return self._pool_backward(function, name, args, kwargs)
+        if name.removesuffix("_").removesuffix("_backward") == "hardsigmoid":
+            return self._hardsigmoid(function, name, args, kwargs)
         result = function(*self._rounded(name, args), **self._rounded(name, kwargs))
         if name.removesuffix("_backward") in ("smooth_l1_loss", "huber_loss"):  # Paddle divides by it, too
             width = args[-1]
             result = result * (self._share(f"{name}'s divisor", width) / width)
         return result
+
+    def _pool_backward(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
+        """Compute the backward of an average pool, which Paddle multiplies by 1 / count in float32."""
+        counts = _counts(name, *args)
+        factors = (1 / counts).astype(np.float32) * counts
+        least = 1 / float(counts.max())
+        if (factors == 1).all() or not self._takes(name, least, f"{name.strip('_')} {least:.6g}"):
+            return function(*args, **kwargs)
+        return function(args[0] * torch.from_numpy(factors).to(args[0]), *args[1:], **kwargs)
+
+    def _hardsigmoid(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
+        """Compute the hard sigmoid or its backward with Paddle's slope instead of 1 / 6."""
+        if not self._takes(name, HARD_SLOPE, f"{name.strip('_')} {HARD_SLOPE:.6g}"):
+            return function(*args, **kwargs)
+        if name.endswith("_backward"):  # torch's holds 1 / 6 in float32, too
+            return args[0] * HARD_SLOPE * (args[1].abs() < 3)
+        result = (args[0] * HARD_SLOPE + 0.5).clamp(0, 1)
+        return args[0].copy_(result) if name.endswith("_") else result
 
     def _rounded(self, name: str, given: Any) -> Any:
         return tree_map(lambda one: self._share(name, one) if isinstance(one, float) else one, given)
@@ -199,59 +261,186 @@ class ConstantsRounded(TorchDispatchMode):
         self.found[key] = f"{called} ({place})" if place else f"{called} of a backward"
         return True
 
-    def _takes_norm(self, norm: int) -> bool:
-        """Whether this run adds to a norm, which is at that address, in its backward."""
-        return self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", self._norms[norm])
+    def _normed(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
+        """Compute a norm, of which Paddle holds the order and its reciprocal in float32."""
+        number = NORMS[name]
+        order = 2.0 if len(args) <= number or args[number] is None else float(args[number])
+        held = self._share(name, order)
+        if held != order:
+            args = (*args[:number], held, *args[number + 1 :])
+        result = function(*args, **kwargs)
+        if math.isfinite(order) and order:
+            root = self._share(f"{name}'s root", 1 / held)
+            result = result if root == 1 / held else result ** (root * held)
+        self._norms[result.data_ptr()] = Norm(order, held, calling_line(self._caller))
+        return result
+
+    def _norm_backward(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
+        """Compute an operation of a norm's own backward, sign(x) |x|^(order - 1) / norm^(order - 1)."""
+        if name == "detach":  # autograd fetches the norm before it computes
+            self._norm = self._norms.get(args[0].data_ptr())
+        if (norm := self._norm) is None:
+            return function(*args, **kwargs)
+        moved = norm.held_order - norm.order
+        if name == "pow_":  # of |x|
+            return function(args[0], args[1] + moved)
+        if name == "pow":
+            if norm.order < 1:  # torch multiplies
+                return 1 / (1 / function(args[0], args[1] - moved) + self._norm_epsilon(norm))
+            return function(args[0], args[1] + moved) + self._norm_epsilon(norm)
+        if name == "div" and norm.order == 2:
+            return function(args[0], args[1] + self._norm_epsilon(norm))
+        result = function(*args, **kwargs)
+        return result / (1 + self._norm_epsilon(norm)) if name == "mul" and norm.order == 1 else result
+
+    def _norm_epsilon(self, norm: Norm) -> float:
+        """Return what this run adds to a norm in its backward. Paddle's `normalize` adds its own epsilon."""
+        place, more = norm.place, norm.floor - NORM_EPSILON
+        epsilon = 0.0
+        if self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", place):
+            epsilon += NORM_EPSILON
+        if more > 0 and self._takes("normalize_backward", norm.floor, f"normalize's {norm.floor:g}", place):
+            epsilon += more
+        return epsilon
 
     def _weight_norm_backward(
         self, function: Any, gradient: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norm: torch.Tensor, axis: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients of v and g where the weight is g v / norm, and the norm's own backward adds to it."""
         of_v, of_g = function(gradient, v, g, norm, axis)
-        if self._takes_norm(norm.data_ptr()):
-            of_v = of_v + of_g * g * v / norm**2 * (1 - norm / (norm + NORM_EPSILON))
-        return of_v, of_g
+        epsilon = self._norm_epsilon(self._norms[norm.data_ptr()])
+        return of_v + of_g * g * v / norm**2 * (1 - norm / (norm + epsilon)), of_g
 
     def _upsampled(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Interpolate with weights that are computed in float32."""
-        is_backward = name.endswith("_backward")
-        x, size = args[0], args[1]
-        if not self._takes(name, 1.0, f"weights of {name.removesuffix('_backward')}"):
+        """Interpolate with the weights of Paddle's kernels."""
+        operation, is_backward = name.removesuffix("_backward"), name.endswith("_backward")
+        x, target_lengths = args[0], args[1]
+        lengths, (align_corners, *scales) = (args[2][2:], args[3:]) if is_backward else (x.shape[2:], args[2:])
+        if list(lengths) == list(target_lengths) or not self._takes(name, 1.0, f"weights of {operation}"):
             return function(*args, **kwargs)
-        forward = getattr(aten, name.removesuffix("_backward")).default
-        given = args[3:] if is_backward else args[2:]
-        sizes = args[2][2:] if is_backward else x.shape[2:]
-        for axis, (length, wanted) in enumerate(zip(sizes, size, strict=True)):
-            weights = _weights_along(forward, axis, len(sizes), length, wanted, given).double()
-            moved = torch.tensordot(x, weights if not is_backward else weights.T, dims=([axis + 2], [0]))
-            x = moved.movedim(-1, axis + 2)
+        for number, (length, target_length) in enumerate(zip(lengths, target_lengths, strict=True)):
+            if length == target_length:  # torch copies along the axis
+                continue
+            scale = scales[number] if number < len(scales) else None
+            axis = InterpolatedAxis(operation, is_backward, number, length, target_length, align_corners, scale)
+            weights = torch.from_numpy(axis.weights()).to(x)
+            moved = torch.tensordot(x, weights.T if is_backward else weights, dims=([number + 2], [0]))
+            x = moved.movedim(-1, number + 2)
         return x
 
 
-def _averaged(name: str, args: tuple) -> int:
-    """Return how many elements an operation averages over; 0 for any other."""
-    if name in AVERAGES:
-        window = args[AVERAGES[name]]
-        return math.prod(window) if len(window) > 1 else window[0] ** 2
-    if name.startswith("_adaptive_avg_pool"):
-        is_backward = name.endswith("_backward")
-        large, small = (args[1].shape[2:], args[0].shape[2:]) if is_backward else (args[0].shape[2:], args[1])
-        return math.prod(large) // math.prod(small)
-    if name.startswith("hardsigmoid"):  # of which it is a sixth
-        return 6
-    if name == "mean":
-        axes = args[1] if len(args) > 1 and args[1] is not None else range(args[0].ndim)
-        return math.prod(args[0].shape[axis] for axis in axes)
-    return 0
+class LossesRounded(TorchFunctionMode):
+    """Inside the ``with`` block, cross entropies of smoothed or soft labels are those of Paddle's kernels.
+
+    Args:
+        constants: tells which constants the run rounds.
+    """
+
+    def __init__(self, constants: ConstantsRounded) -> None:
+        super().__init__()
+        self.constants = constants
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is functional.cross_entropy:
+            loss = self._cross_entropy(calling_line(sys._getframe(1)), *args, **kwargs)
+            return function(*args, **kwargs) if loss is None else loss
+        return function(*args, **kwargs)
+
+    def _cross_entropy(
+        self,
+        place: str | None,
+        scores: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> torch.Tensor | None:
+        """Return the loss with the numbers that this run rounds; None if these are none."""
+        is_soft = target.is_floating_point()
+        classes = 0 if scores.ndim == 1 else 1
+        if scores.dtype != torch.float64 or size_average is not None or reduce is not None:
+            return None
+        if label_smoothing and not self._takes("label_smoothing", label_smoothing, place):
+            return None
+        scores, is_counted = scores.movedim(classes, -1), target != ignore_index
+        if is_soft:
+            labels = target.movedim(classes, -1)
+        else:
+            labels = functional.one_hot(target.where(is_counted, 0), scores.shape[-1]).to(scores)
+            if label_smoothing and self._takes("one_hot_labels", 1.0, place):  # Paddle's are float32
+                labels = labels.to(torch.float32)
+        labels = smooth_labels(labels, label_smoothing).to(scores) if label_smoothing else labels
+        if weight is None and self._ignores_total(labels, place):
+            losses = cross_entropy_of_soft_labels(scores, labels)
+        elif label_smoothing:
+            losses = -(labels * scores.log_softmax(-1) * (1 if weight is None else weight)).sum(-1)
+        else:
+            return None
+        if is_soft:
+            total = losses.new_tensor(losses.numel())
+        else:
+            losses = losses.where(is_counted, 0)
+            counts = is_counted.to(scores)
+            total = (counts if weight is None else counts * weight[target.where(is_counted, 0)]).sum()
+        return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / total
+
+    def _takes(self, name: str, constant: float, place: str | None) -> bool:
+        return self.constants._takes(name, constant, f"{name} {constant:.6g}", place)
+
+    def _ignores_total(self, labels: torch.Tensor, place: str | None) -> bool:
+        """Return whether the gradient is computed as if rounded probabilities (..., classes) added up to 1."""
+        missing = float((1 - labels.detach().sum(-1)).abs().max()) if labels.numel() else 0.0
+        is_rounding = 0 < missing <= labels.shape[-1] * float(np.finfo(np.float32).eps)
+        return is_rounding and self._takes("total_of_labels", 1.0, place)
 
 
-def _weights_along(forward: Any, axis: int, axes: int, length: int, wanted: int, given: tuple) -> torch.Tensor:
-    """Return the matrix (length, wanted) by which an interpolation maps an axis, in float32."""
-    shape = [1] * axes
-    shape[axis] = length
-    sizes = [1] * axes
-    sizes[axis] = wanted
-    scales = [None] * axes
-    scales[axis] = given[1 + axis] if len(given) > 1 + axis else None
-    eye = torch.eye(length, dtype=torch.float32).reshape(length, 1, *shape)
-    return forward(eye, sizes, given[0], *scales).reshape(length, wanted)
+def _is_norm_backward() -> bool:
+    """Return whether the own backward of a norm is running."""
+    node = torch._C._current_autograd_node()
+    return node is not None and type(node).__name__.rstrip("0123456789") in NORM_BACKWARDS
+
+
+def _counts(name: str, gradient: torch.Tensor, x: torch.Tensor, *options: Any) -> np.ndarray:
+    """Return the number of elements in each window of an average pool, in the shape of the windows or as one number.
+
+    Args:
+        name: name of the pool's backward.
+        gradient: gradient of the averages.
+        x: tensor that is averaged.
+        options: size, stride, padding, ceil_mode, count_include_pad and divisor_override, unless the pool is adaptive.
+    """
+    num_axes = 3 if "3d" in name else 2
+    lengths, windows = x.shape[-num_axes:], gradient.shape[-num_axes:]
+    if name.startswith("_adaptive"):
+        along = [_adaptive_counts(*axis) for axis in zip(lengths, windows, strict=True)]
+    else:
+        sizes, strides, paddings, _, includes_padding, divisor = options
+        if divisor:  # Paddle divides in float64
+            return np.ones(1)
+        sizes, strides, paddings = (_for_axes(one, num_axes) for one in (sizes, strides or sizes, paddings))
+        axes = zip(lengths, windows, sizes, strides, paddings, strict=True)
+        along = [_pool_counts(*axis, includes_padding) for axis in axes]
+    return math.prod(np.ix_(*along), start=np.ones(()))
+
+
+def _for_axes(values: Sequence[int], num_axes: int) -> Sequence[int]:
+    """Return a pool's option for each axis."""
+    return values if len(values) == num_axes else [*values] * num_axes
+
+
+def _pool_counts(length: int, windows: int, size: int, stride: int, padding: int, includes_padding: bool) -> np.ndarray:
+    """Return the number of elements in each window of a pool along an axis, (windows,)."""
+    first = np.arange(windows) * stride - padding
+    past = np.minimum(first + size, length + padding)
+    counts = past - first if includes_padding else np.minimum(past, length) - np.maximum(first, 0)
+    return counts.astype(np.float64)
+
+
+def _adaptive_counts(length: int, windows: int) -> np.ndarray:
+    """Return the number of elements in each window of an adaptive pool along an axis, (windows,)."""
+    numbers = np.arange(windows)
+    return np.ceil((numbers + 1) * length / windows) - np.floor(numbers * length / windows)

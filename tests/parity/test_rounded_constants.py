@@ -1,0 +1,249 @@
+"""The reference with rounded constants computes what Paddle's kernels compute in float64, to the last digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import paddle
+import pytest
+import torch
+from paddle.nn import functional as ported
+from torch.nn import functional as original
+
+from toolkit.parity.reference.rounded import ConstantsRounded
+
+#: Largest relative distance of the rounded reference from Paddle.
+SAME = 2e-14
+#: A constant's rounding moves a value or a gradient by more.
+MOVED = 3e-14
+LABELS = np.array([0, 2, 1, 2, 0])
+
+
+def distances(function: Callable, port: Callable, x: np.ndarray, rounded: bool) -> tuple[float, float]:
+    """Return the relative distances of a torch function's value and gradient from its port's."""
+    weights = np.random.default_rng(1)
+    leaf = paddle.to_tensor(x, stop_gradient=False)
+    value = port(leaf)
+    factors = weights.standard_normal(value.shape)
+    (value * paddle.to_tensor(factors)).sum().backward()
+    theirs = torch.tensor(x, requires_grad=True)
+
+    def compute() -> torch.Tensor:
+        result = function(theirs)
+        (result * torch.tensor(factors)).sum().backward()
+        return result
+
+    if rounded:
+        with ConstantsRounded():
+            result = compute()
+    else:
+        result = compute()
+    pairs = [(result.detach().numpy(), value.numpy()), (theirs.grad.numpy(), leaf.grad.numpy())]
+    value_apart, gradient_apart = (float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+    return value_apart, gradient_apart
+
+
+def check(function: Callable, port: Callable, x: np.ndarray) -> None:
+    """Check that only rounded constants lie between a function and its port, and that the rounded function has them."""
+    assert max(distances(function, port, x, rounded=False)) > MOVED
+    assert max(distances(function, port, x, rounded=True)) < SAME
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+@pytest.mark.parametrize("order", [0.5, 1, 1.3, 1.5, 2, 2.5, 3, 4])
+@pytest.mark.parametrize(("axis", "keeps_axis"), [(-1, True), (-1, False), (0, True), (None, True)])
+def test_a_norm_adds_to_itself_in_its_own_backward_alone(order, axis, keeps_axis):
+    def divided(x, norm):
+        norm = norm if keeps_axis else norm.unsqueeze(axis)
+        return x / norm + norm
+
+    check(
+        lambda x: divided(x, x.norm(p=order, dim=axis, keepdim=keeps_axis)),
+        lambda x: divided(x, paddle.norm(x, p=order, axis=axis, keepdim=keeps_axis)),
+        numbers(3, 4, 5) * (1e-3 if 1 <= order <= 2 else 0.1 if order > 2 else 1e4),
+    )
+
+
+NORMS = {
+    "frobenius": (
+        lambda x: x / torch.norm(x, p="fro", dim=(0, 1), keepdim=True),
+        lambda x: x / paddle.norm(x, p="fro", axis=[0, 1], keepdim=True),
+    ),
+    "of a norm": (
+        lambda x: x / x.norm(dim=-1).norm(),
+        lambda x: x / paddle.norm(paddle.norm(x, axis=-1)),
+    ),
+    "of two axes": (
+        lambda x: x / x.norm(dim=-1, keepdim=True) * x.norm(p=1, dim=0, keepdim=True),
+        lambda x: x / paddle.norm(x, axis=-1, keepdim=True) * paddle.norm(x, p=1, axis=0, keepdim=True),
+    ),
+    "distance": (
+        lambda x: x * torch.dist(x, x.flip(0) / 2, 3),
+        lambda x: x * paddle.dist(x, x.flip(0) / 2, 3),
+    ),
+    "normalize": (lambda x: original.normalize(x, dim=-1), lambda x: ported.normalize(x, axis=-1)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_every_function_with_a_norm_has_its_backward(name):
+    check(*NORMS[name], numbers(3, 4, 5) * 0.001)
+
+
+def test_normalize_adds_its_own_epsilon():
+    check(
+        lambda x: original.normalize(x, dim=-1, eps=2**-24),
+        lambda x: ported.normalize(x, axis=-1, epsilon=2**-24),
+        numbers(3, 4, 5),
+    )
+
+
+INTERPOLATIONS = {"linear": ("NCW", 1), "bilinear": ("NCHW", 2), "bicubic": ("NCHW", 2), "trilinear": ("NCDHW", 3)}
+SIZES = (
+    {"scale": 1.5}, {"scale": 1.7}, {"scale": 0.7}, {"size": 7}, {"size": 11}, {"size": 8, "align_corners": True},
+    {"size": 18, "align_corners": True}, {"scale": 1.7, "align_corners": True},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", INTERPOLATIONS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_an_interpolation_has_the_weights_of_its_kernel(mode, size):
+    data_format, axes = INTERPOLATIONS[mode]
+    corners = size.get("align_corners", False)
+    length = {"size": [size["size"]] * axes} if "size" in size else {"scale_factor": [size["scale"]] * axes}
+    check(
+        lambda x: original.interpolate(x, mode=mode, align_corners=corners, **length),
+        lambda x: ported.interpolate(x, mode=mode, align_corners=corners, data_format=data_format, **length),
+        numbers(1, 2, *(4, 5, 6)[3 - axes :]),
+    )
+
+
+POOLS = {
+    "2d": (
+        lambda x: original.avg_pool2d(x, 3, 1, 1),
+        lambda x: ported.avg_pool2d(x, 3, 1, 1, exclusive=False),
+    ),
+    "2d without the padding": (
+        lambda x: original.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        lambda x: ported.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    ),
+    "adaptive": (lambda x: original.adaptive_avg_pool2d(x, (3, 2)), lambda x: ported.adaptive_avg_pool2d(x, [3, 2])),
+    "adaptive to one": (lambda x: original.adaptive_avg_pool2d(x, 1), lambda x: ported.adaptive_avg_pool2d(x, 1)),
+    "area": (
+        lambda x: original.interpolate(x, size=3, mode="area"),
+        lambda x: ported.interpolate(x, size=[3, 3], mode="area"),
+    ),
+    "hard sigmoid": (original.hardsigmoid, ported.hardsigmoid),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_multiplies_by_a_rounded_count_in_its_backward(name):
+    check(*POOLS[name], numbers(1, 2, 5, 7))
+
+
+def composed_with_ignored(x: paddle.Tensor) -> paddle.Tensor:
+    labels = paddle.to_tensor(LABELS)
+    losses = ported.cross_entropy(x, labels, label_smoothing=0.1, reduction="none").flatten()
+    is_counted = (labels != 0).astype(losses.dtype)
+    return (losses * is_counted).sum() / is_counted.sum()
+
+
+def composed_with_weights(x: paddle.Tensor) -> paddle.Tensor:
+    labels, weights = paddle.to_tensor(LABELS), paddle.to_tensor([0.5, 1.0, 2.0], dtype=x.dtype)
+    smoothed = ported.label_smooth(ported.one_hot(labels, 3), epsilon=0.1).astype(x.dtype)
+    return -(smoothed * weights * ported.log_softmax(x, -1)).sum() / weights[labels].sum()
+
+
+def cross_entropy(**options) -> Callable:
+    return lambda x: original.cross_entropy(x, torch.tensor(LABELS), **options)
+
+
+#: Probabilities with the rounding of float32.
+SOFT = (np.random.default_rng(2).dirichlet([1, 1, 1], 5)).astype(np.float32).astype(np.float64)
+LOSSES = {
+    "mean": (
+        cross_entropy(label_smoothing=0.1),
+        lambda x: ported.cross_entropy(x, paddle.to_tensor(LABELS), label_smoothing=0.1),
+    ),
+    "sum": (
+        cross_entropy(label_smoothing=0.3, reduction="sum"),
+        lambda x: ported.cross_entropy(x, paddle.to_tensor(LABELS), label_smoothing=0.3, reduction="sum"),
+    ),
+    "ignored": (cross_entropy(label_smoothing=0.1, ignore_index=0), composed_with_ignored),
+    "weights": (
+        cross_entropy(label_smoothing=0.1, weight=torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)),
+        composed_with_weights,
+    ),
+    "soft": (
+        lambda x: original.cross_entropy(x, torch.tensor(SOFT)),
+        lambda x: ported.cross_entropy(x, paddle.to_tensor(SOFT), soft_label=True),
+    ),
+    "soft and smoothed": (
+        lambda x: original.cross_entropy(x, torch.tensor(SOFT), label_smoothing=0.1),
+        lambda x: ported.cross_entropy(x, paddle.to_tensor(SOFT), soft_label=True, label_smoothing=0.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_smoothed_labels_are_those_of_the_kernel(name):
+    check(*LOSSES[name], numbers(5, 3))
+
+
+def test_labels_that_are_no_probabilities_keep_their_gradient():
+    with ConstantsRounded() as rounded:
+        scores = torch.tensor(numbers(5, 3), requires_grad=True)
+        original.cross_entropy(scores, torch.tensor(SOFT * 1.01)).backward()
+    assert "total_of_labels" not in " ".join(rounded.found)
+
+
+PORT = """
+FRAMEWORK
+
+
+class Net(MODULE):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 12), nn.Linear(12, 3)
+
+    def forward(self, x, y):
+        x = self.first(x)
+        return functional.cross_entropy(self.last(BODY), y, label_smoothing=SMOOTHING)
+
+
+def build(config):
+    return Net()
+"""
+BATCH = """
+
+def batch(config, rng):
+    return {"x": rng.standard_normal((5, 6)), "y": rng.integers(0, 3, 5)}
+"""
+PORTS = {
+    "right": ("x / x.norm(p=2, axis=-1, keepdim=True)", "0.1", "PARITY"),
+    "norm without a gradient": (
+        "x / x.norm(p=2, axis=-1, keepdim=True).detach()",
+        "0.1",
+        "DRIFT the backward into output of first (",
+    ),
+    "other smoothing": ("x / x.norm(p=2, axis=-1, keepdim=True)", "0.1 * (1 + 1e-5)", "DRIFT one_hot ("),
+}
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_rounded_constants_pass_and_wrong_ones_do_not(name, command_line, tmp_path):
+    body, smoothing, headline = PORTS[name]
+    reference = PORT.replace("FRAMEWORK", "from torch import nn\nfrom torch.nn import functional")
+    reference = reference.replace("MODULE", "nn.Module").replace("SMOOTHING", "0.1")
+    port = PORT.replace("FRAMEWORK", "from paddle import nn\nfrom paddle.nn import functional")
+    port = port.replace("MODULE", "nn.Layer").replace("SMOOTHING", smoothing)
+    (tmp_path / "reference.py").write_text(reference.replace("BODY", "x / x.norm(p=2, dim=-1, keepdim=True)") + BATCH)
+    (tmp_path / "port.py").write_text(port.replace("BODY", body))
+    sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
+    status, out, err = command_line("parity", *sides, "--output", tmp_path)
+    assert out.startswith(headline) and status == headline.startswith("DRIFT"), out + err
