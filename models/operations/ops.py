@@ -267,9 +267,12 @@ def _is_double(x: paddle.Tensor) -> bool:
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016): (..., width), gain and bias (width,).
 
-    In float64, the gate's yardstick, it is composed on every device: Paddle's takes its epsilon in float32.
+    In float64, the gate's yardstick, it is composed on every device: Paddle's takes its epsilon in float32. The
+    backward of Paddle's CPU kernel leaves out a gain without a gradient, so such a gain is applied apart.
     """
     if not (is_composed(x) or _is_double(x)):
+        if gain.stop_gradient and is_on_cpu(x):
+            return F.layer_norm(x, x.shape[-1:], epsilon=epsilon) * gain + bias
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
     return _LayerNorm.apply(x, gain, bias, epsilon)
 

@@ -295,6 +295,16 @@ def test_an_adapted_model_passes_the_gate(name, prepared, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", CONFIGS)
+def test_an_adapted_model_passes_the_gate_with_paddles_own_kernels(family, monkeypatch, tmp_path):
+    """Its norms are frozen, with gains that are not 1."""
+    monkeypatch.setenv("TOOLKIT_KERNELS", "paddle")
+    request = trial_request(family, "large-gains", 0, dtype="float32")
+    report, said = gates.run(adapted_request(request, adapter_for(family)), tmp_path)
+    assert report.passed, said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "names"),
     [("ctrl", [mutant.name for mutant in LORA]), ("reformer", ["lora-factors-swapped", "lora-merged-twice"])],

@@ -51,6 +51,23 @@ def test_layer_norm_has_the_gradients_of_paddles(draw):
     assert_equal_to_rounding(ours, theirs)
 
 
+@pytest.mark.parametrize("frozen", [{"gain"}, {"bias"}, {"gain", "bias"}], ids=" and ".join)
+def test_layer_norm_has_its_gradient_with_a_frozen_gain(frozen, draw):
+    """The backward of Paddle's CPU kernel computes as if a gain without a gradient were 1."""
+    x, upstream = (draw.standard_normal((5, 8)).astype("float32") for _ in range(2))
+    gain, bias = 3.0 + draw.standard_normal(8).astype("float32"), draw.standard_normal(8).astype("float32")
+    leaf = paddle.to_tensor(x, stop_gradient=False)
+    held = [paddle.to_tensor(v, stop_gradient=name in frozen) for name, v in (("gain", gain), ("bias", bias))]
+    ops.layer_norm(leaf, *held, 1e-6).backward(paddle.to_tensor(upstream))
+
+    x, inner = x.astype("float64"), upstream.astype("float64") * gain
+    centered = x - x.mean(-1, keepdims=True)
+    scale = 1 / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
+    normed = centered * scale
+    true = (inner - inner.mean(-1, keepdims=True) - normed * (inner * normed).mean(-1, keepdims=True)) * scale
+    np.testing.assert_allclose(leaf.grad.numpy(), true, atol=2e-6 * np.abs(true).max())
+
+
 def test_layer_norm_has_its_epsilon_in_double_precision(draw):
     """Paddle's own rounds it to float32, which is 2.5e-8 of 1e-5."""
     x, epsilon = 1e-3 * draw.standard_normal((3, 8)), 1e-5
