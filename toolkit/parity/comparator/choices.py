@@ -54,6 +54,8 @@ class Choices:
         if truth is None or scores is None or truth.size != ours.size or scores.size != np.prod(shape):
             return  # whatever is wrong shows in the output
         truth, scores = truth.reshape(ours.shape), scores.reshape(shape)
+        if str(name._replace(kind="unordered")) in drawn:  # a top-k with sorted=False
+            ours = _in_order_of(truth, ours)
         flipped = ours != truth
         if flipped.any():
             own, best = (np.take_along_axis(scores, index.astype(np.int64), -1) for index in (ours, truth))
@@ -71,6 +73,21 @@ def _place(handed: Handed) -> str:
     name = TensorName.parse(handed.name)
     module = name.module + name.call
     return f"{name.evaluation}/{module}" if name.evaluation else module
+
+
+def _in_order_of(truth: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Return ``indices`` with each that is also in the same row of ``truth`` at its place there.
+
+    The others fill the remaining places: `truth` [3, 0, 5], `indices` [5, 3, 7] -> [3, 7, 5].
+    """
+    equal = truth[..., :, None] == indices[..., None, :]
+    is_shared_place, is_shared_index = equal.any(-1), equal.any(-2)
+    places, order = (np.argsort(shared, -1, kind="stable") for shared in (is_shared_place, is_shared_index))
+    remaining = np.take_along_axis(indices, order, -1)
+    is_shared = np.take_along_axis(is_shared_place, places, -1)
+    aligned = np.empty_like(truth)
+    np.put_along_axis(aligned, places, np.where(is_shared, np.take_along_axis(truth, places, -1), remaining), -1)
+    return aligned
 
 
 def _flips(flipped: np.ndarray, margins: np.ndarray) -> Flips:

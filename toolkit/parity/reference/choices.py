@@ -69,7 +69,8 @@ class Choices(TorchFunctionMode):
         kept = own.numel() == scores.numel() // scores.shape[along] and own.ndim < scores.ndim  # the axis is left out
         own = own.reshape(1) if whole else own.unsqueeze(along) if kept else own
         drawn = TensorName.parse(self.recorder.stack.draw("choice"))
-        indices = self.recorder.draws.chosen(drawn, scores.movedim(along, -1), own.movedim(along, -1))
+        is_ordered = name != "topk" or given.get("sorted", True)
+        indices = self.recorder.draws.chosen(drawn, scores.movedim(along, -1), own.movedim(along, -1), is_ordered)
         indices = indices.movedim(-1, along)
         if isinstance(found, torch.Tensor):
             return indices.reshape(found.shape)

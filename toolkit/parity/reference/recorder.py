@@ -86,12 +86,20 @@ class Draws:
             self._note_moved(self.moved_lowered if self.is_lowered else self.moved, module, x, given)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
-    def chosen(self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """R64's choice of indices along the last axis of scores; R64 takes its ``own``."""
+    def chosen(
+        self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
+    ) -> torch.Tensor:
+        """R64's choice of indices along the last axis of scores; R64 takes its ``own``.
+
+        Args:
+            is_ordered: whether the order of the indices is part of the choice.
+        """
         key, given = str(drawn), str(drawn._replace(kind="scores"))
         if key not in self.tensors:
             self.tensors[key] = own.numpy(force=True).copy()
             self.tensors[given] = scores.detach().numpy(force=True)
+            if not is_ordered:
+                self.tensors[str(drawn._replace(kind="unordered"))] = np.ones(1, np.uint8)
         else:
             self._note_moved(self.choices_moved, drawn.module + drawn.call, scores, given)
         return torch.from_numpy(self.tensors[key]).to(own, copy=True)

@@ -427,7 +427,9 @@ class _InOrder(Draws):
         self.made.append(DrawFacts(str(drawn), list(x.shape)))
         return super().positive(drawn, x)
 
-    def chosen(self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    def chosen(
+        self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
+    ) -> torch.Tensor:
         self.made.append(DrawFacts(str(drawn), list(own.shape)))
         return super().chosen(drawn, scores, own)
 
