@@ -79,6 +79,21 @@ def test_an_output_that_no_broadcasting_makes_the_others_is_compared_and_so_foun
     assert ("up" in propose(*sides).modules) == compared
 
 
+def test_norms_on_both_sides_of_a_certain_layer_keep_their_order():
+    """Meta calls the norm before the attention attention_norm, and transformers the one behind it."""
+    layers = (("input_layernorm", "attention_norm"), ("self_attn.o_proj", "attention.wo"),
+              ("post_attention_layernorm", "ffn_norm"), ("mlp.down_proj", "feed_forward.w2"))  # fmt: skip
+    sides = [
+        described(*(parameter(f"layers.{n}.{names[side]}.weight", [4] if "norm" in names[side] else [4, 4 + place],
+                              4 * n + place, "other" if "norm" in names[side] else "linear")
+                    for n in range(2) for place, names in enumerate(layers)))
+        for side in (0, 1)
+    ]  # fmt: skip
+    found = {one.reference: one.port for one in propose(*sides).parameters}
+    right = [(f"layers.{n}.{theirs}.weight", f"layers.{n}.{ours}.weight") for n in range(2) for theirs, ours in layers]
+    assert found == dict(right)
+
+
 def test_what_the_user_says_wins():
     theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
     ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))

@@ -28,6 +28,8 @@ from toolkit.parity.pairs.words import distance, leaf
 
 #: Distance in the order of execution that counts as much as names without a common word.
 FAR = 10.0
+#: Cost of each certain pair that ran before one parameter and after its counterpart; at most 1 in all.
+CROSSED = 0.25
 #: Cost of a pair that an assignment must not choose.
 NEVER = 1e6
 
@@ -122,15 +124,43 @@ def _assigned(
     names = np.array([[distance(one.name, other.name) for other in free] for one in left])
     order = np.minimum(np.abs(np.subtract.outer(_places(left), _places(free))) / FAR, 1.0)
     names, cost = (np.where(possible, table, NEVER) for table in (names, names + order))
-    rows, columns = linear_sum_assignment(cost)
-    chosen = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
-    crossing = _crossing([(left[row], free[column]) for row, column in chosen])
-    found = []
-    for place, (row, column) in enumerate(chosen):
-        alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
-        best = _is_best(names[row], column) and _is_best(names[:, column], row)
-        found.append((left[row], free[column], bool(alone or (best and place not in crossing))))
-    return found
+
+    def assign(cost: np.ndarray) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
+        rows, columns = linear_sum_assignment(cost)
+        chosen = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
+        crossing = _crossing([(left[row], free[column]) for row, column in chosen])
+        found = []
+        for place, (row, column) in enumerate(chosen):
+            alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
+            best = _is_best(names[row], column) and _is_best(names[:, column], row)
+            found.append((left[row], free[column], bool(alone or (best and place not in crossing))))
+        return found
+
+    certain = [(one, other) for one, other, is_certain in assign(cost) if is_certain]
+    return assign(cost + np.minimum(CROSSED * _count_crossed(left, free, certain), 1.0))
+
+
+def _count_crossed(
+    left: Sequence[ParameterFacts],
+    free: Sequence[ParameterFacts],
+    certain: Sequence[tuple[ParameterFacts, ParameterFacts]],
+) -> np.ndarray:
+    """Return how many certain pairs ran before a parameter and after its counterpart, or the other way around.
+
+    Returns:
+        The counts, (parameters of the reference, parameters of the port).
+    """
+    sides = [(left, [one for one, _ in certain]), (free, [other for _, other in certain])]
+    is_after, is_before = [], []
+    for parameters, anchors in sides:
+        orders, of_anchors = (
+            np.array([np.nan if one.order is None else one.order for one in some], float)
+            for some in (parameters, anchors)
+        )
+        later = np.sign(np.subtract.outer(orders, of_anchors))
+        is_after.append((later > 0).astype(float))
+        is_before.append((later < 0).astype(float))
+    return is_after[0] @ is_before[1].T + is_before[0] @ is_after[1].T
 
 
 def _is_best(costs: np.ndarray, place: int) -> bool:
