@@ -54,7 +54,7 @@ MODULES = {
     ),
     "reference of a pair": (
         *("toolkit.parity.reference.environment", "toolkit.parity.families.pair.reference"),
-        *("toolkit.parity.reference.measure", "transformers.generation.utils"),
+        *("toolkit.parity.reference.measure", "transformers.generation.utils", "transformers.modeling_utils"),
     ),
     "candidate": (
         *("toolkit.parity.candidate.kernel_client", "toolkit.parity.families.reformer.candidate"),

@@ -24,12 +24,14 @@ from toolkit.parity.job.pair import (
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.axes import axes_between, axes_of
 from toolkit.parity.pairs.pieces import as_told, fused, reshaped
-from toolkit.parity.pairs.words import distance, leaf
+from toolkit.parity.pairs.words import distance, is_spelled_alike, leaf
 
 #: Distance in the order of execution that counts as much as names without a common word.
 FAR = 10.0
 #: Cost of each certain pair that ran before one parameter and after its counterpart; at most 1 in all.
 CROSSED = 0.25
+#: Cost of a pair such as `weight` and `gamma`: a port may call a norm's weight so, but also a scale of a block.
+OTHER_SPELLING = 1.0
 #: Cost of a pair that an assignment must not choose.
 NEVER = 1e6
 
@@ -50,8 +52,9 @@ def propose(
         ValueError: these do not fit.
     """
     parameters = match_parameters(reference.parameters, port.parameters, given or {})
-    draws = match_draws(reference.draws, port.draws)
-    modules = _with_the_same_draws(match_modules(reference, port, parameters), draws)
+    modules = match_modules(reference, port, parameters)
+    draws = match_draws(reference.draws, port.draws, modules)
+    modules = _with_the_same_draws(modules, draws)
     matched = {match.port for match in parameters}
     held = [one for one in port.buffers if one.name not in matched]
     buffers = match_parameters(reference.buffers, held, {})
@@ -121,23 +124,35 @@ def _assigned(
     possible = np.array([[_fits(one, other) for other in free] for one in left], bool).reshape(len(left), len(free))
     if not possible.any():
         return []
-    names = np.array([[distance(one.name, other.name) for other in free] for one in left])
-    order = np.minimum(np.abs(np.subtract.outer(_places(left), _places(free))) / FAR, 1.0)
-    names, cost = (np.where(possible, table, NEVER) for table in (names, names + order))
+    names = np.array([[_name_cost(one.name, other.name) for other in free] for one in left])
+    # Two encoders may run in another order than they are made in: the order that fits the names better counts.
+    by_execution, by_branch = (
+        np.where(possible, names + np.minimum(np.abs(np.subtract.outer(places(left), places(free))) / FAR, 1.0), NEVER)
+        for places in (_execution_places, _branch_places)
+    )
+    ran_in_order = _total_cost(by_execution) <= _total_cost(by_branch) + 1e-9
+    names = np.where(possible, names, NEVER)
 
     def assign(cost: np.ndarray) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
         rows, columns = linear_sum_assignment(cost)
         chosen = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
         crossing = _crossing([(left[row], free[column]) for row, column in chosen])
-        found = []
+        pairs = []
         for place, (row, column) in enumerate(chosen):
             alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
             best = _is_best(names[row], column) and _is_best(names[:, column], row)
-            found.append((left[row], free[column], bool(alone or (best and place not in crossing))))
-        return found
+            pairs.append((left[row], free[column], bool(alone or (best and place not in crossing))))
+        return pairs
 
-    certain = [(one, other) for one, other, is_certain in assign(cost) if is_certain]
-    return assign(cost + np.minimum(CROSSED * _count_crossed(left, free, certain), 1.0))
+    if not ran_in_order:
+        return assign(by_branch)
+    certain = [(one, other) for one, other, is_certain in assign(by_execution) if is_certain]
+    return assign(by_execution + np.minimum(CROSSED * _count_crossed(left, free, certain), 1.0))
+
+
+def _total_cost(cost: np.ndarray) -> float:
+    """Return the cost of the cheapest assignment."""
+    return float(cost[linear_sum_assignment(cost)].sum())
 
 
 def _count_crossed(
@@ -161,6 +176,10 @@ def _count_crossed(
         is_after.append((later > 0).astype(float))
         is_before.append((later < 0).astype(float))
     return is_after[0] @ is_before[1].T + is_before[0] @ is_after[1].T
+
+
+def _name_cost(one: str, other: str) -> float:
+    return distance(one, other) + OTHER_SPELLING * (not is_spelled_alike(one, other))
 
 
 def _is_best(costs: np.ndarray, place: int) -> bool:
@@ -187,15 +206,30 @@ def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int
     return found
 
 
-def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
+def _execution_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
     """Return when each parameter's module ran, among those of its shape and leaf; what never ran comes last."""
+    return _ranks(parameters, [0] * len(parameters))
+
+
+def _branch_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
+    """Return the same, if the parts of the model had run in the order in which they are made."""
+    paths = [one.name.split(".") for one in parameters]
+    depth = next((depth for depth, words in enumerate(zip(*paths, strict=False)) if len({*words}) > 1), 0)
+    branches = list(dict.fromkeys(path[depth] for path in paths))
+    return _ranks(parameters, [branches.index(path[depth]) for path in paths])
+
+
+def _ranks(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.ndarray:
+    """Return the rank of each parameter by its branch and by when it ran, among those of its shape and leaf."""
     places = np.full(len(parameters), float(len(parameters)))
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
         if one.order is not None:
             groups[_group(one)].append(index)
     for members in groups.values():
-        for rank, index in enumerate(sorted(members, key=lambda index: parameters[index].order or 0)):
+        for rank, index in enumerate(
+            sorted(members, key=lambda index: (branches[index], parameters[index].order or 0))
+        ):
             places[index] = rank
     return places
 
@@ -298,22 +332,63 @@ def _held(
 # -- draws ----------------------------------------------------------------------------------------------------------
 
 
-def match_draws(reference: Sequence[DrawFacts], port: Sequence[DrawFacts]) -> dict[str, str]:
+def match_draws(
+    reference: Sequence[DrawFacts], port: Sequence[DrawFacts], modules: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Match the port's draws with the reference's, kind by kind, in the order in which both were made.
 
     Only draws of equally many numbers match; among possible alignments, the names decide. What only one side draws
-    is left out, and the gate then says so by name.
+    is left out, and the gate then says so by name. Two encoders may run in another order: if no fewer draws match
+    inside of counterparts alone, in any order of these, those matches count.
+
+    Args:
+        modules: path of a reference's module -> path of its counterpart.
     """
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for kind in dict.fromkeys(draw.kind for draw in port):
         ours, theirs = ([one for one in side if one.kind == kind] for side in (port, reference))
-        found |= {ours[there].name: theirs[here].name for here, there in _lined_up(theirs, ours)}
-    return found
+        matches |= _in_counterparts(theirs, ours, modules or {}) or _named(theirs, ours, _lined_up(theirs, ours))
+    return matches
 
 
-def _lined_up(theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts]) -> list[tuple[int, int]]:
-    """Return the places of matching draws: the best alignment of two sequences (Needleman and Wunsch 1970)."""
+def _named(theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], places: Sequence[tuple[int, int]]) -> dict[str, str]:
+    return {ours[column].name: theirs[row].name for row, column in places}
+
+
+def _in_counterparts(
+    theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], modules: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the matches of draws inside of counterparts, in any order of these; {} if fewer than in one order."""
+    counterparts = {port: reference for reference, port in modules.items()}
+    their_modules = [_innermost(one, modules) for one in theirs]
+    our_modules = [counterparts.get(_innermost(one, counterparts), "") for one in ours]
+    is_possible = np.array(
+        [[_is_in(a, b) or _is_in(b, a) or "" in (a, b) for b in our_modules] for a in their_modules], bool
+    ).reshape(len(theirs), len(ours))
+    matches: dict[str, str] = {}
+    while aligned := _lined_up(theirs, ours, is_possible):
+        matches |= _named(theirs, ours, aligned)
+        for row, column in aligned:
+            is_possible[row], is_possible[:, column] = False, False
+    return matches if len(matches) >= len(_lined_up(theirs, ours)) else {}
+
+
+def _innermost(draw: DrawFacts, modules: Iterable[str]) -> str:
+    """Return the path of the innermost of some modules in which a draw is made; "" if it is made in none."""
+    module = TensorName.parse(draw.name).module
+    return max((one for one in modules if _is_in(module, one)), key=len, default="")
+
+
+def _lined_up(
+    theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], is_possible: np.ndarray | float = 1.0
+) -> list[tuple[int, int]]:
+    """Return the places of matching draws: the best alignment of two sequences (Needleman and Wunsch 1970).
+
+    Args:
+        is_possible: whether two draws may match, (reference's draws, port's draws); any may by default.
+    """
     alike = np.array([[_alike(one, other) for other in ours] for one in theirs]).reshape(len(theirs), len(ours))
+    alike = alike * is_possible
     best = np.zeros((len(theirs) + 1, len(ours) + 1))
     for here in range(len(theirs) - 1, -1, -1):
         for there in range(len(ours) - 1, -1, -1):

@@ -26,17 +26,27 @@ def leaf(name: str) -> str:
     return SAME.get(last, last)
 
 
+def is_spelled_alike(one: str, other: str) -> bool:
+    """Return whether the last words of two parameters' names are the same, and not only of one meaning."""
+    return re.split(r"[._]", one)[-1] == re.split(r"[._]", other)[-1]
+
+
 def words(name: str) -> list[str]:
-    """Return the words of a path in their common form, numbers included."""
-    found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)
-    common = [SAME.get(word.lower(), word.lower()) for word in found]
+    """Return the words of a path in their common form, numbers included: `norm1` and `norm_1` are `norm` and `1`."""
+    names = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)
+    parts = [part for word in names for part in ([word] if word.lower() in SAME else re.findall(r"\D+|\d+", word))]
+    common = [SAME.get(part.lower(), part.lower()) for part in parts]
     return [word for word in common if word not in EMPTY]
 
 
 def distance(one: str, other: str) -> float:
-    """Return the distance of two names: 0 for the same words, 1 for none; other numbers count as much as all words."""
+    """Return the distance of two names: 0 for the same words, 1 for none; other numbers count as much as all words.
+
+    Names that share some of their numbers are nearer: a stage may have a number on one side, and a name on the other.
+    """
     a, b = words(one), words(other)
     numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
+    shared_numbers = SequenceMatcher(None, *numbers, autojunk=False).ratio()
     alike = SequenceMatcher(None, a, b, autojunk=False).ratio()
     shared = len({*a} & {*b}) / max(1, len({*a} | {*b}))
-    return 1 - (alike + shared) / 2 + (numbers[0] != numbers[1])
+    return 1 - (alike + shared) / 2 + 1 - shared_numbers

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -23,6 +25,7 @@ from toolkit.parity.job.buffers import may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts
 from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.measure.square_weights import SquareWeights
 from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, masks_of
 
 #: Role of the ``weight`` of each layer class.
@@ -44,11 +47,15 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "reference", "describe"))
     batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), "float32")
     modules: list[ModuleFacts] = []
+    squares = SquareWeights(_gradient_of)
 
     def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
         parsed = TensorName.parse(called)
-        tensor = first_tensor(output) if name and not parsed.call else None
-        if tensor is not None:
+        tensor = first_tensor(output) if not parsed.call else None
+        has_gradient = tensor is not None and tensor.is_floating_point() and not tensor.stop_gradient
+        if has_gradient and _role(layer) == "other":
+            squares.look_at(parsed.module, _trained_weights(layer), tensor)
+        if tensor is not None and name:
             shape = tuple(tensor.shape) if tensor.is_floating_point() else None
             modules.append(
                 ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer, masked)), _layout(layer))
@@ -71,8 +78,25 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
         computed(source, model, batch, needs_loss)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     described = facts_of(model, before, other, _Describing(model, order))
+    turned = squares.with_output_columns
+    parameters = [replace(one, transposed=one.transposed or one.name in turned) for one in parameters_of(model, order)]
     made = masks.comparisons.facts(), len(masks.operations)
-    return Description([*parameters_of(model, order)], modules, draws.made, described, *made)
+    return Description(parameters, modules, draws.made, described, *made)
+
+
+def _gradient_of(output: paddle.Tensor, place: int, weight: paddle.Tensor) -> np.ndarray | None:
+    (gradient,) = paddle.grad(output.flatten()[place], weight, retain_graph=True, allow_unused=True)
+    return None if gradient is None else gradient.numpy()
+
+
+def _trained_weights(layer: nn.Layer) -> dict[str, paddle.Tensor]:
+    """Return the weights that a layer holds itself and that take a gradient."""
+    return {name: one for name, one in layer._parameters.items() if one is not None and not one.stop_gradient}
+
+
+def _role(layer: nn.Layer) -> str:
+    """Return the role of a layer's parameters, by the type of the layer."""
+    return next((role for role, kinds in ROLES if isinstance(layer, kinds)), "other")
 
 
 @contextlib.contextmanager
@@ -150,7 +174,7 @@ class _Describing:
     def __call__(self, name: str, value: paddle.Tensor) -> ParameterFacts:
         path, _, leaf = name.rpartition(".")
         layer = self.layers[path]
-        role = next((role for role, kinds in ROLES if isinstance(layer, kinds)), "other")
+        role = _role(layer)
         transposed = role == "linear" and leaf.startswith("weight") and value.ndim == 2
         shape = list(value.shape)
         return ParameterFacts(

@@ -32,6 +32,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.mask_comparisons import MaskFacts
 from toolkit.parity.measure.naming import TensorName, numbered
+from toolkit.parity.measure.square_weights import SquareWeights
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.buffers import buffers_of, facts_of
 from toolkit.parity.reference.choices import Choices
@@ -40,7 +41,7 @@ from toolkit.parity.reference.masks import MaskWatch
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.random_functions import recorded_random_functions
-from toolkit.parity.reference.recorder import Draws, Recorder, noted_lengths, set_attribute
+from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, noted_lengths, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
 #: Role of the ``weight`` of each layer class.
@@ -329,6 +330,7 @@ def run(job: Job, folder: Path) -> Description:
     modules: list[ModuleFacts] = []
     kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
     draws = _InOrder(job.seed)
+    squares = SquareWeights(_gradient_of)
     needs_loss = not job.pair.forward_only
     model.train(needs_loss)
 
@@ -345,6 +347,7 @@ def run(job: Job, folder: Path) -> Description:
             noted_lengths(),
             Choices(recorder, note),
             watching,
+            _watch_own_layers(model, squares),
             user_code.running(source),
         ):
             loss = computed(source, model, batch, needs_loss).loss
@@ -357,7 +360,41 @@ def run(job: Job, folder: Path) -> Description:
     described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
     if draws.made and loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
-    return Description([*parameters_of(model, order)], modules, draws.made, described, masks)
+    turned = squares.with_output_columns
+    parameters = [replace(one, transposed=one.transposed or one.name in turned) for one in parameters_of(model, order)]
+    return Description(parameters, modules, draws.made, described, masks)
+
+
+@contextlib.contextmanager
+def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None]:
+    """Let `squares` look at every layer that is none of the framework's, as it runs inside the block."""
+
+    def look(path: str, module: nn.Module, output: Any) -> None:
+        tensor = first_tensor(output)
+        if tensor is not None and tensor.requires_grad and tensor.is_floating_point():
+            weights = {name: one for name, one in module.named_parameters(recurse=False) if one.requires_grad}
+            squares.look_at(path, weights, tensor)
+
+    handles = [
+        module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output))
+        for path, module in model.named_modules()
+        if _role(module) == "other" and type(module).__name__ != "Conv1D"
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _gradient_of(output: torch.Tensor, place: int, weight: torch.Tensor) -> np.ndarray | None:
+    (gradient,) = torch.autograd.grad(output.flatten()[place], weight, retain_graph=True, allow_unused=True)
+    return None if gradient is None else to_numpy(gradient)
+
+
+def _role(module: nn.Module) -> str:
+    """Return the role of a module's parameters, by the type of the module."""
+    return next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
 
 
 def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
@@ -383,7 +420,7 @@ def _described(
 ) -> ParameterFacts:
     path, _, leaf = name.rpartition(".")
     module = modules[path]
-    role = next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
+    role = _role(module)
     transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
     shape = list(value.shape)
     return ParameterFacts(

@@ -371,6 +371,8 @@ def default_dtype(dtype: str) -> Iterator[None]:
 leaks: list[str] = []
 
 
+#: Types in which float64 loses digits.
+NARROW = ("float32", "float16", "bfloat16")
 #: Functions with a ``dtype`` that describes one, and computes nothing in it.
 DESCRIPTIONS = ("finfo", "iinfo")
 _keeps_double = False
@@ -414,10 +416,23 @@ def _widening(original: Callable) -> Callable:
 
 
 def _is_narrow(dtype: Any) -> bool:
-    return str(dtype).rpartition(".")[2] in ("float32", "float16", "bfloat16")
+    return str(dtype).rpartition(".")[2] in NARROW
+
+
+def _storing(original: Callable) -> Callable:
+    """Make a method that stores a value in a tensor of float64 take a table of float32, which a port computes so."""
+
+    def store(tensor: paddle.Tensor, value: Any, *args: Any, **options: Any) -> Any:
+        if _keeps_double and _is_narrow(getattr(value, "dtype", "")) and tensor.dtype == paddle.float64:
+            value = value.astype("float64")
+        return original(tensor, value, *args, **options)
+
+    return store
 
 
 def _install_widening() -> None:
+    for name in ("set_value", "copy_"):
+        change(paddle.Tensor, name, _storing)
     for owner in (paddle, nn.functional, paddle.Tensor):
         for name, function in list(vars(owner).items()):
             is_public = inspect.isfunction(function) and not name.startswith("_")
