@@ -136,6 +136,8 @@ class ParameterMatch:
         rows: of the reference's parameter, from the first to behind the last, where the port's is a piece of it.
         port_rows: likewise of the port's, where the reference's is a piece of that.
         axis: of the reference's array, along which rows are counted.
+        offset: number that the port adds to the reference's numbers: 1 if a norm's weight is held as its distance from
+            1 in the reference alone.
     """
 
     reference: str
@@ -145,6 +147,20 @@ class ParameterMatch:
     rows: tuple[int, ...] | None = None
     port_rows: tuple[int, ...] | None = None
     axis: int = 0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class OutputOrder:
+    """Order in which the port computes the features of an output.
+
+    Attributes:
+        axis: of the reference's output.
+        places: by feature of the reference, its place in the port.
+    """
+
+    axis: int
+    places: list[int]
 
 
 @dataclass
@@ -155,6 +171,8 @@ class PairMap:
         modules: the reference's path -> the port's, of modules whose outputs are compared.
         shapes: of these outputs in the reference.
         axes: of the port's outputs and draws in the reference's order, where that differs, by the reference's name.
+        orders: by the reference's name of a module, the order of its output's features where a map permutes the rows of
+            its weight.
         draws: the port's name of a draw -> the reference's.
         drawn: all draws of the reference that change what it computes.
         buffers: and those of either side that have no counterpart and should have one, ``reference_state`` and
@@ -170,6 +188,7 @@ class PairMap:
     shapes: dict[str, list[int]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     axes: dict[str, list[int]] = field(default_factory=dict)
+    orders: dict[str, OutputOrder] = field(default_factory=dict)
     draws: dict[str, str] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
 

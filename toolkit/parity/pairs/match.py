@@ -17,6 +17,7 @@ from toolkit.parity.job.pair import (
     Description,
     DrawFacts,
     ModuleFacts,
+    OutputOrder,
     PairMap,
     ParameterFacts,
     ParameterMatch,
@@ -62,6 +63,7 @@ def propose(
     drawn = {one.name for one in (*reference.buffers, *held) if one.is_drawn}
     return PairMap(
         parameters=parameters,
+        orders=_orders_of(reference, modules, parameters),
         buffers=buffers,
         reference_state=[one.name for one in reference.buffers if one.is_state and one.name not in counterparts],
         port_state=[one.name for one in held if one.is_state and one.name not in counterparts],
@@ -83,6 +85,7 @@ def match_parameters(
     """Match each parameter of the reference with one of the same shape; leave out those without a counterpart."""
     ours, theirs = ({one.name: one for one in side} for side in (port, reference))
     matches = [match for name, told in given.items() for match in as_told(theirs[name], told, ours)]
+    _check_rows(matches, ours)
     left, free = _unmatched(reference, port, matches)
     here = {one.name: one for one in free}  # the same name, shape and kind of layer
     matches += [_match(one, here[one.name], True) for one in left if one.name in here and _fits(one, here[one.name])]
@@ -92,6 +95,23 @@ def match_parameters(
     matches += reshaped(*_unmatched(reference, port, matches))
     place = {one.name: number for number, one in enumerate(reference)}
     return sorted(matches, key=lambda match: (place[match.reference], match.rows or (0, 0)))
+
+
+def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterFacts]) -> None:
+    """Check that the rows of a map take each row of the port's parameters once.
+
+    Raises:
+        ValueError: a row is in no parameter of the reference, or in two.
+    """
+    rows: dict[str, list[Sequence[int]]] = defaultdict(list)
+    for match in matches:
+        rows[match.port].append(match.port_rows or (0, (port[match.port].shape or [0])[0]))
+    for name, taken in rows.items():
+        numbers = [number for first, end in taken for number in range(first, end)]
+        count = (port[name].shape or [0])[0]
+        if sorted(numbers) != list(range(count)):
+            parts = ", ".join(f"{first}:{end}" for first, end in taken)
+            raise ValueError(f"{name} of the port has the rows 0:{count}, of which the map takes {parts}; name each once")
 
 
 def _unmatched(
@@ -296,6 +316,26 @@ def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -
         return all(_is_in(here, module) == _is_in(there, other) for here, there in pairs)
 
     return {one: other for one, other in modules.items() if draw_alike(one, other)}
+
+
+def _orders_of(
+    reference: Description, modules: Mapping[str, str], parameters: Sequence[ParameterMatch]
+) -> dict[str, OutputOrder]:
+    """Return the order of each output's features in the port, by module, where a map permutes a weight's rows."""
+    facts = {one.name: one for one in reference.parameters}
+    pieces: dict[str, list[ParameterMatch]] = defaultdict(list)
+    for match in parameters:
+        pieces[match.reference].append(match)
+    found = {}
+    for name, matches in pieces.items():
+        one, module, [port, *others] = facts[name], facts[name].module, {match.port: None for match in matches}
+        is_of_module = not others and port.rpartition(".")[0] == modules.get(module)
+        rows = [match.port_rows for match in matches]
+        if not is_of_module or one.role == "embedding" or len(rows) == 1 or None in rows:
+            continue
+        places = [place for first, end in filter(None, rows) for place in range(first, end)]
+        found[module] = OutputOrder(1 if one.role == "conv" else -1, places)
+    return found
 
 
 def _is_in(path: str, module: str) -> bool:

@@ -7,6 +7,8 @@ and ``up``.
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +17,8 @@ from itertools import accumulate
 from toolkit.parity.job.pair import ParameterFacts, ParameterMatch
 from toolkit.parity.pairs.words import distance, leaf, words
 
-#: A parameter of a map, or rows of it.
-PIECE = re.compile(r"(.+?)(?:\[(\d+):(\d+)\])?")
+#: A parameter of a map, or rows of it; before them a number that the port adds, behind them a transpose.
+PIECE = re.compile(r"(?:([+-]?\d+(?:\.\d+)?) \+ )?(.+?)(?:\[(\d+):(\d+)\])?(\.T)?")
 #: Order of the parts of a fused projection. Execution order is no sign: some ports map the key before the query.
 PARTS = ("query", "key", "value", "gate", "up")
 
@@ -25,33 +27,54 @@ def as_told(one: ParameterFacts, told: Sequence[str], port: Mapping[str, Paramet
     """Match a parameter of the reference as the user's map says.
 
     Args:
-        told: names of parameters of the port, whose rows follow one another; a name may have rows of its own,
-            ``NAME[FIRST:END]``.
+        told: names of parameters of the port, whose rows follow one another. ``NAME[FIRST:END]`` is rows of one,
+            ``NAME.T`` the transpose, and ``1 + NAME`` one that holds the reference's numbers plus 1. A single one may
+            have another shape with as many elements.
 
     Raises:
         ValueError: there is none of a name, or they are not of the same size.
     """
     found, start = [], 0
     for piece in told:
-        name, *rows = PIECE.fullmatch(piece).groups()  # type: ignore[union-attr]  # any text is one
+        offset, name, *rows, turned = PIECE.fullmatch(piece).groups()  # type: ignore[union-attr]  # any text is one
+        if turned and f"{name}.T" in port:
+            name, turned = f"{name}.T", None
         if name not in port:
             raise ValueError(f"the port has no parameter {name}; toolkit parity map lists them")
         other = port[name]
         port_rows = None if rows[0] is None else (int(rows[0]), int(rows[1]))
         shape = list(other.shape) if port_rows is None else [port_rows[1] - port_rows[0], *other.shape[1:]]
-        whole = [length for length in shape if length != 1] == _squeezed(one) or shape == one.shape[::-1]
-        fits = whole if len(told) == 1 else shape[1:] == one.shape[1:]
+        fits = math.prod(shape) == math.prod(one.shape) if len(told) == 1 else shape[1:] == one.shape[1:] and not turned
         if not fits or (port_rows and not 0 <= port_rows[0] < port_rows[1] <= other.shape[0]):
             raise ValueError(f"{one.name} is {one.shape} in torch's layout, {piece} is {shape}")
         end = start + shape[0] if shape else 0
-        transpose = _is_transposed(one, other) if len(told) == 1 else one.transposed != other.transposed
-        axis = int(one.transposed)
-        taken = None if len(told) == 1 else (start, end)
-        found.append(ParameterMatch(one.name, name, transpose, True, rows=taken, port_rows=port_rows, axis=axis))
+        is_turned = bool(turned) or (len(told) == 1 and _is_only_turned(one.shape, shape))
+        found.append(
+            ParameterMatch(
+                one.name,
+                name,
+                (one.transposed != other.transposed) != is_turned,
+                True,
+                rows=None if len(told) == 1 else (start, end),
+                port_rows=port_rows,
+                axis=int(one.transposed),
+                offset=float(offset or 0),
+            )
+        )
         start = end
     if len(told) > 1 and start != one.shape[0]:
         raise ValueError(f"{one.name} has {one.shape[0]} rows in torch's layout, {' and '.join(told)} have {start}")
     return found
+
+
+def _is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
+    """Return whether one shape becomes the other by merging neighboring axes of its transpose, and not of itself."""
+    ends, of_ours, of_turned = (set(accumulate(shape, operator.mul)) for shape in (theirs, ours, ours[::-1]))
+
+    def merges(one: set[int]) -> bool:
+        return one <= ends or ends <= one
+
+    return len(ours) == 2 and merges(of_turned) and not merges(of_ours)
 
 
 def fused(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> Iterator[ParameterMatch]:

@@ -32,7 +32,7 @@ from toolkit.parity.job import files, outputs, user_code
 from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
+from toolkit.parity.job.pair import CHOICES, RANDOM, OutputOrder, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, WHOLE
@@ -97,9 +97,14 @@ class PairStep(Step):
 
     def _load(self) -> None:
         for name, parameter in self.model.named_parameters():
-            given = self.layout.of_port(name, parameter.shape, self.given_weights.get)
+            given = self.layout.of_port(name, parameter.shape, self._in_dtype, is_weight=True)
             if given is not None:
                 parameter.set_value(given.astype(self.dtype))
+
+    def _in_dtype(self, name: str) -> np.ndarray | None:
+        """Return a parameter of the reference in the step's dtype, in which an offset is added."""
+        value = self.given_weights.get(name)
+        return None if value is None else value.astype(self.dtype)
 
     def _drop_gradients(self) -> None:
         """Have each parameter's gradient handed on when it is complete, and then dropped: all are as large as the
@@ -122,17 +127,30 @@ class PairStep(Step):
             if names is not None and not parameter.stop_gradient:
                 parameter._register_backward_hook(functools.partial(hand_on, name, parameter, names))
 
-    def _in_layout(self, value: Callable[[paddle.Tensor], np.ndarray | None]) -> Iterator[tuple[str, np.ndarray]]:
+    def _in_layout(
+        self, value: Callable[[paddle.Tensor], np.ndarray | None], is_weight: bool = False
+    ) -> Iterator[tuple[str, np.ndarray]]:
         """Yield a value of each parameter by the reference's names and in its layout. A parameter without a counterpart
         has its own name."""
         ours = dict(self.model.named_parameters())
-        yield from self.layout.of_reference(lambda name: value(ours[name]))
+        yield from self.layout.of_reference(lambda name: value(ours[name]), is_weight)
         for name, parameter in ours.items():
             if name not in self.layout.by_port and (found := value(parameter)) is not None:
                 yield name, found
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        return ((name, held) for name, held in self._in_layout(_numbers) if name in self.given_weights)
+        for name, held in self._in_layout(_numbers, is_weight=True):
+            if name in self.given_weights:
+                yield name, self._unrounded(name, held)
+
+    def _unrounded(self, name: str, held: np.ndarray) -> np.ndarray:
+        """Return a parameter without the rounding of its offset: 1 plus a small number keeps fewer of its digits."""
+        offset = max(abs(match.offset) for match in self.layout.by_reference[name])
+        given = self._in_dtype(name)
+        if not offset or given is None:
+            return held
+        rounding = np.finfo(held.dtype).eps * (offset + np.abs(given))
+        return np.where(np.abs(held - given) <= rounding, given, held)
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with self.in_its_dtype(), user_code.running(self.source):
@@ -225,10 +243,21 @@ class PairStep(Step):
         module = TensorName.parse(name).module
         axes, shape = self.map.axes.get(module, ()), self.map.shapes.get(module, value.shape)
         value = value.transpose(axes) if value.ndim == len(axes) else value
-        return value.reshape(shape) if math.prod(shape) == value.size else value
+        value = value.reshape(shape) if math.prod(shape) == value.size else value
+        order = self._order_of(module, value)
+        return value if order is None else value.take(order.places, order.axis)
+
+    def _order_of(self, module: str, value: np.ndarray) -> OutputOrder | None:
+        """Return the order of an output's features in the port, or of its gradient's; None if it is the reference's."""
+        order = self.map.orders.get(module)
+        fits = order is not None and value.ndim > order.axis and value.shape[order.axis] == len(order.places)
+        return order if fits else None
 
     def in_own_layout(self, name: str, value: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        return in_axes_of_port(value, self.map.axes.get(TensorName.parse(name).module, ()), shape)
+        module = TensorName.parse(name).module
+        if (order := self._order_of(module, value)) is not None:
+            value = value.take(np.argsort(order.places), order.axis)
+        return in_axes_of_port(value, self.map.axes.get(module, ()), shape)
 
     def name_of(self, called: str) -> str:
         """Return the reference's name for what is named after a module of the port."""
@@ -247,6 +276,7 @@ class PairStep(Step):
         if self.forward_only or not job.updates:
             return
         settings = self.settings
+        self._remove_offsets()
         schedule = [_rate(settings, update) for update in range(1, job.updates + 1)]
         adamw = paddle.optimizer.AdamW(
             learning_rate=settings.learning_rate,
@@ -263,6 +293,14 @@ class PairStep(Step):
             for name, value in self._in_layout(lambda one: None if one.stop_gradient else one.numpy()):
                 if name in self.given_weights:
                     measure(numbered(f"updated:{name}", update), value)
+
+    def _remove_offsets(self) -> None:
+        """Give parameters that a map shifts the reference's own numbers: AdamW decays toward 0, not toward an offset."""
+        shifted = {match.port for match in self.map.parameters if match.offset}
+        for name, parameter in self.model.named_parameters():
+            value = self.layout.of_port(name, parameter.shape, self._in_dtype) if name in shifted else None
+            if value is not None:
+                parameter.set_value(value)
 
     def facts(self) -> CandidateFacts:
         layers = dict(self.model.named_sublayers())
