@@ -43,8 +43,8 @@ def function_at_fault(
     Args:
         name: of the wrong tensor.
         error: how far it is off, relative to its size; None if it has another shape.
-        resized: names of outputs that hold the right numbers in another shape, such as texts with padding. The reference
-            has no counterpart of what the port computes in that shape.
+        resized: names of outputs that hold the right numbers in another shape, such as texts with padding. The
+            reference has no counterpart of what the port computes in that shape.
     """
     last = ours.computed_by.get(name)
     if last is None:

@@ -40,12 +40,14 @@ def is_near_bound(verdict: Verdict) -> bool:
 
 
 def _beyond(verdict: Verdict) -> list[Comparison | None]:
-    """Return the comparison behind each finding; None if it is not on a tensor's error."""
+    """Return the comparison behind each finding; None if it is not on a tensor's error. An output that is set aside if
+    nothing else differs (:mod:`.interfaces`) is left out."""
     failed = {
         kind: {(one.name, one.dtype): one for one in verdict.compared_by(kind) if not one.passed}
         for kind in (*OF_TENSORS, *OF_RECOMPUTING)
     }
-    return [failed.get(found.verdict, {}).get((found.name, found.dtype)) for found in verdict.findings]
+    findings = [found for found in verdict.findings if found.name not in verdict.replaceable]
+    return [failed.get(found.verdict, {}).get((found.name, found.dtype)) for found in findings]
 
 
 def note_unmeasured(verdict: Verdict) -> None:

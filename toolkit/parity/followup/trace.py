@@ -103,7 +103,7 @@ def trace(
     if (content := files.read_job(job)).spare_memory and content.pair is None:
         why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
         return OperationTrace(problem=why)
-    resized = _leave_as_they_are(job, verdict) if content.pair is not None and verdict.same_numbers else []
+    resized = _leave_as_they_are(job, verdict) if content.pair is not None else []
     try:
         [(reference, candidate)] = measure([job], console, interpreters)
     except Inconclusive as problem:
@@ -113,12 +113,16 @@ def trace(
 
 
 def _leave_as_they_are(job: Path, verdict: Verdict) -> list[str]:
-    """Have a pair's workers pass on the outputs whose numbers the port holds at other places: R64's own would come in an
-    order that the port does not expect. Return the port's names of those with another shape."""
+    """Have a pair's workers pass on the outputs that are set aside, or whose numbers the port holds at other places:
+    R64's own would come in an order that the port does not expect. Return the port's names of those with another
+    shape."""
     content = files.read_job(job)
     assert content.pair is not None and content.pair.map is not None
     modules = content.pair.map.modules
-    moved = {TensorName.parse(name).module for name in verdict.same_numbers}
+    set_aside = {finding.name for finding in verdict.set_aside}
+    moved = {TensorName.parse(name).module for name in verdict.same_numbers | set_aside}
+    if not moved:
+        return []
     left = {theirs: ours for theirs, ours in modules.items() if theirs not in moved}
     pair = replace(content.pair, map=replace(content.pair.map, modules=left))
     files.write_json(job / "job.json", replace(content, pair=pair))

@@ -15,6 +15,12 @@ def may_be_drawn(values: Mapping[str, np.ndarray]) -> bool:
     return any(value.dtype.kind == "f" and value.size > 1 and value.min() != value.max() for value in values.values())
 
 
+def constant_of(value: np.ndarray) -> float | None:
+    """Return the number that all elements of a tensor are; None if they differ, or are no floats."""
+    is_constant = value.dtype.kind == "f" and value.size > 0 and bool((value == value.flat[0]).all())
+    return float(value.flat[0]) if is_constant else None
+
+
 def is_same(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two values of a buffer are the same."""
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

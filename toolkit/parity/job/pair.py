@@ -43,6 +43,7 @@ class ParameterFacts:
         kind: that module's class.
         order: when the module first ran, counted among those that hold parameters; None if it did not.
         tied: the other names that it has.
+        constant: its number, if all of its elements are the same when it is built; None otherwise.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ParameterFacts:
     kind: str
     order: int | None
     tied: list[str] = field(default_factory=list)
+    constant: float | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class PairMap:
         drawn: all draws of the reference that change what it computes.
         buffers: and those of either side that have no counterpart and should have one, ``reference_state`` and
             ``port_state``.
-        drawn_buffers: the reference's names of buffers that both sides draw at random when they are built.
+        drawn_buffers: the reference's names of buffers that both sides draw at random when they are built, and of
+            frozen parameters that the reference draws.
     """
 
     parameters: list[ParameterMatch] = field(default_factory=list)
@@ -193,8 +196,11 @@ class PairMap:
     drawn: list[str] = field(default_factory=list)
 
     def compares(self, name: str) -> bool:
-        """Whether a tensor of the reference is compared: an output is if its module has a counterpart."""
+        """Return whether a tensor of the reference is compared: an output if its module has a counterpart, a buffer if
+        it has one or should have one."""
         parsed = TensorName.parse(name).in_its_run
+        if parsed.kind == "buffer":
+            return parsed.module in {*(match.reference for match in self.buffers), *self.reference_state}
         return parsed.kind != "output" or parsed.module in self.modules
 
 

@@ -100,8 +100,8 @@ class ReferenceFacts(Facts):
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
         choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
         first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
-        read: by output of a pair's step, the share of its elements that the loss depends on, by R64's gradient; 0 of an
-            output that the model itself returns.
+        read: by output of a pair's step, the share of its rows (vectors along the last axis) that the loss depends on,
+            by R64's gradient; 0 of an output that the model itself returns.
     """
 
     decayed: list[str] = field(default_factory=list)

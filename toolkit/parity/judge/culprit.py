@@ -25,8 +25,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     gradient of the parameter used last, since a backward runs the other way; then the first parameter that an update
     leaves wrong; then the tokenizer and new weights, which the step does not use. If only bfloat16 is wrong, an
     operation that is wrong there by itself comes before everything that depends on it. A recomputing backward that is
-    wrong by itself comes before all that it spoils. An output of R64's numbers at other places comes last. If no finding tells anything about the port, the reference's fault
-    is returned.
+    wrong by itself comes before all that it spoils. An output of R64's numbers at other places comes last. If no
+    finding tells anything about the port, the reference's fault is returned.
 
     Args:
         order: the reference's tensors in execution order.

@@ -54,6 +54,18 @@ TEXTS: Mapping[str, str] = {
         "row {row} of {name} is zero, as in new weights with a padding_idx. Only trained weights show whether the port "
         "reads that row, or gives zeros for its index as Paddle's padding_idx does"
     ),
+    "shifted": (
+        "the port adds a number to {names}, as the map says; weight decay then pulls them toward another number than in "
+        "the reference, and the gate updated the reference's own numbers"
+    ),
+    "other-initial-value": (
+        "{name} is {theirs} when the reference is built, and {ours} in the port; if the port's loader adds the "
+        "difference, write below parameters in the map: {map}"
+    ),
+    "other-shape": (
+        "{name} of the reference is {theirs} in torch's layout, and {port} of the port is {ours}; if a loader reshapes "
+        "it, write below parameters in the map: {name}: {port}, or {name}: {port}.T"
+    ),
     "accepted": (
         "{count} differences are accepted by {pattern} ({why}): up to {worst:.1e} of a tensor, {within:.1e} at most"
     ),
@@ -156,6 +168,10 @@ TEXTS: Mapping[str, str] = {
         "reference's rounding; a gate that can run the reference makes more runs"
     ),
 }
+
+
+#: Kinds that say what may explain a difference, and nothing if there is none.
+HINTS = ("other-initial-value", "other-shape")
 
 
 def text(note: Note) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.match import leaf, propose
 from toolkit.parity.pairs.size import is_large
+from toolkit.parity.pairs.words import distance
 
 #: Words of messages that the reference's interpreter lacks torch, or memory was short: nothing is wrong with the
 #: user's file then.
@@ -80,7 +82,47 @@ class Sides:
         names = ", ".join(self.map.drawn_buffers)
         drawn = [Note("buffers-drawn", {"names": names})] if names else []
         brief = [Note("brief-pair")] if self.is_large else []
-        return [Note("pair-matched", data), *brief, *unmatched, *drawn, *self._zero_rows(), *self._idle_masks()]
+        hints = (*self._other_initial_values(), *self._other_shapes())
+        return [
+            Note("pair-matched", data),
+            *brief,
+            *unmatched,
+            *drawn,
+            *self._zero_rows(),
+            *self._idle_masks(),
+            *self._shifted(),
+            *hints,
+        ]
+
+    def _shifted(self) -> Iterator[Note]:
+        """Yield a note on parameters to which the map says that the port adds a number."""
+        if names := [match.reference for match in self.map.parameters if match.offset]:
+            yield Note("shifted", {"names": ", ".join(names)})
+
+    def _other_initial_values(self) -> Iterator[Note]:
+        """Yield hints at parameters to which a loader may add a number: both sides begin with one, and not the same."""
+        sides = (self.reference, self.port)
+        theirs, ours = ({one.name: one.constant for one in side.parameters} for side in sides)
+        for match in self.map.parameters:
+            numbers = theirs[match.reference], ours.get(match.port)
+            is_whole = match.rows is None and match.port_rows is None
+            if is_whole and not match.offset and None not in numbers and numbers[0] != numbers[1]:
+                before, after = (f"{number:g}" for number in numbers)
+                said = f"{match.reference}: {numbers[1] - numbers[0]:g} + {match.port}"
+                yield Note(
+                    "other-initial-value", {"name": match.reference, "theirs": before, "ours": after, "map": said}
+                )
+
+    def _other_shapes(self) -> Iterator[Note]:
+        """Yield hints at parameters without a counterpart that have as many elements as one of the port's."""
+        theirs, ours = map(set, self.alone())
+        for one in self.reference.parameters:
+            sizes = math.prod(one.shape)
+            alike = [other for other in self.port.parameters if other.name in ours and math.prod(other.shape) == sizes]
+            if one.name in theirs and alike:
+                other = min(alike, key=lambda other: distance(one.name, other.name))
+                shapes = {"theirs": str(one.shape), "ours": str(other.shape)}
+                yield Note("other-shape", {"name": one.name, "port": other.name, **shapes})
 
     def _zero_rows(self) -> Iterator[Note]:
         """Yield a note on embeddings with a row of zeros: Paddle gives zeros for a ``padding_idx`` whatever its row
@@ -117,8 +159,11 @@ class Sides:
             "port": (self.port.buffers, {match.port for match in matches}),
         }
         for side, (held, matched) in sides.items():
+            parameters = {one.name for one in self.reference.parameters}  # a frozen one is missed as a parameter
             alone = dict.fromkeys(
-                _of_any_layer(one.name) for one in held if not one.is_state and one.name not in matched
+                _of_any_layer(one.name)
+                for one in held
+                if not one.is_state and one.name not in matched and not (side == "reference" and one.name in parameters)
             )
             if alone:
                 yield Note("buffers-alone", {"side": side, "names": ", ".join(alone)})
@@ -220,5 +265,7 @@ def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndar
     buffers = TensorFile(job / "reference" / "buffers.safetensors")
     # A port in another framework is sent no buffers: it writes such constants itself.
     state = {} if request.pair.any_framework else {name: buffers[name] for name in sides.shared_state()}
-    files.write_tensors(job / files.INITIAL_BUFFERS, randomize_constant_buffers(state, request.seed))
+    frozen = {match.reference: weights[match.reference] for match in sides.map.buffers if match.reference in weights}
+    initial = {**randomize_constant_buffers(state, request.seed), **frozen}
+    files.write_tensors(job / files.INITIAL_BUFFERS, initial)
     files.write_json(job / "job.json", job_of(replace(request, pair=sides.pair_of(request))))

@@ -19,7 +19,8 @@ HEAD = """\
 # Which parameter of the reference is which of the port. A guess is one where the name and the place in the order of
 # execution say different things: look at it. Correct what is wrong and give the file to toolkit parity --map FILE;
 # what it names wins, and what it leaves out is matched as before. NAME: [A, B] is one whose rows are those of A and B;
-# NAME: A[0:8] is one whose rows are the first eight of A (rows are outputs, as in torch's layout).
+# NAME: A[0:8] is one whose rows are the first eight of A (rows are outputs, as in torch's layout). NAME: A may also
+# have another shape with as many elements; A.T is the transpose, and 1 + A is what holds the numbers of NAME plus 1.
 """
 
 
@@ -34,7 +35,7 @@ def text_of(sides: Sides) -> str:
         shape = "x".join(map(str, shapes[name])) or "a number"
         is_guess = not all(match.certain for match in pieces)
         words = [shape, "transposed" if pieces[0].transpose else "", "a guess" if is_guess else ""]
-        lines.append(f"  {_quoted(name)}: {_told(pieces)}  # {', '.join(filter(None, words))}")
+        lines.append(f"  {_quoted(name)}: {_told(pieces, sides)}  # {', '.join(filter(None, words))}")
     theirs, ours = sides.alone()
     for side, names in (("reference", theirs), ("port", ours)):
         lines += [f"# in the {side} alone: {name}" for name in names]
@@ -50,10 +51,15 @@ def text_of(sides: Sides) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(pieces: Sequence[ParameterMatch]) -> str:
+def _told(pieces: Sequence[ParameterMatch], sides: Sides) -> str:
     """Return what a map says of a parameter's counterpart, or of its pieces."""
-    rows = ["" if one.port_rows is None else f"[{one.port_rows[0]}:{one.port_rows[1]}]" for one in pieces]
-    named = [_quoted(f"{one.port}{of}") for one, of in zip(pieces, rows, strict=True)]
+    theirs, ours = ({one.name: one.transposed for one in side.parameters} for side in (sides.reference, sides.port))
+    named = []
+    for one in pieces:
+        offset = f"{one.offset:g} + " if one.offset else ""
+        rows = "" if one.port_rows is None else f"[{one.port_rows[0]}:{one.port_rows[1]}]"
+        is_turned = one.transpose != (theirs[one.reference] != ours[one.port])
+        named.append(_quoted(f"{offset}{one.port}{rows}{'.T' if is_turned else ''}"))
     return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 
 

@@ -58,16 +58,23 @@ def propose(
     modules = _with_the_same_draws(modules, draws)
     matched = {match.port for match in parameters}
     held = [one for one in port.buffers if one.name not in matched]
-    buffers = match_parameters(reference.buffers, held, {})
+    matched = {match.reference for match in parameters}
+    tables = [one for one in reference.buffers if one.name not in matched]
+    buffers = match_parameters(tables, held, {})
     counterparts = {name for match in buffers for name in (match.reference, match.port)}
-    drawn = {one.name for one in (*reference.buffers, *held) if one.is_drawn}
+    drawn = {one.name for one in (*tables, *held) if one.is_drawn}
+    drawn_parameters = drawn & {one.name for one in reference.parameters}  # which a port can only load
     return PairMap(
         parameters=parameters,
         orders=_orders_of(reference, modules, parameters),
         buffers=buffers,
-        reference_state=[one.name for one in reference.buffers if one.is_state and one.name not in counterparts],
+        reference_state=[one.name for one in tables if one.is_state and one.name not in counterparts],
         port_state=[one.name for one in held if one.is_state and one.name not in counterparts],
-        drawn_buffers=[match.reference for match in buffers if {match.reference, match.port} <= drawn],
+        drawn_buffers=[
+            match.reference
+            for match in buffers
+            if {match.reference, match.port} <= drawn or match.reference in drawn_parameters
+        ],
         modules=modules,
         axes=axes_of(reference, port, modules, draws, layouts or {}),
         shapes={one.name: list(one.shape) for one in reference.modules if one.name in modules and one.shape},
@@ -111,7 +118,9 @@ def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterF
         count = (port[name].shape or [0])[0]
         if sorted(numbers) != list(range(count)):
             parts = ", ".join(f"{first}:{end}" for first, end in taken)
-            raise ValueError(f"{name} of the port has the rows 0:{count}, of which the map takes {parts}; name each once")
+            raise ValueError(
+                f"{name} of the port has the rows 0:{count}, of which the map takes {parts}; name each once"
+            )
 
 
 def _unmatched(
@@ -172,6 +181,8 @@ def _assigned(
 
 def _total_cost(cost: np.ndarray) -> float:
     """Return the cost of the cheapest assignment."""
+    from scipy.optimize import linear_sum_assignment
+
     return float(cost[linear_sum_assignment(cost)].sum())
 
 

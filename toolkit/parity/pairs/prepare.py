@@ -53,7 +53,10 @@ def prepare(request: GateRequest, job: Path, console: Console) -> Prepared:
         )
         return Prepared(job, randomized, {name: role for name, (_, role) in table.items()})
     sides = described(request, job, console)
-    weights, randomized = randomize_constants(sides.weights, request.seed)
+    tables = {match.reference for match in sides.map.buffers}
+    trained = {name: value for name, value in sides.weights.items() if name not in tables}
+    weights, randomized = randomize_constants(trained, request.seed)
+    weights |= {name: sides.weights[name] for name in tables & sides.weights.keys()}
     write_pair(request, sides, weights, job)
     matched = {match.reference for match in sides.map.parameters}
     roles = {one.name: role_of(one) for one in sides.reference.parameters if one.name in matched}

@@ -17,7 +17,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, workers_of
 from toolkit.parity.job.bundle import Recording, check_weights_free, new_bundle, seal
 from toolkit.parity.job.left_out import beside
-from toolkit.parity.job.pair import Pair, PairMap
+from toolkit.parity.job.pair import Pair, PairMap, ParameterMatch
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ReferenceResult
@@ -51,7 +51,10 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
         ask([request], [job], console, alone)
         own = description_of(job, "reference")
         large = is_large(own.parameters, request)
-        itself = Sides(own, own, propose(own, own), weights_of(job), large)
+        mapped = propose(own, own)
+        tables = {one.name for one in own.buffers} & {one.name for one in own.parameters}
+        mapped.buffers += [ParameterMatch(name, name) for name in sorted(tables)]  # of which a port may make buffers
+        itself = Sides(own, own, mapped, weights_of(job), large)
         weights, randomized = randomize_constants(itself.weights, request.seed)
         write_pair(request, itself, weights, job)
         run_workers([job], console, alone)

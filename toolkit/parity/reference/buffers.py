@@ -23,6 +23,11 @@ def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
     }
 
 
+def frozen_parameters(model: nn.Module) -> dict[str, np.ndarray]:
+    """Return the parameters that take no gradient, by name. A port may hold such a table as a buffer."""
+    return {name: to_numpy(value) for name, value in model.named_parameters() if not value.requires_grad}
+
+
 def _is_unread(module: nn.Module, leaf: str) -> bool:
     norm = isinstance(module, nn.modules.batchnorm._NormBase)
     return norm and leaf == "num_batches_tracked" and module.momentum is not None
@@ -34,15 +39,19 @@ def facts_of(
     other: Mapping[str, np.ndarray],
     described: Callable[[str, torch.Tensor], ParameterFacts],
 ) -> list[BufferFacts]:
-    """Describe each buffer.
+    """Describe each buffer and each frozen parameter.
 
     Args:
         before: their values before a step in training mode.
         other: the values of a model that was built with another seed.
         described: describes a tensor of that name.
     """
-    kept, tensors = model.state_dict().keys(), dict(model.named_buffers())
-    after = buffers_of(model)
+    tensors, frozen = dict(model.named_buffers()), frozen_parameters(model)
+    kept = (
+        model.state_dict().keys() - frozen.keys()
+    )  # a frozen parameter without a counterpart is missed as a parameter
+    tensors |= dict(model.named_parameters())
+    after = {**buffers_of(model), **frozen}
     return [
         BufferFacts(
             **vars(described(name, tensors[name])),

@@ -62,10 +62,19 @@ def _kept(model: nn.Layer) -> set[str]:
     }
 
 
+def in_shape_of(value: np.ndarray, other: np.ndarray, match: ParameterMatch) -> np.ndarray:
+    """Return a buffer of one side in the shape of the other side's, if it has as many elements."""
+    if value.size != other.size:
+        return value
+    return value.reshape(other.shape[::-1]).T if match.transpose and other.ndim == 2 else value.reshape(other.shape)
+
+
 def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str, np.ndarray]) -> None:
     """Give the port the reference's values."""
-    ours = buffers_of(model)
+    ours, values = buffers_of(model), values_of(model)
     for match in matches:
         held = ours[match.port]
         value = given[match.reference]
+        if not held.is_complex():
+            value = in_shape_of(value, values[match.port], match)
         held.set_value(paddle.to_tensor(as_complex(value) if held.is_complex() else value).astype(held.dtype))

@@ -82,7 +82,9 @@ class PairStep(Step):
         self.given_buffers = {**files.read_tensors(held), **initial} if self.map.buffers else {}
         own = buffers.values_of(self.model)
         self.constants = {
-            f"buffer:{match.reference}": own[match.port]
+            f"buffer:{match.reference}": buffers.in_shape_of(
+                own[match.port], self.given_buffers[match.reference], match
+            )
             for match in self.map.buffers
             if match.reference not in self.map.drawn_buffers
         }
@@ -177,8 +179,9 @@ class PairStep(Step):
         ours = buffers.values_of(self.model) if watched else {}
         for match in self.map.buffers:
             if match.port in ours:
-                initial = self.given_buffers[match.reference]
-                measure(f"buffer:{match.reference}", hide_initial_infinities(ours[match.port], initial))
+                theirs = self.given_buffers[match.reference]
+                value = buffers.in_shape_of(ours[match.port], theirs, match)
+                measure(f"buffer:{match.reference}", hide_initial_infinities(value, theirs))
         for name in self.map.port_state:
             if name in ours:
                 measure(f"buffer:port {name}", ours[name])
@@ -295,7 +298,7 @@ class PairStep(Step):
                     measure(numbered(f"updated:{name}", update), value)
 
     def _remove_offsets(self) -> None:
-        """Give parameters that a map shifts the reference's own numbers: AdamW decays toward 0, not toward an offset."""
+        """Give parameters that a map shifts the reference's own numbers, which AdamW decays toward 0."""
         shifted = {match.port for match in self.map.parameters if match.offset}
         for name, parameter in self.model.named_parameters():
             value = self.layout.of_port(name, parameter.shape, self._in_dtype) if name in shifted else None

@@ -21,7 +21,7 @@ from toolkit.parity.families.pair.candidate import as_tensors, built, computed
 from toolkit.parity.families.pair.masks import MaskWatch
 from toolkit.parity.families.pair.replaced import LIBRARIES, DrawsInOrder, use
 from toolkit.parity.job import files, user_code
-from toolkit.parity.job.buffers import may_be_drawn
+from toolkit.parity.job.buffers import constant_of, may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts
 from toolkit.parity.measure.naming import TensorName
@@ -152,7 +152,7 @@ def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[Paramet
     """Describe every parameter."""
     described = _Describing(model, order)
     for name, parameter in model.named_parameters():
-        yield described(name, parameter)
+        yield replace(described(name, parameter), constant=constant_of(parameter.numpy()))
 
 
 class _Describing:

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 
 from toolkit.parity.families.pair.batches import write_batches
 from toolkit.parity.job import files, outputs, user_code
-from toolkit.parity.job.buffers import hide_initial_infinities, may_be_drawn
+from toolkit.parity.job.buffers import constant_of, hide_initial_infinities, may_be_drawn
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import (
     Description,
@@ -34,7 +34,7 @@ from toolkit.parity.measure.mask_comparisons import MaskFacts
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.square_weights import SquareWeights
 from toolkit.parity.measure.updates import given_gradient
-from toolkit.parity.reference.buffers import buffers_of, facts_of
+from toolkit.parity.reference.buffers import buffers_of, facts_of, frozen_parameters
 from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.clean import NanWatch
 from toolkit.parity.reference.masks import MaskWatch
@@ -78,8 +78,8 @@ class PairStep(Step):
         self.unread = {}
 
     def begin_with(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Replace the values that some buffers have when a run begins."""
-        self.buffers |= {name: torch.from_numpy(value) for name, value in buffers.items()}
+        """Replace the values that some buffers have when a run begins. Frozen parameters are among the weights."""
+        self.buffers |= {name: torch.from_numpy(value) for name, value in buffers.items() if name in self.buffers}
 
     def build(self, job: Job) -> nn.Module:
         return self._model_in(torch.float64)
@@ -122,9 +122,10 @@ class PairStep(Step):
         with user_code.running(self.source, alone=False):  # a backward of its own
             super().run(dtype, self._of_matched(keep), nudge, plain, watched)
         compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
-        for name, value in buffers_of(self.model).items():
+        initial = {**self.buffers, **self.weights}
+        for name, value in {**buffers_of(self.model), **frozen_parameters(self.model)}.items():
             if watched and name in compared:
-                keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(self.buffers[name])))
+                keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(initial[name])))
 
     def in_order(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
         """As :meth:`.step.Step.in_order`: in the order in which modules ran, which may differ from that in which they
@@ -184,7 +185,7 @@ class PairStep(Step):
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
             first_nan=self._first_nan() if any(record.rms is None for record in records.values()) else "",
             choice_moved=self._moved(lambda draws: draws.choices_moved),
-            read={name: float(1 - unread.mean()) for name, unread in self.unread.items() if unread.size},
+            read={name: float(1 - unread.all(-1).mean()) for name, unread in self.unread.items() if unread.ndim},
         )
 
     def _first_nan(self) -> str:
@@ -322,9 +323,15 @@ def run(job: Job, folder: Path) -> Description:
             weights.add(name, value.numpy(force=True).astype(np.float32, copy=False))
     buffers = buffers_of(model)
     exact = exact_buffers(built(source, job, torch.float64), dict(model.named_buffers())) if buffers else {}
-    files.write_tensors(folder / "reference" / "buffers.safetensors", {name: to_numpy(exact[name]) for name in buffers})
+    frozen = frozen_parameters(model)
+    given = {**frozen, **{name: to_numpy(exact[name]) for name in buffers}}
+    files.write_tensors(folder / "reference" / "buffers.safetensors", given)
+    buffers |= frozen
     files.write_tensors(folder / "reference" / "buffers-float32.safetensors", buffers)
-    other = buffers_of(built(source, job, seed=job.seed + 1)) if may_be_drawn(buffers) else buffers
+    other = buffers
+    if may_be_drawn(buffers):
+        model_of_other_seed = built(source, job, seed=job.seed + 1)
+        other = {**buffers_of(model_of_other_seed), **frozen_parameters(model_of_other_seed)}
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
@@ -412,7 +419,8 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[parameter].append(name)
     for parameter, (name, *others) in names.items():
-        yield replace(_described(modules, order, name, parameter), tied=others)
+        constant = constant_of(parameter.numpy(force=True))
+        yield replace(_described(modules, order, name, parameter), tied=others, constant=constant)
 
 
 def _described(
