@@ -275,13 +275,14 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
     of_port: dict[str, set[str]] = defaultdict(set)
     for match in parameters:
         of_port[match.port].add(match.reference)
-    state = {one.name for one in port.buffers}  # Paddle holds a batch norm's statistics as parameters
+    # Paddle holds a batch norm's statistics as parameters; a frozen parameter is one of these, too, but is matched.
+    state = {one.name for one in port.buffers}
     names = (
         {name: {one.name} for one in reference.parameters for name in (one.name, *one.tied)},
         {
             name: of_port.get(one.name, {f"port:{one.name}"})
             for one in port.parameters
-            if one.name not in state
+            if one.name in of_port or one.name not in state
             for name in (one.name, *one.tied)
         },
     )
