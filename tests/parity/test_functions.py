@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from toolkit.parity.followup.functions import function_at_fault
+from toolkit.parity.followup.functions import INPUT, function_at_fault
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.measure.fingerprint import MINUS_INFINITY, distance, fingerprint
 
@@ -38,7 +40,7 @@ def test_a_fingerprint_tells_other_numbers_from_another_order():
     assert max(distance(here, rounded)) < 1e-8 and min(distance(here, other)) > 1e-5
 
 
-SILENT = [np.full(5, 0.5), np.zeros((2, 0)), np.array([True, False]), np.array(2.0)]
+SILENT = [np.full(5, 0.5), np.zeros((2, 0)), np.array([True, True]), np.array(2.0)]
 
 
 @pytest.mark.parametrize("value", SILENT)
@@ -65,6 +67,50 @@ def test_a_single_number_is_told_from_another():
 def test_what_a_mask_puts_in_place_of_minus_infinity_does_not_matter():
     masked = [fingerprint(np.where(DRAWN > 0, DRAWN, low)) for low in (-np.inf, -1e9, 2 * MINUS_INFINITY)]
     assert masked[0] is not None and masked == [masked[0]] * 3
+
+
+@pytest.mark.parametrize("low", [-np.inf, -1e4, -1000.0, -100.0])
+def test_hidden_scores_do_not_outweigh_the_others(low):
+    scores = 0.02 * DRAWN
+    here, near = (fingerprint(np.where(DRAWN[0, 0, 0] < DRAWN, one, low)) for one in (scores, scores * 1.01))
+    assert here and near and distance(here, near)[0] > 1e-3
+
+
+def test_a_mask_is_one_with_its_negation_and_with_what_is_added_for_it():
+    hidden = DRAWN[0] > 0
+    masks = [hidden, ~hidden, hidden.astype(np.float64), np.where(hidden, -1e9, 0.0), np.where(hidden, 0.0, -np.inf)]
+    found = [fingerprint(mask) for mask in masks]
+    assert found[0] is not None and found[0].is_mask and found == [found[0]] * len(masks)
+
+
+def test_a_mask_is_at_fault_only_where_the_reference_has_one_of_its_size():
+    hidden, other = DRAWN > 0, DRAWN > 1
+    calls = [call("greater", other), call("where", np.where(other, 0.0, DRAWN), (0,)), call("exp", DRAWN + 1, (1,))]
+    assert at_fault(calls, DRAWN, hidden) == "greater"
+    assert at_fault(calls, DRAWN) == "where"
+
+
+def test_the_input_of_a_module_is_at_fault_if_all_before_it_is_right():
+    calls = [call("scale", DRAWN), call("square", DRAWN**2, (0,)), call("multiply", DRAWN**3, (1,))]
+    numbers = {"output:out": 2, "input:out": 0}
+    ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by=numbers, entered_at={"input:out": "port.py:7"})
+    seen = [found for one in (DRAWN, 2 * DRAWN) if (found := fingerprint(one))]
+    found = function_at_fault("output:out", ours, Fingerprints(seen, {"out": seen[1]}), 0.1)
+    assert found and (found.function, found.where) == (INPUT, "port.py:7")
+    found = function_at_fault("output:out", ours, Fingerprints(seen, {"out": seen[0]}), 0.1)
+    assert found and found.function == "square"
+
+
+def test_what_lies_within_the_kernel_of_a_loss_is_named_only_on_one_line():
+    labels = np.arange(60.0)
+    taken = [found for one in (DRAWN[0], labels[:8]) if (found := fingerprint(one))]
+    calls = [call("scores", DRAWN[0]), call("gather", DRAWN[0, :, 3], (0,)), call("mean", np.array(0.3), (1,))]
+    ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"loss": 2})
+    theirs = Fingerprints(taken, {}, taken)
+    assert function_at_fault("loss", ours, theirs, 0.1) is None
+    calls[2] = replace(calls[2], where=calls[1].where)
+    found = function_at_fault("loss", ours, theirs, 0.1)
+    assert found and found.function == "gather"
 
 
 @pytest.mark.parametrize("size", [3, 2**14 + 1, 2**16])

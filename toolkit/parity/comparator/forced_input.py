@@ -45,6 +45,8 @@ class Points:
             self.measured.calls.append(call)
         elif handed.kind == "computed_by":
             self.measured.computed_by = from_json(dict[str, int], handed.content, "computed_by")
+        elif handed.kind == "entered_at":
+            self.measured.entered_at = from_json(dict[str, str], handed.content, "entered_at")
 
     def _measure(self, handed: Handed) -> None:
         """Compare a tensor. Its axes may differ between the sides if its elements have the same order."""

@@ -3,7 +3,9 @@
 Modules have counterparts, functions have none: a port may compute an attention in another order, with other functions.
 But what it computes on the way is, mostly, something that the reference computes, too. So each result of the port is
 looked up among all of the reference's, by its fingerprint. A result that is found is right, and so is all that it is
-computed from. The first that is not right is the function at fault.
+computed from. The first that is not right is the function at fault. If all are right and a module is given other
+numbers than the reference's, its input is at fault. What the reference computes within the kernel of a loss has no
+counterpart, so there only a fault on a single line is named.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ PART = 1e-3
 LEAST, MOST = 1e-12, 1e-5
 #: Repetitions of right numbers: the reference may broadcast in their place, and then has no such result.
 REPEATING = {"tile", "expand", "expand_as", "broadcast_to", "repeat_interleave"}
+#: What names the input of a module instead of a function.
+INPUT = "the input"
 
 
 class Found(Enum):
@@ -63,10 +67,19 @@ def function_at_fault(
         if number in right:
             right.update(ours.calls[number].inputs)
     not_right = [number for number in origins if number not in right]
-    wrong = next((number for number in not_right if found[number] is Found.NOT), None)
+    if TensorName.parse(name).kind in ("loss", "losses"):
+        hidden = _hidden_in_loss(ours.calls, not_right, found, theirs, within)
+    else:
+        hidden = []
+    wrong = next((number for number in not_right if found[number] is Found.NOT and number not in hidden), None)
+    if wrong is None and last in hidden:
+        is_on_one_line = len({ours.calls[number].where for number in hidden}) == 1
+        return ours.calls[hidden[0]] if is_on_one_line else None
     if wrong is None and last in not_right:  # what is wrong is one number throughout, as zeros are
         wrong = not_right[0]
     module = TensorName.parse(name).module
+    if (entry := _wrong_input(name, ours, theirs, origins, wrong, within)) is not None:
+        return entry
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
         misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)
         return next(misplaced, ours.calls[_completed(ours.calls, not_right, wrong)])
@@ -101,6 +114,65 @@ def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprin
             others.append(number)
     found = _found(ours.calls, others, theirs.results, MOST)
     return any(one in (Found.AS_IT_IS, Found.IN_ANOTHER_ORDER) for one in found.values())
+
+
+def _wrong_input(
+    name: str,
+    ours: ForcedInputDtype,
+    theirs: Fingerprints,
+    origins: Sequence[int],
+    wrong: int | None,
+    within: float,
+) -> FunctionCall | None:
+    """Return what a module is given, as a call at the line that calls the module, if only that is wrong.
+
+    Args:
+        name: name of the module's output.
+        origins: numbers of the calls that the output is computed from.
+        wrong: number of the first call whose result is wrong; None if there is none.
+        within: largest relative distance of equal results.
+    """
+    parsed = TensorName.parse(name)
+    number, entered = ours.computed_by.get(f"input:{parsed.module}"), theirs.inputs.get(parsed.module)
+    if parsed.kind != "output" or parsed.call or number is None or entered is None or number not in origins:
+        return None
+
+    def is_entered(result: Fingerprint | None) -> bool:
+        return result is not None and result.size == entered.size and distance(result, entered)[1] <= within
+
+    given = ours.calls[number].result
+    if given is None or given.size != entered.size or wrong in _origins(ours.calls, number):
+        return None
+    if any(is_entered(ours.calls[one].result) for one in origins):  # the module itself computes it first
+        return None
+    return FunctionCall(INPUT, ours.entered_at.get(f"input:{parsed.module}", ""), [number], "", 1, given)
+
+
+def _hidden_in_loss(
+    calls: Sequence[FunctionCall],
+    numbers: Sequence[int],
+    found: dict[int, Found],
+    theirs: Fingerprints,
+    within: float,
+) -> list[int]:
+    """Return the calls whose counterparts, if there are any, lie within a kernel of the reference's loss.
+
+    They are computed from nothing but what such a kernel takes, and have another size than its result.
+    """
+
+    def is_taken(result: Fingerprint | None) -> bool:
+        return result is not None and any(
+            one.size == result.size and distance(one, result)[1] <= within for one in theirs.taken_by_losses
+        )
+
+    hidden: list[int] = []
+    for number in numbers:
+        inputs, result = calls[number].inputs, calls[number].result
+        begins = bool(inputs) and all(is_taken(calls[one].result) for one in inputs) and not is_taken(result)
+        is_larger = result is not None and result.size > 1
+        if found[number] is Found.NOT and ((begins and is_larger) or any(one in hidden for one in inputs)):
+            hidden.append(number)
+    return hidden
 
 
 def _completed(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
@@ -161,7 +233,8 @@ def _found(
             if apart <= within
         }
         if not alike:
-            return Found.SAYS_NOTHING if call.function in REPEATING else Found.NOT
+            is_alone = result.is_mask and not any(one.is_mask for one in by_size[result.size])
+            return Found.SAYS_NOTHING if is_alone or call.function in REPEATING else Found.NOT
         if (True, False) in alike and (True, True) not in alike:
             return Found.MISPLACED
         return Found.AS_IT_IS if any(in_order for _, in_order in alike) else Found.IN_ANOTHER_ORDER

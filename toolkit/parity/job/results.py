@@ -444,18 +444,20 @@ class FunctionCall:
 
 @dataclass
 class Fingerprints:
-    """Fingerprints of a pair's R64: of its batch, parameters, buffers and all results in its forward; and by module, of
-    the first tensor that it is given at its first call."""
+    """Fingerprints of a pair's R64: of its batch, parameters, buffers and all results in its forward; by module, of
+    the first tensor that it is given at its first call; and of what a loss in a single kernel takes."""
 
     results: list[Fingerprint] = field(default_factory=list)
     inputs: dict[str, Fingerprint] = field(default_factory=dict)
+    taken_by_losses: list[Fingerprint] = field(default_factory=list)
 
 
 @dataclass
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no
     module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's. Of a
-    user's port in float64 also every call in order, and the number of the one that computed a tensor."""
+    user's port in float64 also every call in order, the number of the one that computed a tensor, and by the name of a
+    module's input the line that calls the module."""
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]
@@ -463,6 +465,7 @@ class ForcedInputDtype:
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
     calls: list[FunctionCall] = field(default_factory=list)
     computed_by: dict[str, int] = field(default_factory=dict)
+    entered_at: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -354,6 +354,8 @@ def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) 
     for name, error in errors.items():
         if not error <= CONSTANT_UNITS:
             message = f"the port's own is off by {error:.3g} units of rounding; {CONSTANT_UNITS:.3g} are allowed"
+            if math.isinf(error):
+                message = "the port's own has other whole numbers, another shape or dtype, or is missing"
             verdict.find("structure", name if ":" in name else f"parameter:{name}", message, dtype)
         elif error and dtype == "float64":
             verdict.note("constant", name=name, units=error)

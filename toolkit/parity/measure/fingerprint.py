@@ -15,6 +15,10 @@ import numpy as np
 
 #: Numbers below this stand for minus infinity, as what a mask adds to scores does.
 MINUS_INFINITY = -5000.0
+#: So do numbers below half of the lowest one, if that is below this (exp(-50) is 2e-22) and
+HIDES_BELOW = -50.0
+#: this many times as large as any other number.
+HIDES_BEYOND = 8.0
 #: Projections of each kind.
 PROJECTIONS = 2
 #: Elements that are projected at a time.
@@ -30,12 +34,14 @@ class Fingerprint:
         norm: root mean square.
         ordered: projections of the elements in their order, whatever the shape.
         unordered: projections of the sorted elements.
+        is_mask: whether it only tells some elements from others: booleans, zeros and ones, zeros and minus infinity.
     """
 
     shape: tuple[int, ...]
     norm: float
     ordered: tuple[float, ...]
     unordered: tuple[float, ...]
+    is_mask: bool = False
 
     @property
     def size(self) -> int:
@@ -45,8 +51,9 @@ class Fingerprint:
 
 def fingerprint(value: np.ndarray) -> Fingerprint | None:
     """Return the fingerprint of a tensor; None where it would say nothing: no numbers, one value throughout, a whole
-    number. NaN is like nothing else."""
-    if value.dtype.kind not in "fiu" or not value.size:
+    number. NaN is like nothing else. What a mask hides has the size of the other elements, so that it does not outweigh
+    them; a mask is the same as its negation."""
+    if value.dtype.kind not in "biuf" or not value.size:
         return None
     x = value.astype(np.float64).ravel()
     x[x < MINUS_INFINITY] = MINUS_INFINITY
@@ -54,10 +61,29 @@ def fingerprint(value: np.ndarray) -> Fingerprint | None:
         return Fingerprint(_shape_of(value), math.nan, (), ())
     if (x == x[0]).all() and (x.size > 1 or x[0] == np.round(x[0])):
         return None
+    _lift_hidden(x)
+    is_mask = bool(np.isin(x, (0.0, 1.0)).all() or np.isin(x, (0.0, -1.0)).all())
+    if is_mask:
+        x = (x != x[0]).astype(np.float64)
     norm = float(np.sqrt(np.mean(x * x)))
     ordered = _projected(x)
     x.sort()
-    return Fingerprint(_shape_of(value), norm, ordered, _projected(x))
+    return Fingerprint(_shape_of(value), norm, ordered, _projected(x), is_mask)
+
+
+def _lift_hidden(x: np.ndarray) -> None:
+    """Replace, in place, elements that stand for minus infinity by the negative root mean square of the others.
+
+    If the others are zeros, by -1.
+    """
+    lowest = x.min()
+    if lowest >= HIDES_BELOW:
+        return
+    is_hidden = x < lowest / 2
+    others = x[~is_hidden]
+    if not others.size or HIDES_BEYOND * np.abs(others).max() > -lowest:
+        return
+    x[is_hidden] = -float(np.sqrt(np.mean(others * others))) or -1.0
 
 
 def _shape_of(value: np.ndarray) -> tuple[int, ...]:

@@ -15,6 +15,13 @@ from toolkit.parity.job.results import Fingerprints
 from toolkit.parity.measure.fingerprint import Fingerprint, fingerprint
 from toolkit.parity.reference.points import values_of
 
+#: Kernels that compute a loss from scores and labels at once.
+LOSSES = (
+    *("nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
+    *("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "_ctc_loss"),
+    *("multi_margin_loss", "multilabel_margin_loss_forward"),
+)
+
 
 class DispatchedResults(TorchDispatchMode):
     """Inside the ``with`` block, takes the fingerprint of every result of an operation in the forward.
@@ -22,12 +29,14 @@ class DispatchedResults(TorchDispatchMode):
     Attributes:
         seen: all fingerprints, those of the batch, the parameters and the buffers first.
         inputs: by module, of the first tensor that it is given.
+        taken_by_losses: of what the kernels of losses take.
     """
 
     def __init__(self, model: nn.Module, batch: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.seen: dict[Fingerprint, None] = {}
         self.inputs: dict[str, Fingerprint] = {}
+        self.taken_by_losses: dict[Fingerprint, None] = {}
         for value in (*batch, *model.parameters(), *model.buffers()):
             self._see(value)
         self._hooks = [
@@ -42,7 +51,7 @@ class DispatchedResults(TorchDispatchMode):
 
     def found(self) -> Fingerprints:
         """Return what was seen."""
-        return Fingerprints(list(self.seen), self.inputs)
+        return Fingerprints(list(self.seen), self.inputs, list(self.taken_by_losses))
 
     def _enter(self, name: str, module: nn.Module, args: tuple) -> None:
         given = next((one for one in args if isinstance(one, torch.Tensor)), None)
@@ -56,6 +65,9 @@ class DispatchedResults(TorchDispatchMode):
             for value in tree_leaves(result):
                 if isinstance(value, torch.Tensor):
                     self._see(value)
+            if function.overloadpacket.__name__ in LOSSES:
+                taken = (fingerprint(values_of(value)) for value in args if isinstance(value, torch.Tensor))
+                self.taken_by_losses |= {one: None for one in taken if one is not None}
         return result
 
     def _see(self, value: torch.Tensor) -> None:

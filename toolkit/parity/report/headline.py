@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from toolkit.parity.followup.functions import INPUT
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe, first_of
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_a_part, is_of_recomputing, recomputing_at_fault
@@ -49,7 +50,8 @@ def headline(
         return Headline(place, f"{culprit.name}: {culprit.message}")
     if operation := first_of(trace, culprit):
         shown = f"; in the free run it first shows in {culprit.name}: {culprit.message}"
-        message = f"{operation.message}, by itself{shown if culprit.name != operation.name else ''}"
+        alone = "" if operation.function == INPUT else ", by itself"
+        message = f"{operation.message}{alone}{shown if culprit.name != operation.name else ''}"
         return Headline(place_of_operation(operation, places), message)
     if name.kind == "trained":
         message = f"not what the examples have; {culprit.name}: {culprit.message}"

@@ -21,6 +21,7 @@ from toolkit.parity.families.pair.masks import tensors_of, with_shifted_bound
 from toolkit.parity.families.pair.replaced import calling_frame, calling_line
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
+from toolkit.parity.measure.naming import TensorName
 
 #: Methods of a tensor that do not go through ``paddle._C_ops``.
 METHODS = (
@@ -51,12 +52,14 @@ class Calls:
 
     Attributes:
         computed_by: tensor name -> number of the call that computed it.
+        entered_at: name of a module's input -> the port's line that calls the module.
     """
 
     def __init__(self, over: Sender, layer: Callable[[], str]) -> None:
         self.over = over
         self.layer = layer
         self.computed_by: dict[str, int] = {}
+        self.entered_at: dict[str, str] = {}
         self._count = 0
         self._is_inside = False
 
@@ -89,6 +92,8 @@ class Calls:
         """Note the call that computed a tensor."""
         if (number := self._number(value)) is not None:
             self.computed_by[name] = number
+            if TensorName.parse(name).kind == "input":
+                self.entered_at[name] = calling_line()
 
     def same(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
         """Let a tensor come from where another does."""

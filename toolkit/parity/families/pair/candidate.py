@@ -228,6 +228,7 @@ class PairStep(Step):
         with calls.watch(watching):
             yield watching
         over.say("computed_by", watching.computed_by)
+        over.say("entered_at", watching.entered_at)
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
