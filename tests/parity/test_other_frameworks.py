@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
@@ -15,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from toolkit.errors import UserError
 from toolkit.parity.gate import judge_outputs
-from toolkit.parity.job.bundle import open_recording
+from toolkit.parity.job.bundle import check_unchanged, open_recording
+from toolkit.parity.other_frameworks.run import write_inputs
 
 REFERENCE = """
 import torch
@@ -63,10 +65,13 @@ def forward(weights, batch, draws):
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     """A reference recorded for any framework."""
+    return record_reference(tmp_path_factory.mktemp("recorded"), REFERENCE)
+
+
+def record_reference(folder: Path, code: str) -> Path:
     from toolkit import cli
 
-    folder = tmp_path_factory.mktemp("recorded")
-    (folder / "reference.py").write_text(REFERENCE)
+    (folder / "reference.py").write_text(code)
     asked = ("parity", "record", "--any-framework", "--reference-model", str(folder / "reference.py"))
     with pytest.raises(SystemExit) as left:
         cli.main([*asked, "-o", str(folder / "bundle")])
@@ -148,7 +153,7 @@ def test_another_shape_is_a_finding(bundle, tmp_path):
         ),
         (
             lambda given: np.savez(given / "float64.npz", loss=np.array([None])),
-            "float64.npz: cannot be read: Object arr",
+            "float64.npz: cannot be read: loss holds Python objects, which are not opened",
         ),
         (lambda given: np.savez(given / "float64.npz"), "float64.npz: holds no tensor"),
         (lambda given: save_file({"a": np.zeros(2)}, given / "float64.safetensors"), "remove one of them"),
@@ -191,6 +196,32 @@ def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_pat
     [
         ("x = 1", "has no forward(weights, batch, draws)"),
         ("def forward(weights, batch, draws):\n    return weights['x']", "line 2: KeyError: 'x'"),
+        pytest.param(
+            "def forward(weights, batch, draws):\n    return {}",
+            "TypeError: forward returned no arrays; return a dict of name -> array, such as {'loss': loss}",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "import sys\n\ndef forward(weights, batch, draws):\n    print('bye')\n    sys.exit(3)",
+            "has ended without a result in float64 (exit status 3); it printed last: bye",
+        ),
+        pytest.param(
+            "import os\n\ndef forward(weights, batch, draws):\n    os._exit(0)",
+            "has ended without a result in float64 (exit status 0)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import os, sys\n\ndef forward(weights, batch, draws):\n"
+            "    os.mkfifo(sys.argv[3] + '/versions.json')\n    os._exit(0)",
+            "has ended without a result in float64 (exit status 0)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import os, sys\n\ndef forward(weights, batch, draws):\n"
+            "    open(sys.argv[3] + '/versions.json', 'w').write('{\"jax\": \"1\"}')\n    os._exit(0)",
+            "has computed no tensor in float64 or float32",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_error_of_a_port_in_jax_is_one_line_with_its_place(bundle, tmp_path, command_line, code, said):
@@ -198,6 +229,122 @@ def test_an_error_of_a_port_in_jax_is_one_line_with_its_place(bundle, tmp_path, 
     (tmp_path / "port.py").write_text(code)
     status, _, err = command_line("parity", "judge", bundle, tmp_path / "port.py", "--output", tmp_path / "report")
     assert status == 2 and err == f"error: {tmp_path / 'port.py'}: {said}\n"
+
+
+NOT_THERE = """
+import sys
+from pathlib import Path
+
+def forward(weights, batch, draws):
+    folders = [path for path in map(Path, sys.argv) if path.is_dir()]
+    found = sorted(path.name for folder in folders for path in folder.rglob("*"))
+    raise ValueError(" ".join(found))
+"""
+
+
+def test_a_port_in_jax_is_given_weights_batch_and_draws_and_not_the_truth(bundle, tmp_path):
+    pytest.importorskip("jax")
+    (tmp_path / "port.py").write_text(NOT_THERE)
+    with pytest.raises(UserError, match=r"ValueError: batch\.safetensors draws\.safetensors names\.json weights\."):
+        judged(bundle, tmp_path / "port.py", tmp_path)
+    recording = open_recording(bundle)
+    write_inputs(recording, tmp_path / "inputs")
+    handed, recorded = (
+        load_file(path)
+        for path in (tmp_path / "inputs" / "draws.safetensors", bundle / "reference" / "draws-training.safetensors")
+    )
+    assert {name.partition(":")[0] for name in handed} == {"dropout", "relu"}
+    assert {name.partition(":")[0] for name in recorded} == {"dropout", "relu", "input"}  # what a ReLU is given in R64
+
+
+def test_a_bundle_that_changes_while_a_port_runs_is_refused(bundle, tmp_path):
+    copied = Path(shutil.copytree(bundle, tmp_path / "copied"))
+    recording = open_recording(copied)
+    check_unchanged(recording)
+    truth = copied / "reference" / "float64.safetensors"
+    truth.write_bytes(truth.read_bytes()[:-1] + b"\0")
+    with pytest.raises(UserError, match=r"float64\.safetensors was changed"):
+        check_unchanged(recording)
+    vouched = json.loads((copied / "bundle.json").read_text())
+    (copied / "bundle.json").write_text(json.dumps(vouched))
+    with pytest.raises(UserError, match=r"bundle\.json was changed while the port ran"):
+        check_unchanged(recording)
+
+
+STAYING = """
+import os, time
+import jax.numpy as np
+
+def forward(weights, batch, draws):
+    if os.fork() == 0:
+        time.sleep(3600)
+    return {"output:norm": np.zeros((4, 6, 8), weights["norm.weight"].dtype)}
+"""
+
+
+def test_a_child_of_a_port_that_stays_alive_is_ended(bundle, tmp_path):
+    pytest.importorskip("jax")
+    (tmp_path / "port.py").write_text(STAYING)
+    assert judged(bundle, tmp_path / "port.py", tmp_path)[1].startswith("DRIFT output:norm")
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "port.py") in command_of(path)]
+    assert not left
+
+
+def command_of(path: Path) -> str:
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        return path.read_text()
+    return ""
+
+
+FROZEN = """
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.first.requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(self.first(x))
+
+
+def build(config):
+    return Model()
+
+
+def batch(config, rng):
+    return {"x": rng.normal(size=(5, 6)), "labels": rng.integers(0, 3, 5)}
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch["x"]), batch["labels"])
+"""
+PORT_OF_FROZEN = """
+import jax
+import jax.numpy as np
+
+def forward(weights, batch, draws):
+    x = batch["x"] @ weights["first.weight"].T + weights["first.bias"]
+    logits = x @ weights["head.weight"].T + weights["head.bias"]
+    chosen = np.take_along_axis(jax.nn.log_softmax(logits, -1), batch["labels"][:, None], -1)
+    return {"output:head": logits, "logits": logits, "loss": -chosen.mean()}
+"""
+
+
+@pytest.mark.slow
+def test_a_frozen_layer_and_the_logits_of_a_file_with_its_own_loss_are_compared(tmp_path):
+    pytest.importorskip("jax")
+    bundle = record_reference(tmp_path, FROZEN)
+    (tmp_path / "port.py").write_text(PORT_OF_FROZEN)
+    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    assert (
+        said.startswith("PARITY 10 tensors of the port agree") and report.passed
+    )  # logits, loss, output, two gradients
+    (tmp_path / "port.py").write_text(PORT_OF_FROZEN.replace("-chosen.mean()", "-chosen.sum()"))
+    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    assert said.startswith("DRIFT loss")
 
 
 def onnx_graph(path: Path, epsilon: float, output: str = "logits") -> None:
@@ -232,7 +379,7 @@ def test_an_onnx_graph_is_judged_by_the_reference_in_evaluation(bundle, tmp_path
     report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
     assert said.startswith("PARITY 1 tensors of the port agree") and "onnxruntime 1." in said and report.passed
     onnx_graph(tmp_path / "port.onnx", 2e-5, "fetch_name_0")
-    with pytest.raises(UserError, match="the reference has no fetch_name_0"):
+    with pytest.raises(UserError, match=r"port\.onnx: the reference has no fetch_name_0; it has .*logits, loss"):
         judged(bundle, tmp_path / "port.onnx", tmp_path)
     (tmp_path / "export.json").write_text('{"outputs": {"fetch_name_0": "logits"}}')
     report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)

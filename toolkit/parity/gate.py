@@ -34,7 +34,7 @@ from toolkit.parity.job.build import (
     streamed_job_of,
     workers_of,
 )
-from toolkit.parity.job.bundle import Recording
+from toolkit.parity.job.bundle import Recording, check_unchanged
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.hashes import hashing
 from toolkit.parity.job.processes import run_workers
@@ -151,14 +151,17 @@ def judge_outputs(
         )
     remove_report(folder)
     with scratch_job() as scratch, console.status("parity gate: running the port"):
-        place = port if port.is_dir() else scratch
-        versions = {} if port.is_dir() else run_port(port, recording, place, recording.asked.dtypes, python, limit)
-        tensors = read_outputs(place, recording)
-        reference, candidate = compared(recording, tensors, versions)
+        place: Path = port
+        versions: dict[str, str] = {}
+        if not port.is_dir():
+            place, versions = run_port(port, recording, scratch, recording.asked.dtypes, python, limit)
+            check_unchanged(recording)
+        errors = read_outputs(place, recording, port)
+        reference, candidate = compared(recording, errors, versions)
         hashes = {path.name: files.sha256(path) for path in files_of(place).values()}
     randomized = recording.manifest["describes"]["randomized_parameters"]
     found = Measurement(reference, candidate, randomized, {**hashes, "bundle.json": recording.identity})
-    request = replace(recording.asked, dtypes=tuple(tensors))
+    request = replace(recording.asked, dtypes=tuple(errors))
     report = _judged(request, Measured(found, {}), folder, started, recording)
     print_report(report, folder / PAGE, console)
     return report

@@ -298,6 +298,13 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
     return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked, weights)
 
 
+def check_unchanged(recording: Recording) -> None:
+    """Check that no file of a bundle has changed since it was opened. Raises UserError if one has."""
+    if files.sha256(recording.folder / MANIFEST) != recording.identity:
+        raise UserError(f"{recording.folder}: {MANIFEST} was changed while the port ran; record the reference again")
+    _check_files(recording.folder, recording.manifest["files"])
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """``bundle.json``, with names that stay inside the folder. Raises UserError if there is none, or it is not of this
     format and schema."""

@@ -7,19 +7,15 @@ give some of them, such as the logits alone; what it leaves out is counted in a 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from safetensors import SafetensorError
-
 from models.files.plain import plain_file
 from toolkit.errors import UserError
-from toolkit.parity.job import files
 from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.results import (
     CandidateDtype,
@@ -32,35 +28,74 @@ from toolkit.parity.job.results import (
 )
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.other_frameworks.tensor_reader import TensorReader, open_npz, open_safetensors
 
 #: Kinds of choices that the reference's own runs are given, and a port in another framework makes itself.
 CHOICES = ("relu", "choice", "buckets")
+#: Kinds of tensors that a message lists: what a forward returns.
+OWN = ("logits", "loss", "losses", "output")
+#: Names that a message lists at most, and characters that it quotes of a file.
+SHOWN, LONGEST = 12, 200
 #: The dtypes of files, and how these may end.
 DTYPES, ENDINGS = ("float64", "float32"), (".safetensors", ".npz")
 
 
-def read_outputs(folder: Path, recording: Recording) -> dict[str, Mapping[str, np.ndarray]]:
-    """Return dtype -> name -> tensor, checked to be of that dtype and of names that the reference has.
+def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, dict[str, TensorStats]]:
+    """Return dtype -> name -> the difference of a port's tensor from R64.
+
+    Shape and dtype of a tensor are compared before its values are read: a small file can claim to hold terabytes.
+
+    Args:
+        folder: with the port's tensors.
+        port: what messages name: the folder, or the file that was run for it.
 
     Raises:
         UserError: there is no such file, one is damaged, or a tensor is of another dtype or has an unknown name.
     """
-    given: dict[str, Mapping[str, np.ndarray]] = {}
-    known = TensorFile(recording.folder / "reference" / "float64.safetensors").header
+    errors: dict[str, dict[str, TensorStats]] = {}
+    truth = TensorFile(recording.folder / "reference" / "float64.safetensors")
     for dtype, path in files_of(folder).items():
+        place = str(path if port == folder else port)
         if dtype not in recording.asked.dtypes:
             have = " and ".join(recording.asked.dtypes)
-            raise UserError(f"{path}: the bundle {recording.folder} has {have} alone; record it with --dtype both")
-        given[dtype] = tensors = _read(path)
-        for name, value in tensors.items():
-            if name not in known:
-                close = difflib.get_close_matches(name, known, 3) or list(known)[:3]
-                raise UserError(f"{path}: the reference has no {name}; it has {', '.join(close)}, ... ({len(known)})")
-            if value.dtype != dtype:
-                raise UserError(f"{path}: {name} is {value.dtype}; compute and save it in {dtype}")
-    return given
+            raise UserError(f"{place}: the bundle {recording.folder} has {have} alone; record it with --dtype both")
+        errors[dtype] = {}
+        with _opened(path, place) as tensors:
+            for name in tensors:
+                if name not in truth:
+                    raise UserError(f"{place}: the reference has no {_cut(name)}{_known(name, truth, recording)}")
+                found, shape = tensors.header(name)
+                if found != dtype:
+                    raise UserError(f"{place}: {name} is {_cut(found)}; compute and save it in {dtype}")
+                same = list(shape) == list(truth.shape(name))
+                errors[dtype][name] = (
+                    error_stats.difference(tensors.read(name), truth[name]) if same else TensorStats(list(shape))
+                )
+        if not errors[dtype]:
+            raise UserError(f"{place}: holds no tensor")
+    return errors
+
+
+def _known(name: str, truth: TensorFile, recording: Recording) -> str:
+    """Say what a message adds about a name that the reference lacks: why, and which names it has."""
+    pair, reason = recording.asked.pair, ""
+    if name == "logits" and pair is not None:
+        reason = "its loss(model, batch) does not call the model once" if pair.has_loss else "its forward returns none"
+        reason = f", since {reason}"
+    own = [known for known in truth if TensorName.parse(known).kind in OWN]
+    close = difflib.get_close_matches(name, truth, 3, 0.7)
+    names = list(dict.fromkeys([*close, *own]))
+    listed = f"{', '.join(names[:SHOWN])}{', ...' if len(truth) > SHOWN else ''} ({len(truth)} names in order.json)"
+    return f"{reason}; it has {listed}"
+
+
+def _cut(text: str) -> str:
+    """Return a text of a file, in one line, no longer than a message needs."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -81,49 +116,48 @@ def files_of(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+@contextlib.contextmanager
+def _opened(path: Path, place: str) -> Iterator[TensorReader]:
+    """Open a file of tensors for the ``with`` block. Whatever is wrong with it there is a UserError in one line."""
     try:
-        if path.suffix == ".npz":
-            with np.load(plain_file(path), allow_pickle=False) as found:
-                tensors = dict(found)
-        else:
-            tensors = files.read_tensors(plain_file(path))
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as problem:
-        raise UserError(f"{path}: cannot be read: {' '.join(str(problem).split())}") from None
-    if not tensors:
-        raise UserError(f"{path}: holds no tensor")
-    return tensors
+        plain_file(path)
+        with open_npz(path) if path.suffix == ".npz" else open_safetensors(path) as tensors:
+            yield tensors
+    except UserError:
+        raise
+    except Exception as error:  # NumPy, zipfile, ast and safetensors raise a dozen kinds of errors
+        reason = str(error).removeprefix(f"{path} ") or type(error).__name__
+        raise UserError(f"{place}: cannot be read: {_cut(reason)}; save it again") from None
 
 
 def compared(
-    recording: Recording, outputs: Mapping[str, Mapping[str, np.ndarray]], versions: Mapping[str, str]
+    recording: Recording, errors: Mapping[str, Mapping[str, TensorStats]], versions: Mapping[str, str]
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """Measure what a port gave, and leave of the reference what it gave.
+    """Return what was measured of a port, and of the reference the tensors that the port gave.
 
     Args:
-        outputs: of :func:`read_outputs`.
+        errors: of :func:`read_outputs`.
         versions: of the port's framework, if it is known.
     """
     reference = read_reference(recording.folder)
-    truth = TensorFile(recording.folder / "reference" / "float64.safetensors")
-    names = {name for tensors in outputs.values() for name in tensors}
+    names = {name for tensors in errors.values() for name in tensors}
     missing = Counter(_kind(name) for name in reference.tensors if name not in names)
     notes = list(reference.notes)
     if missing:
         left_out = ", ".join(f"{count} of {kind}" for kind, count in missing.items())
         notes.append(Note("outputs-left-out", {"given": len(names), "of": len(reference.tensors), "what": left_out}))
-    if "float64" not in outputs:
+    if "float64" not in errors:
         notes.append(Note("outputs-rounded"))
     draws = TensorFile(recording.folder / "reference" / f"draws-{TRAINING}.safetensors")
     if any(TensorName.parse(name).kind in CHOICES for name in draws):
         notes.append(Note("outputs-choices"))
     dtypes = {
         dtype: CandidateDtype(
-            tensors={name: error_stats.difference(value, truth[name]) for name, value in tensors.items()},
+            tensors=dict(tensors),
             parameter_errors=dict.fromkeys(reference.parameters, 0.0),  # the port was given them
             facts=CandidateFacts(num_buckets=reference.facts.num_buckets),
         )
-        for dtype, tensors in outputs.items()
+        for dtype, tensors in errors.items()
     }
     kept = {name: record for name, record in reference.tensors.items() if name in names}
     return (

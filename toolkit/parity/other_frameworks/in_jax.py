@@ -1,9 +1,9 @@
-"""Runs a port in JAX: python in_jax.py BUNDLE PORT.py FOLDER DTYPE
+"""Runs a port in JAX: python in_jax.py INPUTS PORT.py FOLDER DTYPE
 
 PORT.py has ``forward(weights, batch, draws)``. It returns name -> array, by the reference's names: ``logits``,
-``loss``, ``output:MODULE``. If there is a ``loss``, its gradients by the weights are computed and saved, too. The
-weights have the reference's names and shapes. ``draws`` holds the random numbers of the reference's step, such as
-dropout masks.
+``loss``, ``output:MODULE``. If there is a ``loss``, its gradients by the weights that the reference trains are computed
+and saved, too. The weights have the reference's names and shapes. ``draws`` holds the random numbers of the reference's
+step, such as dropout masks. INPUTS and FOLDER are those of `run.py`, which says what lies there.
 
 A program of its own: it imports nothing of the toolkit, since the Python that has JAX need not have it.
 """
@@ -12,42 +12,52 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-
-#: Exit status where a package is missing.
-LACKS = 3
+from typing import Any, NoReturn
 
 try:
     import jax
     import jax.numpy as jnp
     import numpy as np
     from safetensors.numpy import load_file, save_file
-except ImportError as problem:
-    print(problem, file=sys.stderr)
-    sys.exit(LACKS)
+except ImportError as error:
+    Path(sys.argv[3], "missing.txt").write_text(str(error), encoding="utf-8")
+    sys.exit(1)
 
 
-def run(bundle: Path, port: ModuleType, folder: Path, dtype: str) -> None:
-    """Save what the port computes as ``DTYPE.safetensors``."""
+def run(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> None:
+    """Save what the port computes as ``DTYPE.safetensors``, then ``versions.json``."""
     jax.config.update("jax_enable_x64", dtype == "float64")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32, no bfloat16
     weights, batch, draws = (
-        {name: jnp.asarray(_as(value, dtype)) for name, value in load_file(bundle / name).items()}
-        for name in ("weights.safetensors", "batch.safetensors", "reference/draws-training.safetensors")
+        {name: jnp.asarray(_as(value, dtype)) for name, value in load_file(inputs / f"{name}.safetensors").items()}
+        for name in ("weights", "batch", "draws")
     )
+    compared = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
+    trained = {name: value for name, value in weights.items() if f"gradient:{name}" in compared}
 
-    def loss_of(weights: dict) -> tuple:
-        outputs = port.forward(weights, batch, draws)
+    def loss_of(trained: dict) -> tuple:
+        outputs = checked(port.forward({**weights, **trained}, batch, draws))
         return outputs.get("loss", jnp.zeros(())), outputs
 
-    (_, outputs), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights)
+    (_, outputs), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
     if "loss" in outputs:
         outputs = {**outputs, **{f"gradient:{name}": value for name, value in gradients.items()}}
     save_file({name: np.asarray(value, order="C") for name, value in outputs.items()}, folder / f"{dtype}.safetensors")
-    (folder / "versions.json").write_text(json.dumps({"jax": jax.__version__}))
+    (folder / "versions.json").write_text(json.dumps({"jax": jax.__version__}), encoding="utf-8")
+
+
+def checked(outputs: Any) -> Mapping[str, Any]:
+    """Return what ``forward`` gave. Raises TypeError if that is not at least one array by its name."""
+    if not isinstance(outputs, Mapping) or not outputs or not all(isinstance(name, str) for name in outputs):
+        returned = "no arrays" if isinstance(outputs, Mapping) and not outputs else type(outputs).__name__
+        raise TypeError(f"forward returned {returned}; return a dict of name -> array, such as {{'loss': loss}}")
+    return outputs
 
 
 def _as(value: np.ndarray, dtype: str) -> np.ndarray:
@@ -64,19 +74,28 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-def main(bundle: str, port: str, folder: str, dtype: str) -> None:
-    """Run it; of an error in the port, the last line says where."""
-    path = Path(port).absolute()
+def fail(folder: Path, reason: str) -> NoReturn:
+    """End the process, and leave the reason as ``failure.txt``."""
+    (folder / "failure.txt").write_text(reason, encoding="utf-8", errors="backslashreplace")
+    sys.exit(1)
+
+
+def main(inputs: str, port: str, folder: str, dtype: str) -> None:
+    """Run the port; leave a reason that names the line if it raises something."""
+    path, place = Path(port).absolute(), Path(folder)
     try:
         module = loaded(path)
         if not hasattr(module, "forward"):
-            sys.exit("has no forward(weights, batch, draws)")
-        run(Path(bundle), module, Path(folder), dtype)
-    except Exception as problem:
+            fail(place, "has no forward(weights, batch, draws)")
+        run(Path(inputs), module, place, dtype)
+    except Exception as error:
         traceback.print_exc()
-        lines = [one.lineno for one in traceback.extract_tb(problem.__traceback__) if one.filename == str(path)]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f"line {lines[-1]}: " if lines else ""
-        sys.exit(f"{where}{type(problem).__name__}: {' '.join(str(problem).split())}")
+        fail(place, f"{where}{type(error).__name__}: {' '.join(str(error).split())}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a thread of the port's may otherwise keep the process alive
 
 
 if __name__ == "__main__":

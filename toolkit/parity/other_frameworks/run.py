@@ -1,61 +1,122 @@
-"""Run a user's port in JAX or ONNX Runtime on a recorded reference's weights and batch."""
+"""Run a user's port in JAX or ONNX Runtime on a recorded reference's weights and batch.
+
+The port's process is given two folders of its own, and not the bundle, which has the truth. It reads ``weights``,
+``batch`` and ``draws`` (safetensors) and ``names.json``, the names of all tensors of the reference. It leaves
+``DTYPE.safetensors`` with what it computes, and last ``versions.json`` with its framework's version; or ``failure.txt``
+with the reason in one line; or ``missing.txt`` if a package cannot be imported.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import launch
+from toolkit.machine.scratch import child
+from toolkit.parity.job import files, launch
 from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.interpreter import locate
-from toolkit.parity.job.pair import TIME_LIMIT
+from toolkit.parity.job.pair import CHOICES, RANDOM, TIME_LIMIT
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.evaluation import TRAINING
+from toolkit.parity.measure.naming import TensorName
 
 #: How the file of a port ends -> the program that runs it, and the packages that it needs.
 PROGRAMS = {".py": ("in_jax", ("jax", "safetensors")), ".onnx": ("in_onnx", ("onnxruntime", "safetensors"))}
-#: Exit status of a program of which a package is missing.
-LACKS = 3
+#: Most characters of a text that a port's process leaves.
+LONGEST = 2000
 
 
 def run_port(
     port: Path, recording: Recording, folder: Path, dtypes: Sequence[str], python: str | None, limit: float | None
-) -> dict[str, str]:
-    """Leave what a port computes in ``folder``, as :mod:`.given` reads it; returns the versions of its framework.
+) -> tuple[Path, dict[str, str]]:
+    """Run a port; return the folder with what it computed, as :mod:`.given` reads it, and its framework's versions.
 
     Args:
         port: a file of :data:`PROGRAMS`.
+        folder: an empty one, for this port alone.
         dtypes: in which it is run, one after another; an ONNX graph leaves those that are not its own.
         python: the Python that has its framework; None for this one.
         limit: seconds for each run.
 
     Raises:
-        UserError: the port raised something, or did not end in time.
+        UserError: the port raised something, left no result, or did not end in time.
         Inconclusive: the Python lacks the framework.
     """
     program, needed = PROGRAMS[port.suffix]
     interpreter = sys.executable if python is None else locate(python, needed)
+    inputs, outputs = folder / "inputs", folder / "outputs"
+    write_inputs(recording, inputs)
+    outputs.mkdir()
+    versions: dict[str, str] = {}
     for dtype in dtypes:
-        arguments = map(str, (recording.folder, port, folder, dtype))
+        log = folder / f"{dtype}.log"
+        arguments = map(str, (inputs, port, outputs, dtype))
+        command = launch.module_command(interpreter, f"toolkit.parity.other_frameworks.{program}", *arguments)
+        status = _run_program(command, port, log, limit or TIME_LIMIT)
+        if missing := _text_of(outputs / "missing.txt"):
+            remedy = f"{interpreter} -m pip install {' '.join(needed)}, or name a Python that has it: --port-python"
+            raise Inconclusive(f"{port}: {missing}; {remedy}")
+        if failure := _text_of(outputs / "failure.txt"):
+            raise UserError(f"{port}: {failure}")
+        versions = _versions_in(outputs / "versions.json")
+        if status or not versions:
+            printed = _text_of(log).strip().rpartition("\n")[2]
+            reason = f"; it printed last: {printed}" if printed else ""
+            raise UserError(f"{port}: has ended without a result in {dtype} (exit status {status}){reason}")
+        (outputs / "versions.json").unlink()
+    if not any((outputs / f"{dtype}.safetensors").exists() for dtype in dtypes):
+        raise UserError(f"{port}: has computed no tensor in {' or '.join(dtypes)}")
+    return outputs, versions
+
+
+def write_inputs(recording: Recording, folder: Path) -> None:
+    """Copy to a new folder what a port computes from. Of the draws, what shows R64's own values is left out."""
+    folder.mkdir()
+    for name in ("weights", "batch"):
+        shutil.copyfile(recording.folder / f"{name}.safetensors", folder / f"{name}.safetensors")
+    draws = TensorFile(recording.folder / "reference" / f"draws-{TRAINING}.safetensors")
+    handed = {name: draws[name] for name in draws if TensorName.parse(name).kind in (*RANDOM, *CHOICES, "buckets")}
+    files.write_tensors(folder / "draws.safetensors", handed)
+    files.write_json(folder / "names.json", files.read_json(recording.folder / "reference" / "order.json"))
+
+
+def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) -> int:
+    """Run a program and end all that it has started; return its exit status. Raises UserError if it takes longer than
+    ``limit`` seconds."""
+    with (
+        open(log, "w") as output,
+        child(
+            command,
+            env=launch.worker_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
         try:
-            done = subprocess.run(
-                launch.module_command(interpreter, f"toolkit.parity.other_frameworks.{program}", *arguments),
-                env=launch.worker_environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=limit or TIME_LIMIT,
-            )
-        except subprocess.TimeoutExpired as late:
-            raise UserError(
-                f"{port}: has not ended after {late.timeout:.0f} s; --time-limit SECONDS gives it more"
-            ) from None
-        if done.returncode:
-            words = done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
-            if done.returncode == LACKS:
-                remedy = f"{interpreter} -m pip install {' '.join(needed)}, or name a Python that has it: --port-python"
-                raise Inconclusive(f"{port}: {words}; {remedy}")
-            raise UserError(f"{port}: {words}")
-    return json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"{port}: has not ended after {limit:.0f} s; --time-limit SECONDS gives it more") from None
+
+
+def _text_of(path: Path) -> str:
+    """Return the end of a text that a port's process left; empty if there is no such file."""
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - LONGEST))
+        return file.read().decode(errors="replace").strip()
+
+
+def _versions_in(path: Path) -> dict[str, str]:
+    """Return the versions that a port's process left; none if it left no such file."""
+    try:
+        content = json.loads(_text_of(path))
+    except ValueError:
+        return {}
+    return {str(name): str(version) for name, version in content.items()} if isinstance(content, dict) else {}

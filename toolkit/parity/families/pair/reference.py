@@ -98,9 +98,12 @@ class PairStep(Step):
         return self._models[dtype]
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        with user_code.running(self.source):
+        with user_code.running(self.source), collected_logits(self.model) as logits:
             output = computed(self.source, self.model, inputs, not self.forward_only)
-        return replace(output, logits=None) if self._has_loss else output
+        if not self._has_loss:
+            return output
+        assert self._job.pair is not None
+        return replace(output, logits=logits[0] if self._job.pair.any_framework and len(logits) == 1 else None)
 
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
@@ -301,11 +304,28 @@ def computed(
     source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True
 ) -> outputs.Computed:
     """As :func:`.outputs.computed`."""
+    return outputs.computed(source, model, inputs, needs_loss, _is_tensor, nn.functional.cross_entropy)
 
-    def is_tensor(one: Any) -> bool:
-        return isinstance(one, torch.Tensor)
 
-    return outputs.computed(source, model, inputs, needs_loss, is_tensor, nn.functional.cross_entropy)
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+@contextlib.contextmanager
+def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
+    """Inside the ``with`` block, collect the logits of every call of the model itself; None where it returns none. A
+    file's own ``loss`` hands on none."""
+    logits: list[torch.Tensor | None] = []
+
+    def collect(module: nn.Module, args: Any, output: Any) -> None:
+        found = outputs.loss_and_logits(output, _is_tensor)[1]
+        logits.append(found if found is not None and found.is_floating_point() else None)
+
+    hook = model.register_forward_hook(collect)
+    try:
+        yield logits
+    finally:
+        hook.remove()
 
 
 # -- before the two are compared ------------------------------------------------------------------------------------

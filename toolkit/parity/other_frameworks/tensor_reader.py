@@ -1,0 +1,146 @@
+"""Files of tensors that anybody may have written: the header of each tensor first, then its values, one at a time.
+
+No reader asks for more memory than the file's own size, or than a tensor that the caller asks for by name. None runs
+what a file holds: no pickle is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+
+import numpy as np
+from safetensors import safe_open
+
+from toolkit.parity.job.tensor_file import NAMED
+
+#: NumPy's name of a dtype by its name in a safetensors file, such as ``F64``.
+DTYPES = {name: str(dtype) for name, dtype in NAMED.items()}
+#: Bits of a member's flags that say that it is encrypted.
+ENCRYPTED = 0x1
+
+
+class TensorReader(Protocol):
+    """An open file of tensors."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the tensors."""
+
+    def header(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Return a tensor's dtype, such as ``float64``, and its shape, without its values."""
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a tensor's values."""
+
+
+class _Member(NamedTuple):
+    """A tensor in an archive.
+
+    Attributes:
+        start: offset of its values from the begin of the member, in bytes.
+    """
+
+    member: zipfile.ZipInfo
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    fortran_order: bool
+    start: int
+
+
+class _NpzReader:
+    """An archive of ``numpy.savez``."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename:
+                raise ValueError(f"it holds {name}, which is no array of numpy.savez")
+            if name in self._members:
+                raise ValueError(f"it holds {name} twice")
+            self._members[name] = member
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def header(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Return a tensor's dtype and shape. Raises ValueError if the archive cannot hold such a tensor."""
+        found = self._described(name)
+        return str(found.dtype), found.shape
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a tensor's values. Raises ValueError if they are incomplete, or not as they were written."""
+        found = self._described(name)
+        count = math.prod(found.shape)
+        with self._archive.open(found.member) as file:
+            file.read(found.start)
+            content = file.read(count * found.dtype.itemsize)
+            if len(content) != count * found.dtype.itemsize or file.read(1):  # at the end, the checksum is compared
+                raise ValueError(f"{name} ends within its values, or after them")
+        values = np.frombuffer(content, found.dtype)
+        return values.reshape(found.shape[::-1]).T if found.fortran_order else values.reshape(found.shape)
+
+    def _described(self, name: str) -> _Member:
+        member = self._members[name]
+        if member.flag_bits & ENCRYPTED or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{name} is encrypted, or compressed as numpy.savez compresses nothing")
+        with self._archive.open(member) as file:
+            shape, fortran_order, dtype = _read_header(file)
+            start = file.tell()
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects, which are not opened")
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"{name} has the shape {shape}")
+        if start + math.prod(shape) * dtype.itemsize != member.file_size:
+            raise ValueError(f"{name} has {member.file_size} bytes, and its shape {shape} needs others")
+        return _Member(member, dtype, shape, fortran_order, start)
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read the header of an array; return its shape, whether it is in Fortran's order, and its dtype."""
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):  # of the others, a header may have gigabytes
+        raise ValueError(f"an array is of version {version} of NumPy's format; numpy.savez writes (1, 0)")
+    return np.lib.format.read_array_header_1_0(file)
+
+
+class _SafetensorsReader:
+    """A safetensors file, whose library checks that no tensor lies outside the file or over another."""
+
+    def __init__(self, file: safe_open) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.keys())
+
+    def header(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Return a tensor's dtype and shape."""
+        found = self._file.get_slice(name)
+        dtype = str(found.get_dtype())
+        return DTYPES.get(dtype, dtype), tuple(found.get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a tensor's values."""
+        return self._file.get_tensor(name)
+
+
+@contextlib.contextmanager
+def open_npz(path: Path) -> Iterator[TensorReader]:
+    """Open an archive of ``numpy.savez`` for the ``with`` block."""
+    with open(path, "rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it is one array of numpy.save; save name -> array with numpy.savez")
+        with zipfile.ZipFile(file) as archive:
+            yield _NpzReader(archive)
+
+
+@contextlib.contextmanager
+def open_safetensors(path: Path) -> Iterator[TensorReader]:
+    """Open a safetensors file for the ``with`` block."""
+    with safe_open(path, framework="np") as file:
+        yield _SafetensorsReader(file)
