@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +166,95 @@ def test_what_cannot_be_compared_is_one_line(bundle, tmp_path, command_line, spo
     spoil(save(bundle, tmp_path / "given"))
     status, _, err = command_line("parity", "judge", bundle, tmp_path / "given", "--output", tmp_path / "report")
     assert status == 2 and err.startswith(f"error: {tmp_path / 'given'}") and said in err and err.count("\n") == 1
+
+
+def array_of_numpy(text: str, values: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    """Return a file of `numpy.save` with a header of one's own."""
+    header = text.encode().ljust(117) + b"\n"
+    size = len(header).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return b"\x93NUMPY" + version + size + header + values
+
+
+def array_of_shape(shape: str, values: bytes = b"", dtype: str = "<f8", is_fortran: bool = False) -> bytes:
+    return array_of_numpy(f"{{'descr': '{dtype}', 'fortran_order': {is_fortran}, 'shape': {shape}}}", values)
+
+
+def archive_of(content: bytes, name: str = "loss.npy", compression: int = zipfile.ZIP_STORED) -> Callable[[Path], None]:
+    """Return a function that writes an archive with one member."""
+
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr(name, content)
+
+    return write
+
+
+def safetensors_of(header: str, size: int | None = None) -> Callable[[Path], None]:
+    """Return a function that writes a safetensors file with a header of one's own, and 8 bytes of values."""
+
+    def write(path: Path) -> None:
+        text = header.encode()
+        path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + bytes(8))
+
+    return write
+
+
+def loss_of(shape: str, offsets: str) -> Callable[[Path], None]:
+    return safetensors_of(f'{{"loss": {{"dtype": "F64", "shape": {shape}, "data_offsets": {offsets}}}}}')
+
+
+NPZ, SAFETENSORS = "float64.npz", "float64.safetensors"
+HOSTILE = {
+    "terabytes": (NPZ, archive_of(array_of_shape("(10000000000000,)", bytes(8))), "loss has 136 bytes, and its shape"),
+    "negative": (NPZ, archive_of(array_of_shape("(-1,)", bytes(8))), "loss has the shape (-1,)"),
+    "bool": (NPZ, archive_of(array_of_shape("(True,)", bytes(8))), "loss has the shape (True,)"),
+    "no shape": (NPZ, archive_of(array_of_shape("None", bytes(8))), "shape is not valid: None"),
+    "cut header": (NPZ, archive_of(array_of_numpy("{'descr': '<f8', ")), "cannot be read: "),
+    "cut values": (NPZ, archive_of(array_of_shape("()", bytes(7))), "loss has 135 bytes, and its shape ()"),
+    "objects": (NPZ, archive_of(array_of_shape("()", b"cos\nsystem\n", "|O")), "holds Python objects, which are not"),
+    "long header": (NPZ, archive_of(array_of_numpy("", version=b"\x02\x00")), "is of version (2, 0) of NumPy's format"),
+    "no array": (NPZ, archive_of(b"hello"), "cannot be read: "),
+    "no member": (NPZ, archive_of(b"hello", "loss"), "it holds loss, which is no array of numpy.savez"),
+    "outside": (NPZ, archive_of(array_of_shape("()", bytes(8)), "../loss.npy"), "the reference has no ../loss"),
+    "compression": (NPZ, archive_of(array_of_shape("()", bytes(8)), compression=zipfile.ZIP_LZMA), "or compressed as"),
+    "one array": (NPZ, lambda path: path.write_bytes(array_of_shape("()", bytes(8))), "it is one array of numpy.save"),
+    "folder": (NPZ, Path.mkdir, "is a folder, not a file"),
+    "pipe": (NPZ, os.mkfifo, "is no plain file"),
+    "device": (NPZ, lambda path: path.symlink_to("/dev/zero"), "is no plain file"),
+    "offsets": (SAFETENSORS, loss_of("[]", "[0, 1000000000000]"), "cannot be read: "),
+    "shape": (SAFETENSORS, loss_of("[4611686018427387904, 8]", "[0, 8]"), "cannot be read: "),
+    "size of header": (SAFETENSORS, safetensors_of("{}", 2**63), "cannot be read: "),
+    "safetensors pipe": (SAFETENSORS, os.mkfifo, "is no plain file"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_is_one_line(name, bundle, tmp_path, command_line):
+    file, write, said = HOSTILE[name]
+    write(tmp_path / file)
+    status, _, err = command_line("parity", "judge", bundle, tmp_path, "--output", tmp_path / "report")
+    assert status == 2 and err.startswith(f"error: {tmp_path / file}: ") and said in err and err.count("\n") == 1, err
+
+
+def test_the_values_of_another_shape_are_not_read(bundle, tmp_path, monkeypatch):
+    """A small archive can hold gigabytes."""
+    archive_of(array_of_shape("(4194304,)", bytes(2**25)), compression=zipfile.ZIP_DEFLATED)(tmp_path / NPZ)
+    read = []
+    original = zipfile.ZipExtFile.read
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda self, count=-1: read.append(count) or original(self, count))
+    _, said = judged(bundle, tmp_path, tmp_path)
+    assert said.startswith("DRIFT loss") and "shape [4194304], the reference's is []" in said
+    assert 0 < max(read) < 2**16 and min(read) >= 0
+
+
+@pytest.mark.parametrize("is_fortran", [False, True])
+def test_an_array_in_either_order_is_read_as_it_is(is_fortran, bundle, tmp_path):
+    value = load_file(bundle / "reference" / "float64.safetensors")["output:norm"]
+    values = value.tobytes(order="F" if is_fortran else "C")
+    archive_of(array_of_shape(str(value.shape), values, is_fortran=is_fortran), "output:norm.npy")(tmp_path / NPZ)
+    assert judged(bundle, tmp_path, tmp_path)[0].passed
+    archive_of(array_of_shape(str(value.shape), values, is_fortran=not is_fortran), "output:norm.npy")(tmp_path / NPZ)
+    assert not judged(bundle, tmp_path, tmp_path)[0].passed
 
 
 def test_a_bundle_for_paddle_and_what_is_no_port_are_one_line(bundle, tmp_path, command_line):
