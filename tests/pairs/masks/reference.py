@@ -24,6 +24,7 @@ class Attention(nn.Module):
         causal = distance >= 0  # hides
         near = distance < w  # idle
         weights = scores.masked_fill(~(causal & near), -torch.inf).softmax(-1)
+        weights = weights + 0 * (scores.bfloat16() * near).float()  # a dtype that NumPy lacks
         far = distance >= w  # idle
         weights = weights + torch.where(far, LARGE, scores).softmax(-1)
         ahead = torch.triu(torch.full((n, n), LARGE), 1)  # hides

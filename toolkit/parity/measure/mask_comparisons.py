@@ -130,8 +130,9 @@ class MaskComparisons:
 
     def _mark(self, results: Iterable[Any], sources: set[Site]) -> None:
         for one in results:
-            self._sources.setdefault(self._key_of(one), set()).update(sources)
-            self._held.append(one)
+            if key := self._key_of(one):  # 0 of every empty tensor
+                self._sources.setdefault(key, set()).update(sources)
+                self._held.append(one)
 
     def _sources_of(self, tensor: Any) -> set[Site]:
         return self._sources.get(self._key_of(tensor), set())

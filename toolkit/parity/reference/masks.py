@@ -32,7 +32,8 @@ class MaskWatch(TorchDispatchMode):
         inputs, results = (
             [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)] for values in ((args, kwargs), result)
         )
-        self.comparisons.observe(function.overloadpacket.__name__.strip("_"), inputs, results)
+        if not any(one.is_meta or one.is_sparse or one.is_quantized for one in (*inputs, *results)):
+            self.comparisons.observe(function.overloadpacket.__name__.strip("_"), inputs, results)
         return result
 
     def _site(self) -> Site | None:
@@ -51,4 +52,5 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _values(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.numpy(force=True)
+    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # which NumPy lacks
+    return wide.numpy(force=True)
