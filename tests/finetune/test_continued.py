@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 from test_finish_early import finish, interrupted, stopped_after  # noqa: F401
 from test_train import gate, recipe_file, run, train  # noqa: F401
 
+from toolkit.files.whole import MANIFEST, sha256
 from toolkit.finetune.identity import FILE
-from toolkit.run_folder.checkpoint import OPTIMIZER, WEIGHTS, Checkpoints
+from toolkit.run_folder.checkpoint import OPTIMIZER, STATE, WEIGHTS, Checkpoints
 from toolkit.run_folder.folder import amending
 
 EMBEDDING = "reformer.embeddings.word_embeddings.weight"
@@ -196,3 +197,27 @@ def test_a_run_with_nothing_to_begin_with_is_refused(interrupted, tmp_path, cont
     status, said = continuing(tmp_path, tmp_path / "new")
     assert status == 2 and "holds no recipe.yaml, so it is not a run folder" in said
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("best", ["absent", None, [], {}, {"step": None}, {"step": "3"}, {"step": -1}, {"step": True}])
+def test_a_finished_run_that_does_not_name_its_best_step_is_damaged(run, tmp_path, continuing, best):  # noqa: F811
+    begun = Path(shutil.copytree(run, tmp_path / "begun"))
+    results = json.loads((begun / "metrics.json").read_text())
+    results.pop("best")
+    (begun / "metrics.json").write_text(json.dumps(results if best == "absent" else {**results, "best": best}))
+    status, said = continuing(begun, tmp_path / "new")
+    assert status == 2 and said.count("\n") == 1, said
+    assert said.startswith(f"error: {begun / 'metrics.json'}: is damaged (ValueError: its best.step should be")
+
+
+@pytest.mark.parametrize("state", [{}, {"step": "3"}, {"step": 3, "best_step": "3"}, {"step": 3, "best_step": [3]}])
+def test_a_checkpoint_of_an_interrupted_run_without_a_step_is_damaged(interrupted, tmp_path, continuing, state):  # noqa: F811
+    """Its manifest fits: an older version, or somebody's hand, has written it."""
+    begun = Path(shutil.copytree(interrupted, tmp_path / "begun"))
+    for folder in (begun / "checkpoints").glob("step-*"):
+        (folder / STATE).write_text(json.dumps(state))
+        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest["sha256"][STATE] = sha256(folder / STATE)
+        (folder / MANIFEST).write_text(json.dumps(manifest))
+    status, said = continuing(begun, tmp_path / "new")
+    assert status == 2 and "the run has no whole checkpoint" in said.splitlines()[-1], said

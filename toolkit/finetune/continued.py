@@ -62,7 +62,7 @@ def continue_from(recipe: Recipe, run: Path, console: Console) -> tuple[list[str
     there = load_recipe(run / "recipe.yaml").with_values({"train.output_dir": str(run)})
     _check_alike(recipe, there, run)
     if (run / "metrics.json").exists():
-        folder, step = run / "model", read_json(run / "metrics.json", REMEDY)["best"]["step"]
+        folder, step = run / "model", _best_step(run / "metrics.json")
         state = run / checkpoint.OPTIMIZER
     else:
         folder, step = _best_so_far(recipe, there, run, console)
@@ -138,6 +138,21 @@ def _check_architecture(recipe: Recipe, there: Recipe, stored: Mapping[str, Any]
             raise recipe.error(("model", "config", key), message)
 
 
+def _best_step(metrics: Path) -> int:
+    """Return the step of a finished run's best weights, from its ``metrics.json``.
+
+    Raises:
+        UserError: the file is damaged, or names no such step.
+    """
+    results = read_json(metrics, REMEDY)
+    with reading(metrics, REMEDY):
+        best = results.get("best")
+        step = best.get("step") if isinstance(best, dict) else None
+        if type(step) is not int or step < 0:
+            raise ValueError("its best.step should be a number of steps")
+    return step
+
+
 def _best_so_far(recipe: Recipe, there: Recipe, run: Path, console: Console) -> tuple[Path, int]:
     """The best weights of an interrupted run, or the newest if none were validated, as ``model/`` holds a finished
     run's; and their step."""
@@ -146,7 +161,7 @@ def _best_so_far(recipe: Recipe, there: Recipe, run: Path, console: Console) -> 
     with amending(run, PATIENCE if runtime.processes() > 1 else 0):
         saved = newest_checkpoint(run, console)
         state = checkpoint.read_state(saved)
-        best = state["best_step"]
+        best = state.get("best_step")
         weights = saved if best is None else Checkpoints(run / CHECKPOINTS).best(best)
 
         def fill(folder: Path) -> None:

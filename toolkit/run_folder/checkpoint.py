@@ -286,7 +286,7 @@ class Checkpoints:
     def begun_with(self) -> int | None:
         """Number of processes that the run began with; None without a checkpoint."""
         for folder in reversed(self._of("step")):
-            with suppress(DamagedFolder):
+            with suppress(DamagedFolder, ValueError, TypeError):
                 return int(read_state(folder).get("processes", 1))
         return None
 
@@ -344,8 +344,12 @@ def _best_step(checkpoint: Path) -> int | None:
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`. Raises DamagedFolder if
-    they cannot be read."""
+    they cannot be read, or a step is not a number of steps."""
     try:
-        return dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
+        state = dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         raise DamagedFolder(f"{checkpoint}: {STATE} cannot be read") from None
+    for key, step in (("step", state.get("step")), ("best_step", state.get("best_step") or 0)):
+        if type(step) is not int or step < 0:
+            raise DamagedFolder(f"{checkpoint}: {key} in {STATE} is not a number of steps")
+    return state
