@@ -264,7 +264,7 @@ class StoredTensor:
 
 def stored_tensors(folder: Path) -> Iterator[tuple[str, StoredTensor]]:
     """Yield as :func:`read_tensors`, but leave values on disk: for checkpoints beyond memory."""
-    for file, name in _names(folder):
+    for file, name in names_by_file(folder):
         yield name, StoredTensor(file, name)
 
 
@@ -290,7 +290,7 @@ def tensors_in(file: Path) -> Iterator[tuple[str, np.ndarray]]:
         yield name, value
 
 
-def _names(folder: Path) -> Iterator[tuple[Path, str]]:
+def names_by_file(folder: Path) -> Iterator[tuple[Path, str]]:
     """File and name of every tensor of a checkpoint; raises as :func:`read_tensors`."""
     for file in tensor_files(folder):
         with open_tensors(file) as tensors:

@@ -173,7 +173,6 @@ def interrupting(save):
         ("model.config.num_hashes=2", "model.config.num_hashes: --continue RUN: 1 there, 2 here"),
         ("tokenizer={kind: sentencepiece, vocab_size: 30}", "tokenizer.kind: --continue RUN: bytes there, sentencepie"),
         ("model.weights=elsewhere", "model.weights: --continue RUN: None there, elsewhere here"),
-        ("data.label_names=[tools, fruit, animals]", "data.label: the labels are not those of RUN: in another order"),
     ],
 )
 def test_another_architecture_or_tokenizer_is_refused_at_its_key(run, tmp_path, continuing, override, said):  # noqa: F811
@@ -184,6 +183,60 @@ def test_another_architecture_or_tokenizer_is_refused_at_its_key(run, tmp_path, 
     errors = [line for line in found.splitlines() if line.startswith("error: ")]
     assert status == 2 and len(errors) == 1 and said.replace("RUN", str(run)) in errors[0]
     assert not (tmp_path / "new").exists()
+
+
+HEAD = ("classifier.out_proj.weight", "classifier.out_proj.bias")
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "said"),
+    [
+        ("[tools, fruit, animals]", [2, 1, 0], "the head keeps its rows of 3 labels; the body is kept; the optimizer"),
+        (
+            "[animals, fruit, tools, plants]",
+            [0, 1, 2, None],
+            "the head keeps its rows of 3 labels; the body is kept; new labels: plants",
+        ),
+        (
+            "{animals: a, fruit: b, tools: c}",
+            [None] * 3,
+            "the head is new; the body is kept; new labels: a, b, c; left out: animals, fruit",
+        ),
+    ],
+)
+def test_other_labels_get_their_rows_of_the_head_or_new_ones(gate, run, tmp_path, continuing, names, rows, said):  # noqa: F811
+    overrides = ("train.max_steps=1", f"data.label_names={names}")
+    status, found = continuing(run, tmp_path / "new", *overrides, skip=False)
+    assert status == 0 and f"the labels are not those of {run}: the head" in found and said in found
+    assert "the optimizer is new after all" in found
+    assert json.loads((tmp_path / "new" / FILE).read_text())["continues"]["optimizer"] is None
+    check_rows(begins_with(gate), load_file(run / "model/model.safetensors"), rows)
+
+
+def test_a_checkpoint_with_fewer_labels_gives_its_body_and_the_rows_that_it_has(gate, recipe_file, run, tmp_path):  # noqa: F811
+    weights = [f"model.weights={run / 'model'}", "tokenizer.kind=checkpoint"]
+    train(
+        recipe_file,
+        tmp_path / "new",
+        *weights,
+        "train.max_steps=1",
+        "data.label_names=[plants, animals, fruit, tools]",
+        skip=None,
+    )
+    check_rows(begins_with(gate), load_file(run / "model/model.safetensors"), [None, 0, 1, 2])
+
+
+def check_rows(begun: dict[str, np.ndarray], saved: dict[str, np.ndarray], rows: list[int | None]) -> None:
+    for name, value in saved.items():
+        if name not in HEAD:
+            np.testing.assert_array_equal(begun[name], value, err_msg=name)
+    for name in HEAD:
+        assert len(begun[name]) == len(rows)
+        for own, row in zip(begun[name], rows, strict=True):
+            if row is not None:
+                np.testing.assert_array_equal(own, saved[name][row])
+            else:
+                assert not any(np.array_equal(own, other) for other in saved[name])
 
 
 def test_a_run_with_nothing_to_begin_with_is_refused(interrupted, tmp_path, continuing):  # noqa: F811

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,14 @@ from models.port.lengths import Fit
 from models.port.lora import LoRA, new_values
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune.identity import identity_of
-from toolkit.finetune.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
+from toolkit.finetune.label_rows import label_parameters, label_rows, relabeled_checkpoint
+from toolkit.finetune.model_config import (
+    build_config,
+    fit_training_length,
+    head_of,
+    lora_of,
+    trained_config,
+)
 from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
@@ -125,8 +132,9 @@ def assemble(recipe: Recipe) -> Assembled:
     prepared = task.prepare(recipe, tokenizer, splits, fit.length)
     stored_config = build_config(recipe, tokenizer, prepared.label_names)
     checkpoint = weights_folder(recipe)
-    tensors = tensors_folder(recipe, checkpoint)
+    tensors, changed = _with_own_labels(recipe, stored_config, tensors_folder(recipe, checkpoint), prepared.label_names)
     weights, new = first_weights(recipe, stored_config, tensors)
+    new = [name for name in weights if name in new or name in changed]
     unreached = None
     if fit.cut:
         positions = families.part(recipe.model.name, "positions")
@@ -152,6 +160,27 @@ def assemble(recipe: Recipe) -> Assembled:
     )
 
 
+def _with_own_labels(
+    recipe: Recipe, config: Any, checkpoint: Path | None, label_names: Sequence[str] | None
+) -> tuple[Path | None, list[str]]:
+    """Return a checkpoint whose head has a row for each label of the data, and the parameters that were changed.
+
+    A checkpoint without such a head, or with one for the same labels, is returned as it is.
+    """
+    from models.files.hub import names_by_file
+
+    if checkpoint is None or label_names is None:
+        return checkpoint, []
+    try:
+        stored = {name for _, name in names_by_file(checkpoint)}
+        changed = label_parameters(families.part(recipe.model.name, "weights"), config, head_of(recipe))
+        if stored.isdisjoint(changed) or (rows := label_rows(recipe, label_names)) is None:
+            return checkpoint, []
+        return relabeled_checkpoint(recipe, config, checkpoint, rows), changed
+    except (OSError, ValueError) as error:
+        raise recipe.error("model.weights", " ".join(str(error).split())) from None
+
+
 def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """The stored model's weights to start from: the checkpoint's, and new ones by the seed for what it does not have.
 
@@ -168,15 +197,14 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
     if checkpoint is None:
         new = weights.initial_weights(config, head, recipe.seed)
         return new, list(new)
+    initial = weights.initial_values(config, head, recipe.seed)
     try:
         found = weights.select(read_tensors(checkpoint), config, head)
     except (OSError, ValueError) as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
-    initial = weights.initial_values(config, head, recipe.seed)
     missing = [name for name in initial if name not in found]
-    return {
-        name: initial[name] if name in missing else np.asarray(found[name], dtype=np.float32) for name in initial
-    }, missing
+    values = {name: initial[name] if name in missing else np.asarray(found[name], dtype=np.float32) for name in initial}
+    return values, missing
 
 
 def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:

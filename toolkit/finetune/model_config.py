@@ -52,24 +52,12 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
-    stored = _checkpoint_keys(recipe)
-    if recipe.found.continues and label_names is not None:
-        _check_labels(recipe, stored, label_names)
+    stored = checkpoint_keys(recipe)
     keys = resolve(recipe, stored, tokenizer, label_names)
     if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
         raise recipe.error("model.config", problem)
     lora_of(recipe, _resolved(recipe, keys))
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
-
-
-def _check_labels(recipe: Recipe, stored: Mapping[str, Any], label_names: Sequence[str]) -> None:
-    """Refuse other labels than those of the run that is continued: its head has learned an output for each."""
-    before = [name for _, name in sorted((int(index), name) for index, name in stored["id2label"].items())]
-    if before != list(label_names):
-        ours, theirs = ([name for name in mine if name not in other] for mine, other in
-                        ((label_names, before), (before, label_names)))  # fmt: skip
-        what = f"only here {ours[:3]}, only there {theirs[:3]}" if ours or theirs else "in another order"
-        raise recipe.error("data.label", f"the labels are not those of {recipe.found.continues['run']}: {what}")
 
 
 def trained_config(config: Any, fit: Fit) -> Any:
@@ -86,7 +74,7 @@ def trained_config(config: Any, fit: Fit) -> Any:
 def fit_training_length(recipe: Recipe) -> Fit:
     """Length that the recipe's texts are padded to, and the part of the model that it uses. Raises as
     :func:`build_config`."""
-    stored = _checkpoint_keys(recipe)
+    stored = checkpoint_keys(recipe)
     return _fit(recipe, _resolved(recipe, resolve(recipe, stored)))
 
 
@@ -246,19 +234,19 @@ def _resolved(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
         raise recipe.error(at, problem.message) from None
 
 
-def _checkpoint_keys(recipe: Recipe) -> dict[str, Any]:
+def checkpoint_keys(recipe: Recipe) -> dict[str, Any]:
     """The ``config.json`` of ``model.weights``, downloaded if need be; nothing for new weights."""
     folder = weights_folder(recipe)
     return {} if folder is None else _read(recipe, folder / "config.json")
 
 
 def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
-    """As :func:`_checkpoint_keys`, from this machine alone; None for a hub repository that is not in its cache."""
+    """As :func:`checkpoint_keys`, from this machine alone; None for a hub repository that is not in its cache."""
     weights = recipe.model.weights
     if weights is None:
         return {}
     if recipe.hub_weights is None:
-        return _checkpoint_keys(recipe)
+        return checkpoint_keys(recipe)
     if weights.startswith((".", "/", "~")) or weights.count("/") != 1:
         apart = "; write its revision into model.revision" if "@" in weights else ""
         run = "; if a run is to make it, train that first" if weights.endswith("/model") else apart

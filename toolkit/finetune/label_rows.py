@@ -1,0 +1,114 @@
+"""The head of a checkpoint whose labels are not those of the data: its rows by label, and new rows for new labels."""
+
+from __future__ import annotations
+
+import json
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models import families
+from models.files.hub import read_tensors, tensor_files
+from models.files.plain import read_object
+from models.files.tensor_file import write_tensors
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest, sha256
+from toolkit.finetune.model_config import checkpoint_keys, head_of
+from toolkit.recipe.recipe import Recipe
+
+
+def names_of(id2label: Mapping[Any, str] | None) -> list[str] | None:
+    """Return the labels of a configuration in the order of their ids; None if it names none, as ``LABEL_0`` does not.
+
+    Args:
+        id2label: as ``config.json`` or a configuration has it.
+    """
+    names = [str(name) for _, name in sorted((int(index), name) for index, name in (id2label or {}).items())]
+    return None if not names or names == [f"LABEL_{index}" for index in range(len(names))] else names
+
+
+def label_parameters(weights: Any, config: Any, head: str) -> list[str]:
+    """Return the names of a head's parameters that have a row for each label.
+
+    Args:
+        weights: the family's module of weights.
+    """
+    own = weights.parameters(config, head)
+    wider = weights.parameters(ChainMap({"num_labels": config["num_labels"] + 1}, config), head)
+    return [name for name, parameter in own.items() if wider[name].shape != parameter.shape]
+
+
+def relabeled_checkpoint(recipe: Recipe, config: Any, checkpoint: Path, rows: Sequence[int | None]) -> Path:
+    """Return a folder of the cache with a checkpoint whose head has the rows of other labels.
+
+    Both sides of the parity gate read it, so that their loaders are compared on what trains.
+
+    Args:
+        config: of the model for the labels of the data.
+        checkpoint: the folder with safetensors.
+        rows: for each label of the data, its row in the checkpoint; None for a new label, which gets new values.
+
+    Raises:
+        OSError, ValueError: the checkpoint cannot be read.
+    """
+    weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
+    initial = weights.initial_values(config, head, recipe.seed)
+    changed = label_parameters(weights, config, head)
+    keys = {**read_object(checkpoint / "config.json"), **{key: config.to_hf()[key] for key in ("id2label", "label2id")}}
+    keys.pop("num_labels", None)
+    files = tensor_files(checkpoint)
+    tensors = dict(read_tensors(checkpoint))
+    for name in changed:
+        if name in tensors:
+            tensors[name] = _with_rows(tensors[name], np.array(initial[name], dtype=np.float32), rows)
+
+    def fill(folder: Path) -> None:
+        (folder / "config.json").write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+        write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+
+    key = digest(*map(sha256, files), json.dumps(keys), json.dumps(list(rows)), recipe.seed, CACHE_VERSION)
+    return kept("weights", key, fill)
+
+
+def _with_rows(stored: np.ndarray, own: np.ndarray, rows: Sequence[int | None]) -> np.ndarray:
+    """Return ``own`` with the rows of ``stored`` that are named."""
+    for place, row in enumerate(rows):
+        if row is not None and row < len(stored) and stored.shape[1:] == own.shape[1:]:
+            own[place] = stored[row]
+    return own
+
+
+def label_rows(recipe: Recipe, names: Sequence[str]) -> list[int | None] | None:
+    """Return the row in the checkpoint's head of each label; None if the head fits as it is.
+
+    What becomes of the head is noted. A run that continues another begins with a new optimizer if the head changes,
+    since the moments are of the former rows.
+
+    Args:
+        names: the labels of the data, in the order of their ids.
+    """
+    keys, continues = checkpoint_keys(recipe), recipe.found.continues
+    stored = names_of(keys.get("id2label"))
+    count = len(keys.get("id2label") or ()) or keys.get("num_labels", 2)
+    if list(names) == stored or (stored is None and count == len(names)):
+        return None
+    if stored is not None and count == len(names) and not continues and not set(stored) & set(names):
+        return None  # a checkpoint for another task with as many labels: its head is one to start from
+    known = {name: row for row, name in enumerate(stored or ())}
+    new = [name for name in names if name not in known]
+    gone = [name for name in known if name not in names]
+    what = f"the head keeps its rows of {len(names) - len(new)} labels" if len(new) < len(names) else "the head is new"
+    said = [what, "the body is kept", *_listed("new labels", new), *_listed("left out", gone)]
+    if continues.get("optimizer"):
+        said.append("the optimizer is new after all")
+        continues["optimizer"] = None
+    origin = continues.get("run", recipe.model.weights)
+    recipe.found.note(f"the labels are not those of {origin}: {'; '.join(said)}")
+    return [known.get(name) for name in names]
+
+
+def _listed(what: str, names: Sequence[str]) -> list[str]:
+    return [f"{what}: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"] if names else []
