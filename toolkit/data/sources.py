@@ -23,6 +23,9 @@ from toolkit.data.splits import SPLITS
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.csv_rows import Layout, first_rows, likely_delimiter, usual_delimiter
 from toolkit.files.digest import digest
+from toolkit.files.kinds import BINARY, KINDS
+from toolkit.files.packed import ending
+from toolkit.files.sheet_rows import sheet_table
 from toolkit.files.tables import arrow_rows, check_once, sound
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.files.whole import sha256
@@ -98,6 +101,8 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
     """Rows of a file of the recipe's kind, cached by its content, whatever its name and time stamp. Raises
     UnreadableFile if it is not of that kind."""
     kind, data = recipe.data.dataset, recipe.data
+    if (by_name := KINDS.get(ending(path))) in BINARY and by_name != kind:
+        raise recipe.error("data.dataset", f"{kind}: {path} is not {kind} by its name; set data.dataset: {by_name}")
     if kind in ENCODED_KINDS:
         _check_encoding(recipe, path)
     columns = tuple(data.columns) if data.columns else None
@@ -111,6 +116,10 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
             schema, tables = arrow_rows(path, kind, layout)
             write_rows(Features.from_arrow_schema(schema), tables, unfinished / "train" / "rows.arrow")
 
+    if kind == "xlsx":
+        with sound(path):
+            for note in sheet_table(path).notes:
+                recipe.found.note(f"{path.name}: {note}")
     key = digest("file", kind, sha256(path), repr(layout), datasets.__version__, CACHE_VERSION)
     return stored(kept("rows", key, fill))["train"]
 

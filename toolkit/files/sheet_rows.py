@@ -3,36 +3,81 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from models.files.plain import UnreadableFile
 from toolkit.files.packed import ALWAYS_ALLOWED, LARGEST_RATIO
 
+#: First rows of a sheet by which its table is found.
+HEAD_ROWS = 20
+
+
+@dataclass(frozen=True)
+class SheetTable:
+    """Where the table of an Excel file is.
+
+    Attributes:
+        names: of all sheets, in their order.
+        index: of the sheet that is read.
+        titles: cells of the rows above the table's header, which are not read.
+        first_line: line of the table's first row, from 1.
+    """
+
+    names: list[str]
+    index: int
+    titles: list[str]
+    first_line: int
+
+    @property
+    def notes(self) -> list[str]:
+        """What was chosen, a line each; empty if the table begins in the first row of the only sheet."""
+        notes = []
+        if len(self.names) > 1:
+            sheets = f"{self.names[self.index]} of {len(self.names)} ({', '.join(self.names[:4])})"
+            notes.append(f"the sheet {sheets} is read; to read another, save it as csv")
+        if self.titles:
+            what = (
+                f"{len(self.titles)} rows above it are left out"
+                if len(self.titles) > 1
+                else "the row above it is left out"
+            )
+            notes.append(f"the table begins in row {self.first_line}; {what} ({self.titles[0]:.40})")
+        return notes
+
 
 def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[list[str]]:
-    """Yield the names of the columns and the fields of each row of a file's first sheet; empty rows are left out.
-    ``columns`` are their names; None for those of the first row. Raises UnreadableFile if it is no such file, or a row
-    is wider than the header."""
+    """Yield the names of the columns and the fields of each row of a file's table; empty rows are left out.
+
+    The table is in the first sheet that has a header and rows. Titles above it are left out, too.
+
+    Args:
+        columns: names of the columns; None for those of the first row. A first row of these names is left out.
+
+    Raises:
+        UnreadableFile: it is no such file, or a row is wider than the header.
+    """
     import openpyxl
 
     _check(path)
     book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
+        found = _find_table(book)
         if columns:
             yield list(columns)
         width, number = len(columns or ()), 1 if columns else 0
-        for line, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), start=1):
-            row = [_text(value) for value in cells]
-            while row and not row[-1]:
-                row.pop()
-            if not row:
+        for line, row in _lines(book.worksheets[found.index]):
+            if line < found.first_line or (line == found.first_line and _are_names(row, columns)):
                 continue
             width = width or len(row)
             if len(row) > width:
-                what = f"row {number} has {len(row)} fields and the header {width}"
+                named = f"{width} columns are named" if columns else f"the header {width}"
+                what = f"row {number} has {len(row)} fields and {named}"
                 raise UnreadableFile(f"{path}:{line}:", f"{what}; empty the cells beyond, or name their columns")
             yield row + [""] * (width - len(row))
             number += 1
@@ -42,16 +87,59 @@ def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[l
         book.close()
 
 
-def sheet_names(path: Path) -> list[str]:
-    """The names of a file's sheets, in their order."""
+def sheet_table(path: Path) -> SheetTable:
+    """Find the table of a file; raises as :func:`sheet_rows`."""
     import openpyxl
 
     _check(path)
-    book = openpyxl.load_workbook(path, read_only=True)
+    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
-        return list(book.sheetnames)
+        return _find_table(book)
     finally:
         book.close()
+
+
+def _find_table(book: Any) -> SheetTable:
+    """Find the first sheet with a header and a row of several columns; else the first with rows, else the first."""
+    names, found = [sheet.title for sheet in book.worksheets], []
+    for index, sheet in enumerate(book.worksheets):
+        head = list(itertools.islice(_lines(sheet), HEAD_ROWS))
+        count = _count_titles(head)
+        titles = [" ".join(filter(None, row)) for _, row in head[:count]]
+        table = SheetTable(names, index, titles, head[count][0] if head else 1)
+        if len(head) - count > 1 and len(head[count][1]) > 1:
+            return table
+        found.append((len(head) - count < 2, index, table))
+    return min(found, key=lambda item: item[:2])[2]
+
+
+def _count_titles(head: Sequence[tuple[int, list[str]]]) -> int:
+    """Return how many of a sheet's first rows are above its table.
+
+    A title fills at most half of the columns of the table. Where these are two, a blank row must follow on it: it might
+    be a header that lacks a name.
+    """
+    widths = Counter(len(row) for _, row in head)
+    width = max(widths, key=lambda size: (widths[size], size), default=0)
+    count = next((place for place, (_, row) in enumerate(head) if len(row) == width and all(row)), 0)
+    above = head[: count + 1]
+    are_titles = all(2 * sum(map(bool, row)) <= width for _, row in above[:-1])
+    is_apart = width > 2 or any(after > line + 1 for (line, _), (after, _) in itertools.pairwise(above))
+    return count if are_titles and is_apart else 0
+
+
+def _are_names(row: Sequence[str], columns: Sequence[str] | None) -> bool:
+    return columns is not None and [name.strip() for name in row] == [name.strip() for name in columns]
+
+
+def _lines(sheet: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the cells of each row that is not empty, without empty cells at its end."""
+    for line, cells in enumerate(sheet.iter_rows(values_only=True), start=1):
+        row = [_text(value) for value in cells]
+        while row and not row[-1]:
+            row.pop()
+        if row:
+            yield line, row
 
 
 def _check(path: Path) -> None:

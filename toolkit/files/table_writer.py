@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 
 #: Endings of files that are written.
-WRITTEN = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+WRITTEN = (".csv", ".tsv", ".xlsx", ".jsonl", ".json", ".parquet")
 #: Type of a column -> its parquet type; lists are written as JSON.
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64(), list: pa.string()}
 
@@ -37,6 +38,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 #: A number with a sign, which a spreadsheet shows as it is.
 NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+
+#: The most that a sheet of Excel holds.
+MAX_SHEET_ROWS, MAX_CELL_CHARACTERS = 2**20, 2**15 - 1
+#: A number as Excel shows it, of at most so many characters: it keeps 15 digits.
+SHEET_NUMBER, MAX_DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?"), 15
 
 
 class Writer(Protocol):
@@ -94,6 +100,10 @@ def table_writer(
         if kind == "parquet":
             with pq.ParquetWriter(unfinished, _schema(table, added)) as parquet:
                 yield _Parquet(parquet)
+        elif kind == "xlsx":
+            sheet = _Xlsx(target, [*table.names, *added])
+            yield sheet
+            sheet.save(unfinished)
         else:
             layout = _layout_of(target, table)
             encoding = "utf-8-sig" if kind == "csv" and layout.byte_order_mark else "utf-8"
@@ -222,3 +232,52 @@ class _Parquet:
         new = [as_array(values, kind) for values, kind in zip(plain, kinds[len(old) :], strict=True)]
         if len(rows):
             self._file.write_batch(pa.RecordBatch.from_arrays([*old, *new], schema=self._file.schema))
+
+
+# -- Excel ----------------------------------------------------------------------------------------------------------
+
+
+class _Xlsx:
+    """A sheet. Text stays text, whatever it begins with; a number that is written as Excel shows it becomes one."""
+
+    formulas = 0
+
+    def __init__(self, target: Path, names: Sequence[str]) -> None:
+        import openpyxl
+
+        self._target, self._rows = target, 0
+        self._book = openpyxl.Workbook(write_only=True)
+        self._sheet = self._book.create_sheet("Sheet1")
+        self._append(names)
+
+    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+        columns = [*(rows.column(index) for index in range(len(rows.names))), *added]
+        for row in zip(*columns, strict=True):
+            self._append(row)
+
+    def _append(self, row: Sequence[Any]) -> None:
+        self._rows += 1
+        if self._rows > MAX_SHEET_ROWS:
+            self._refuse(f"more than {MAX_SHEET_ROWS:,} rows")
+        self._sheet.append([self._cell(value) for value in row])
+
+    def _cell(self, value: Any) -> Any:
+        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE, WriteOnlyCell
+
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value if value is None or math.isfinite(value) else str(value)
+        text = _field(value)
+        if isinstance(value, str) and len(text) <= MAX_DIGITS and SHEET_NUMBER.fullmatch(text):
+            return float(text) if "." in text else int(text)
+        if len(text) > MAX_CELL_CHARACTERS:
+            self._refuse(f"a text of more than {MAX_CELL_CHARACTERS:,} characters")
+        cell = WriteOnlyCell(self._sheet, ILLEGAL_CHARACTERS_RE.sub("\ufffd", text))
+        cell.data_type = "s"
+        return cell
+
+    def _refuse(self, what: str) -> None:
+        raise UserError(f"{self._target}: a sheet of Excel cannot hold {what}; end the output in .csv")
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        self._book.save(path)

@@ -41,7 +41,7 @@ from toolkit.files.csv_rows import (
 from toolkit.files.json_rows import SPLIT, column_names
 from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of, several_labels
 from toolkit.files.packed import begins_packed, ending
-from toolkit.files.sheet_rows import sheet_names, sheet_rows
+from toolkit.files.sheet_rows import sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
@@ -304,10 +304,8 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
         found.delimiter = layout.get("delimiter") or _delimiter(found, train)
         rows = first_rows(train, _layout(found, train), LOOKED_AT_ROWS)
     if kind == "xlsx":
-        names = sheet_names(train)
-        if len(names) > 1:
-            found.notes.append(f"read the first of {len(names)} sheets, {names[0]}")
-        rows = list(itertools.islice(sheet_rows(train), LOOKED_AT_ROWS))
+        named = tuple(found.columns) if found.columns else None
+        rows = list(itertools.islice(sheet_rows(train, named), LOOKED_AT_ROWS))
     if found.columns is None and kind in ("csv", "xlsx"):
         found.columns = _columns(found, rows, said.header)
     if kind == "json" and found.encoding is None and (questions := _squad(train)):

@@ -1,0 +1,128 @@
+"""Sheets of Excel: where the table is in the file, and what is written as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+from models.files.plain import UnreadableFile
+from toolkit.errors import UserError
+from toolkit.files.sheet_rows import sheet_rows, sheet_table
+from toolkit.files.table_writer import table_writer
+from toolkit.files.tables import read_table
+from toolkit.recipe.load import load_recipe
+
+HEADER = ["Nr", "Text", "Label"]
+ROWS = [[number, f"text {number}", "ab"[number % 2]] for number in range(6)]
+READ = [[str(cell) for cell in row] for row in ROWS]
+
+
+def book_of(path: Path, **sheets: Sequence[Sequence[Any]]) -> Path:
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(list(row))
+    book.save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("above", "titles"),
+    [
+        ([], []),
+        ([["Export of May"]], ["Export of May"]),
+        ([["Export of May"], []], ["Export of May"]),
+        ([["Export of May"], ["internal"], []], ["Export of May", "internal"]),
+        ([[None, "Answers"], []], ["Answers"]),
+    ],
+)
+def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
+    path = book_of(tmp_path / "a.xlsx", Sheet=[*above, HEADER, *ROWS])
+    assert list(sheet_rows(path)) == [HEADER, *READ]
+    assert sheet_table(path).titles == titles and len(sheet_table(path).notes) == bool(titles)
+    assert list(sheet_rows(path, tuple(HEADER))) == [HEADER, *READ]
+    others = ("a", "b", "c")
+    assert list(sheet_rows(path, others)) == [list(others), HEADER, *READ]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [["Nr", "Text"], *ROWS],  # a name is missing
+        [["Text"], ["text 0", "a"], ["text 1", "b"], ["text 2", "a"]],
+    ],
+)
+def test_a_header_that_lacks_a_name_is_not_taken_for_a_title(tmp_path, rows):
+    path = book_of(tmp_path / "a.xlsx", Sheet=rows)
+    with pytest.raises(UnreadableFile, match=rf"a.xlsx:2: row 1 has {len(rows[1])} fields and the header"):
+        list(sheet_rows(path))
+
+
+def test_an_empty_cell_of_a_row_does_not_move_the_header(tmp_path):
+    rows = [HEADER, [0, None, "a"], [1, "text 1"], *ROWS]
+    path = book_of(tmp_path / "a.xlsx", Sheet=rows)
+    assert next(sheet_rows(path)) == HEADER and not sheet_table(path).notes
+    one = book_of(tmp_path / "b.xlsx", Sheet=[["text"], ["a"], ["b"]])
+    assert list(sheet_rows(one)) == [["text"], ["a"], ["b"]]
+
+
+def test_the_sheet_with_rows_is_read_and_named(tmp_path):
+    path = book_of(tmp_path / "a.xlsx", About=[["Export of May"]], Empty=[], Data=[HEADER, *ROWS], More=[HEADER, *ROWS])
+    assert list(sheet_rows(path)) == [HEADER, *READ]
+    assert sheet_table(path).notes == [
+        "the sheet Data of 4 (About, Empty, Data, More) is read; to read another, save it as csv"
+    ]
+    empty = book_of(tmp_path / "b.xlsx", A=[], B=[])
+    with pytest.raises(UnreadableFile, match="holds nothing but empty rows"):
+        list(sheet_rows(empty))
+
+
+def test_what_was_left_out_is_a_note_of_a_run_and_the_wrong_kind_an_error(tmp_path, monkeypatch):
+    from toolkit.commands.recipe_check import check_data
+
+    monkeypatch.chdir(tmp_path)
+    book_of(tmp_path / "a.xlsx", Sheet=[["Export of May"], [], HEADER, *ROWS * 4])
+    data = "{dataset: KIND, files: {train: a.xlsx}, text: Text, label: Label, max_length: 32, validation_fraction: 0.3}"
+    for kind in ("xlsx", "csv"):
+        text = f"train: {{epochs: 1, learning_rate: 1e-3}}\ndata: {data.replace('KIND', kind)}\n"
+        (tmp_path / f"{kind}.yaml").write_text(text)
+    assert "a.xlsx: the table begins in row 3; the row above it is left out (Export of May)" in check_data(
+        load_recipe("xlsx.yaml")
+    )
+    with pytest.raises(UserError, match=r"csv.yaml:2: data.dataset: csv: \S*a.xlsx is not csv by its name; set data"):
+        check_data(load_recipe("csv.yaml"))
+
+
+def test_rows_are_written_as_a_sheet_and_read_back_the_same(tmp_path):
+    cells = ["=1+1", "001", "12", "-3.5", "1e5", "12345678901234567", "", "a\x01b", "@x", "TRUE", "2024-01-02"]
+    source = tmp_path / "a.csv"
+    source.write_text("text,n\n" + "".join(f'"{cell}",{number}\n' for number, cell in enumerate(cells)), newline="")
+    table = read_table(source, ["text"])
+    target = tmp_path / "b.xlsx"
+    with table_writer(target, table, {"label": str, "score": float}) as writer:
+        for rows in table.chunks():
+            writer.write(rows, [["=x"] * len(rows), [0.25] * len(rows)])
+    header, *written = sheet_rows(target)
+    assert header == ["text", "n", "label", "score"]
+    assert [row[0] for row in written] == [cell.replace("\x01", "\ufffd") for cell in cells]
+    assert {tuple(row[2:]) for row in written} == {("=x", "0.25")}
+    sheet = openpyxl.load_workbook(target).active
+    assert not [cell for row in sheet.iter_rows() for cell in row if cell.data_type == "f"]
+    assert [sheet.cell(row, 1).value for row in (3, 4, 5)] == ["001", 12, -3.5]
+
+
+def test_what_a_sheet_cannot_hold_is_refused(tmp_path):
+    source = tmp_path / "a.csv"
+    source.write_text(f"text\n{'x' * 2**15}\n")
+    table = read_table(source, ["text"])
+    said = r"b.xlsx: a sheet of Excel cannot hold a text of more than 32,767 characters; end the output in .csv"
+    with pytest.raises(UserError, match=said), table_writer(tmp_path / "b.xlsx", table, {"label": str}) as writer:
+        for rows in table.chunks():
+            writer.write(rows, [["y"]])
+    assert not (tmp_path / "b.xlsx").exists()
