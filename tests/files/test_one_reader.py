@@ -120,7 +120,7 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
     "a label before each text": ("a.label", b'A:x "how, many ?\nB:y who is\n',
                                  (("label", "text"), ("A:x", '"how, many ?'), ("B:y", "who is"))),
     "fastText's labels": ("a.txt", b"__label__a x y\r\n__label__b z, w\r\n",
-                          (("label", "text"), ("__label__a", "x y"), ("__label__b", "z, w"))),
+                          (("label", "text"), ("a", "x y"), ("b", "z, w"))),
     # Encodings.
     "a byte order mark": ("a.csv", f"\ufefftext,n\n{BODY}".encode(), XY),
     "a byte order mark before JSON": ("a.jsonl", f"\ufeff{LINES}".encode(), XY),

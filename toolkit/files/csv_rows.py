@@ -40,6 +40,10 @@ LONG_NAME = 12
 TEXTS = re.compile(
     r"(text|sentence|review|comment|tweet|message|content|document|title|body)s?|utterance", re.IGNORECASE
 )
+#: What a label of fastText begins with; the labels at the beginning of a line; and the name of each.
+LABEL = "__label__"
+LABELS = re.compile(rf"(?:{LABEL}\S+?(?:\s+|,\s*(?={LABEL})|$))+")
+LABEL_NAME = re.compile(rf"{LABEL}(\S+?)(?=\s|,\s*{LABEL}|,?\s*$)")
 #: Sentinel after the last line of a csv file: a row of its own unless a quote is open. Not a character.
 END = "\ufdd0"
 
@@ -127,11 +131,22 @@ def _reader(lines: Iterable[str], layout: Layout) -> Any:
     return csv.reader(lines, delimiter=layout.delimiter, **quoting)
 
 
+def labels_and_text(line: str) -> list[str]:
+    """Return the labels that a line of fastText begins with, without prefix and with blanks between, and its text."""
+    labels = LABELS.match(line)
+    end = labels.end() if labels else 0
+    return [" ".join(LABEL_NAME.findall(line[:end])), line[end:].strip()]
+
+
 class _Words:
-    """The rows of lines that begin with words, each a column; the last column has the rest of the line."""
+    """The rows of lines that begin with words, each a column; the last column has the rest of the line.
+
+    The lines of fastText begin with any number of labels, which are one column.
+    """
 
     def __init__(self, lines: Iterable[str], count: int) -> None:
         self.line_num, self._lines, self._count = 0, iter(lines), count
+        self._has_labels = False
 
     def __iter__(self) -> Iterator[list[str]]:
         return self
@@ -139,6 +154,9 @@ class _Words:
     def __next__(self) -> list[str]:
         line = next(self._lines).rstrip("\r\n")
         self.line_num += 1
+        self._has_labels |= self.line_num == 1 and self._count == 2 and line.startswith(LABEL)
+        if self._has_labels and line and line != END:
+            return labels_and_text(line)
         return line.split(" ", self._count - 1) if line else []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import DELIMITERS, SNIFFED_ROWS
+from toolkit.files.csv_rows import DELIMITERS, LABEL, SNIFFED_ROWS, labels_and_text
 from toolkit.files.packed import ending, opened
 from toolkit.files.text_encoding import MARKS
 
@@ -29,9 +29,7 @@ MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 #: First bytes of Excel's files before 2007, and of its encrypted ones.
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 #: A line that begins with its only label.
-LABELLED = re.compile(r"(__label__\S+ (?!__label__)|[A-Za-z_]+:\w+ )\S")
-#: A line that begins with several, as fastText has them.
-SEVERAL_LABELS = re.compile(r"(?:__label__\S+[ \t,]+){2,}")
+LABELLED = re.compile(r"[A-Za-z_]+:\w+ \S")
 #: Bytes that are looked at.
 LOOKED_AT = 2**16
 
@@ -78,19 +76,14 @@ def head_of(path: Path) -> str:
 
 
 def first_label(text: str) -> str | None:
-    """The first word of a text whose lines begin with ``DESC:manner`` or ``__label__sport``; None of another."""
+    """The first label of a text whose lines begin with ``DESC:manner``, or with labels as fastText has them; None of
+    another."""
     lines = [line for line in text.splitlines() if line][:SNIFFED_ROWS]
-    if len(lines) < 2 or not all(map(LABELLED.match, lines)):
+    if len(lines) < 2:
         return None
-    return lines[0].partition(" ")[0]
-
-
-def several_labels(text: str) -> str | None:
-    """The first labels of a text whose lines begin with ``__label__``, one of them with several; None of another."""
-    lines = [line for line in text.splitlines() if line]
-    if not all(line.startswith("__label__") for line in lines):
-        return None
-    return next((match[0].strip() for match in map(SEVERAL_LABELS.match, lines) if match), None)
+    if all(line.startswith(LABEL) for line in lines):
+        return labels_and_text(lines[0])[0]
+    return lines[0].partition(" ")[0] if all(map(LABELLED.match, lines)) else None
 
 
 def _decoded(head: bytes) -> str:

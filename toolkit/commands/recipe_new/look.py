@@ -39,7 +39,7 @@ from toolkit.files.csv_rows import (
     usual_delimiter,
 )
 from toolkit.files.json_rows import SPLIT, column_names
-from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of, several_labels
+from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of
 from toolkit.files.packed import begins_packed, ending
 from toolkit.files.sheet_rows import sheet_rows
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
@@ -71,6 +71,7 @@ class DataFiles:
         classes: whether each label has a folder of texts; then ``files`` is label -> its texts.
         held_out: split -> the same of its own folder.
         tagged: whether it is CoNLL, with the columns ``text`` (tokens) and ``label`` (tags).
+        separates_labels: whether the column ``label`` holds several labels with blanks between them, as fastText does.
         notes: assumptions, a line each.
     """
 
@@ -86,6 +87,7 @@ class DataFiles:
     splits: dict[str, str] = field(default_factory=dict)
     rows: datasets.Dataset | None = None
     questions: list[squad.Example] = field(default_factory=list)
+    separates_labels: bool = False
     notes: list[str] = field(default_factory=list)
 
     def has(self, split: str) -> bool:
@@ -145,9 +147,6 @@ def _file(path: Path, said: Said) -> DataFiles:
     kind = kind_of(path)
     if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
-    if kind == "text" and not said.as_text and (labels := several_labels(head_of(path))):
-        right = "write a table of texts and labels (a,b), or --task language_modeling reads it as text"
-        raise UserError(f"{path}: lines begin with several labels ({labels}); {right}")
     if kind == "text":
         return _text({code_of(path): [path]}, said)
     return _table(kind, {"train": parts_of(path), **splits_beside(path)}, said)
@@ -295,9 +294,9 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
         raise UserError(f"--header: is for csv, not for {train}; remove it")
     if kind in ("csv", "json"):
         found.encoding = _encoding(found, train, said)
-    found.columns = layout.get("columns")
+    found.columns, is_labelled = layout.get("columns"), False
     if kind == "csv" and not layout.keys() - {"encoding"} and (label := first_label(head_of(train))):
-        found.delimiter, found.columns = " ", ["label", "text"]
+        found.delimiter, found.columns, is_labelled = " ", ["label", "text"], True
         found.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
     elif kind == "csv":
         found.quote = _quote(found, train, layout)
@@ -312,6 +311,7 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
         found.questions = questions
         return found
     found.rows = rows_of_split(found, "train")
+    found.separates_labels = is_labelled and any(" " in label for label in found.rows["label"][:])
     names = column_names(sum(name != SPLIT for name in found.rows.column_names))
     if kind == "json" and found.columns is None and set(names) == {*found.rows.column_names} - {SPLIT}:
         found.columns = names

@@ -7,7 +7,7 @@ import re
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.commands.recipe_check import check_data
@@ -15,6 +15,7 @@ from toolkit.commands.recipe_new import tasks
 from toolkit.commands.recipe_new.columns import question_columns
 from toolkit.commands.recipe_new.entities import entity_columns, entity_problem
 from toolkit.commands.recipe_new.look import DataFiles, code_of, look
+from toolkit.commands.recipe_new.parallel import ParallelFiles, find_parallel, joined_table, label_names
 from toolkit.commands.recipe_new.pretrain import unlabelled
 from toolkit.commands.recipe_new.tasks import Wanted
 from toolkit.errors import UserError
@@ -78,6 +79,15 @@ def new_recipe(
         WriteFailed: the system refuses it.
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
+    if task in (None, "classification") and not pretrain and data.exists() and (pairs := find_parallel(data)):
+        tables, notes = _join(data, path, pairs)
+        try:
+            made = new_recipe(tables[0], path, task, text, label, problem_type, missing_labels, layout, header)
+        except BaseException:
+            for table in tables:
+                table.unlink(missing_ok=True)
+            raise
+        return replace(made, assumed=[*notes, *made.assumed])
     found = look(data, layout, header, task == "language_modeling")
     task = task or _task(found)
     wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)
@@ -109,6 +119,24 @@ def new_recipe(
         write_text(one, _head(data, one, draft.assumed[-1:] if one == first else draft.assumed) + body)
     about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
     return NewRecipe(list(recipes), [*found.notes, *draft.assumed, *notes, about])
+
+
+def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles]) -> tuple[list[Path], list[str]]:
+    """Write the texts and labels of each split into a table next to the recipe; return the tables and notes."""
+    folder = data if data.is_dir() else data.parent
+    names, named_by = label_names(folder, [label for pair in pairs.values() for label in pair.labels])
+    tables = {split: new_file(recipe.with_name(f"{split}-{recipe.stem}.csv")) for split in pairs}
+    notes = []
+    for split, table in sorted(tables.items(), key=lambda item: item[0] != "train"):
+        pair = pairs[split]
+        write_text(table, joined_table(pair, names))
+        files = f"the {len(pair.texts):,} lines of {pair.texts_path.relative_to(folder)}"
+        notes.append(
+            f"{table.name} joins {files} with their labels, the lines of {pair.labels_path.relative_to(folder)}"
+        )
+    if named_by is not None:
+        notes.append(f"{named_by.name} names the labels")
+    return [tables["train"], *(table for split, table in tables.items() if split != "train")], notes
 
 
 def _task(found: DataFiles) -> str:

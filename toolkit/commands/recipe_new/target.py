@@ -93,6 +93,13 @@ def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, ask
     return None
 
 
+def separated_target(rows: datasets.Dataset, name: str, separator: str) -> Target:
+    """Return the target of a column of several labels with this separator between them."""
+    cells = [[part for part in (value or "").split(separator) if part] for value in _written(rows, name)]
+    counts = _counted([label for cell in cells for label in dict.fromkeys(cell)])
+    return Target([name], "multi_label", counts, len(cells), separator, none=sum(not cell for cell in cells))
+
+
 def indicators(rows: datasets.Dataset, names: Iterable[str]) -> Target | None:
     """Take the columns that hold nothing but 0 and 1 for a label each; None if there are fewer than two."""
     found = {name: values for name in names if _is_indicator(values := _written(rows, name))}

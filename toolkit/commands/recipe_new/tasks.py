@@ -19,7 +19,7 @@ from toolkit.commands.recipe_new.entities import entity_columns, tagged_texts
 from toolkit.commands.recipe_new.folders import named
 from toolkit.commands.recipe_new.look import DataFiles, rows_of_split
 from toolkit.commands.recipe_new.pretrain import Unlabelled
-from toolkit.commands.recipe_new.target import Target
+from toolkit.commands.recipe_new.target import Target, separated_target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
 from toolkit.files.json_rows import SPLIT
@@ -88,13 +88,19 @@ def classification(
     """
     assert found.rows is not None
     rows = flattened(found.rows)
-    columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
+    if found.separates_labels and not wanted.labels:
+        columns = Columns(["text"], separated_target(rows, "label", " "), [])
+    else:
+        columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
     missing = [] if found.classes else _missing_texts(rows, columns.texts)
     drops_texts = bool(missing) or (not found.classes and _others_lack_texts(found, columns.texts))
     if missing:
         rows = rows.select(np.setdiff1d(np.arange(len(rows)), missing))
-        target = named_target(where, rows, columns.target.columns, columns.target.problem)
-        columns = replace(columns, target=target)
+        if found.separates_labels and not wanted.labels:
+            columns = replace(columns, target=separated_target(rows, "label", " "))
+        else:
+            chosen = named_target(where, rows, columns.target.columns, columns.target.problem)
+            columns = replace(columns, target=chosen)
     _leave_unlabelled(found, columns.target)
     target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
     if wanted.missing == "drop" and len(found.files) > 1:

@@ -1,0 +1,139 @@
+"""`toolkit recipe new` of labels outside of columns: before each text, as fastText has them, or in another file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_recipe_new import run, texts  # noqa: F401
+
+from toolkit.files.csv_rows import labels_and_text
+from toolkit.recipe.load import load_recipe
+from toolkit.tasks.classification import task as classification
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("__label__a so it is", ["a", "so it is"]),
+        ("__label__a __label__b so it is", ["a b", "so it is"]),
+        ("__label__a\t__label__b\tso it is", ["a b", "so it is"]),
+        ("__label__a, __label__b so it is", ["a b", "so it is"]),
+        ("__label__a,__label__b so it is", ["a b", "so it is"]),
+        ("__label__a-b:c so, it", ["a-b:c", "so, it"]),
+        ("__label__a", ["a", ""]),
+        ("so it __label__a is", ["", "so it __label__a is"]),
+        ("__label__ a", ["", "__label__ a"]),
+    ],
+)
+def test_the_labels_of_a_line_of_fasttext(line, expected):
+    assert labels_and_text(line) == expected
+
+
+def fasttext(path: Path, labels: list[str], end: str = "\n") -> Path:
+    lines = [f"{labels[number % len(labels)]} {text}{end}" for number, text in enumerate(texts(60))]
+    path.write_text("".join(lines), newline="")
+    return path
+
+
+@pytest.mark.parametrize("name", ["q.train", "q.txt", "q", "q.ft"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_fasttext_is_read_whatever_its_ending(run, tmp_path, name, end):  # noqa: F811
+    fasttext(tmp_path / name, ["__label__good", "__label__not-good"], end)
+    status, _, err = run("recipe", "new", name, "-o", "a.yaml")
+    assert (status, err) == (0, "")
+    splits = classification.load_splits(load_recipe("a.yaml"))
+    assert splits["train"].features["label"].names == ["good", "not-good"]
+    assert set(splits["train"]["text"][:]) | set(splits["validation"]["text"][:]) == set(texts(60))
+
+
+@pytest.mark.parametrize("single", [0, 3000])
+def test_several_labels_of_fasttext_are_several_labels(run, tmp_path, single):  # noqa: F811
+    fasttext(tmp_path / "q.txt", ["__label__good", "__label__good __label__food", "__label__bad"])
+    lines = [f"__label__good {text}\n" for text in texts(single)] if single else []
+    (tmp_path / "q.txt").write_text("".join(lines) + (tmp_path / "q.txt").read_text())
+    status, out, err = run("recipe", "new", "q.txt")
+    assert (status, err) == (0, "") and "3 labels, of which a text may have several: good" in out
+    recipe = load_recipe("q.yaml")
+    assert (recipe.data.problem_type, recipe.data.label_separator) == ("multi_label", " ")
+    splits = classification.load_splits(recipe)
+    assert splits["train"].features["label"].feature.names == ["bad", "food", "good"]
+    assert [1, 2] in splits["train"]["label"][:]
+
+
+NAMES = ["sports", "world"]
+
+
+def parallel(folder: Path, files: dict[str, list[str]]) -> None:
+    for name, lines in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+
+
+LAYOUTS = {
+    "tweeteval": {
+        **{f"{split}_text.txt": texts(60) for split in ("train", "val", "test")},
+        **{f"{split}_labels.txt": ["0", "1"] * 30 for split in ("train", "val", "test")},
+        "mapping.txt": ["0\tsports", "1\tworld"],
+    },
+    "atis": {
+        **{f"{split}/seq.in": texts(60) for split in ("train", "valid", "test")},
+        **{f"{split}/seq.out": ["O O"] * 60 for split in ("train", "valid", "test")},
+        **{f"{split}/label": NAMES * 30 for split in ("train", "valid", "test")},
+    },
+    "lotclass": {
+        **{f"{split}.txt": texts(60) for split in ("train", "dev", "test")},
+        **{f"{split}_labels.txt": ["0", "1"] * 30 for split in ("train", "dev", "test")},
+        "label_names.txt": NAMES,
+    },
+    "x_and_y": {
+        **{f"x_{split}.txt": texts(60) for split in ("train", "valid", "test")},
+        **{f"y_{split}.txt": NAMES * 30 for split in ("train", "valid", "test")},
+    },
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_texts_and_labels_in_two_files_are_joined(run, tmp_path, layout):  # noqa: F811
+    parallel(tmp_path / "set", LAYOUTS[layout])
+    status, out, err = run("recipe", "new", "set", "-o", "my_training_set.yaml")
+    assert (status, err) == (0, "") and "train-my_training_set.csv joins the 60 lines of " in out
+    recipe = load_recipe("my_training_set.yaml")
+    assert recipe.task == "classification"
+    splits = classification.load_splits(recipe)
+    assert set(splits) == {"train", "validation", "test"}
+    for rows in splits.values():
+        assert rows["text"][:] == texts(60)
+        assert rows.features["label"].names == NAMES and rows["label"][:] == [0, 1] * 30
+    assert run("recipe", "check", "my_training_set.yaml")[0] == 0
+
+
+def test_one_of_two_such_files_finds_the_other(run, tmp_path):  # noqa: F811
+    parallel(tmp_path, {"my_text.txt": texts(600, words=40), "my_labels.txt": NAMES * 300})
+    assert run("recipe", "new", "my_text.txt", "-o", "a.yaml")[0] == 0
+    assert load_recipe("a.yaml").task == "classification"
+    status, _, _ = run("recipe", "new", "my_text.txt", "-o", "b.yaml", "--task", "language_modeling")
+    assert status == 0 and load_recipe("b.yaml").task == "language_modeling"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"train_text.txt": texts(60), "train_labels.txt": NAMES * 29},
+         "train_text.txt has 60 lines and train_labels.txt 58; each line of texts needs its label on the same line"),
+        ({"test_text.txt": texts(60), "test_labels.txt": NAMES * 30},
+         "test_labels.txt has the labels of test_text.txt, and no such file has those of a split to train on; add one"),
+    ],
+)  # fmt: skip
+def test_two_files_that_do_not_fit_are_refused(run, tmp_path, files, said):  # noqa: F811
+    parallel(tmp_path / "set", files)
+    status, _, err = run("recipe", "new", "set")
+    assert status == 2 and said in err and len(err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_tables_are_removed_where_no_recipe_is_written(run, tmp_path):  # noqa: F811
+    parallel(tmp_path / "set", LAYOUTS["tweeteval"])
+    status, _, err = run("recipe", "new", "set", "--text", "nothing")
+    assert status == 2 and "has no column nothing" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]

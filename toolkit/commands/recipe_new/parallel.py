@@ -1,0 +1,129 @@
+"""Texts in one file and their labels, line by line, in another: found by their names, and joined into tables.
+
+TweetEval has ``train_text.txt`` and ``train_labels.txt``, ATIS and SNIPS have ``train/seq.in`` and ``train/label``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.commands.recipe_new.folders import SPLIT_NAMES, visible
+from toolkit.errors import UserError
+from toolkit.files.kinds import KINDS
+from toolkit.files.packed import ending
+
+#: A word of a file's name, with its separator, that says that the file holds texts or labels.
+TEXTS = re.compile(r"(?<![a-z])[_.-]?(texts?|sentences?|seq\.in|utterances?|inputs?|x)(?![a-z])", re.IGNORECASE)
+LABELS = re.compile(r"(?<![a-z])[_.-]?(labels?|intents?|targets?|categor(y|ies)|classes|y)(?![a-z])", re.IGNORECASE)
+#: Names of files that name the labels: a number and a name on each line, or the names in the order of the numbers.
+NAMES = re.compile(r"(mapping|label_?(names|map)|labels?_?list|classes|categories)\.(txt|tsv)", re.IGNORECASE)
+#: Longest label, in characters.
+MAX_LABEL = 80
+
+
+@dataclass(frozen=True)
+class ParallelFiles:
+    """The texts and labels of a split, in two files.
+
+    Attributes:
+        texts_path, labels_path: the files.
+        texts, labels: their lines, as many of each.
+    """
+
+    texts_path: Path
+    labels_path: Path
+    texts: list[str]
+    labels: list[str]
+
+
+def find_parallel(data: Path) -> dict[str, ParallelFiles]:
+    """Return split -> its two files, of a folder or of the folder of a file of texts; empty if there are none.
+
+    Raises:
+        UserError: two such files do not have as many lines, or there is no split to train on.
+    """
+    folder = data if data.is_dir() else data.parent
+    found: dict[str, ParallelFiles] = {}
+    for place in (folder, *(path for path in visible(folder) if path.is_dir() and data.is_dir())):
+        for pair in _pairs_in(place):
+            split = _split_of(pair.texts_path if place == folder else place)
+            found.setdefault(split or "train", pair)
+    if not data.is_dir() and data not in [pair.texts_path for pair in found.values()]:
+        return {}
+    if found and "train" not in found:
+        pair = next(iter(found.values()))
+        names = f"{pair.labels_path.name} has the labels of {pair.texts_path.name}"
+        raise UserError(f"{data}: {names}, and no such file has those of a split to train on; add one")
+    return found
+
+
+def _pairs_in(folder: Path) -> list[ParallelFiles]:
+    files = [path for path in visible(folder) if path.is_file() and KINDS.get(ending(path), "text") == "text"]
+    labels = {_key(path, LABELS): path for path in files if LABELS.search(path.name) and not NAMES.fullmatch(path.name)}
+    found = []
+    for texts_path in files:
+        if texts_path in labels.values() or NAMES.fullmatch(texts_path.name):
+            continue
+        if (labels_path := labels.get(_key(texts_path, TEXTS))) is None:
+            continue
+        texts, names = _lines(texts_path), [line.strip() for line in _lines(labels_path)]
+        if len(names) < 2 or any(len(name) > MAX_LABEL for name in names) or 2 * len(set(names)) > len(names):
+            continue
+        if len(texts) != len(names):
+            counts = f"{texts_path.name} has {len(texts):,} lines and {labels_path.name} {len(names):,}"
+            raise UserError(f"{folder}: {counts}; each line of texts needs its label on the same line")
+        found.append(ParallelFiles(texts_path, labels_path, texts, names))
+    return found
+
+
+def _key(path: Path, role: re.Pattern[str]) -> str:
+    """Return a file's name without the word for its role and without its ending."""
+    stem = role.sub("", path.name, count=1)
+    return re.sub(r"\.(txt|text|label|labels)$", "", stem, flags=re.IGNORECASE).strip("_.-").lower()
+
+
+def _split_of(path: Path) -> str | None:
+    names = {split: rf"(?<![a-z])({pattern})(?![a-z])" for split, pattern in SPLIT_NAMES.items()}
+    return next((split for split, pattern in names.items() if re.search(pattern, path.name, re.IGNORECASE)), None)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
+def label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str], Path | None]:
+    """Return number -> name of labels that are numbers, and the file that says so; empty if there is none.
+
+    Args:
+        labels: those of all splits.
+    """
+    for path in visible(folder):
+        if not path.is_file() or not NAMES.fullmatch(path.name) or not all(label.isdecimal() for label in labels):
+            continue
+        lines = [line.strip() for line in _lines(path) if line.strip()]
+        numbered = [re.fullmatch(r"(\d+)[\t ,:]+(.+)", line) for line in lines]
+        names = {match[1]: match[2].strip() for match in numbered if match} if all(numbered) else {
+            str(index): line for index, line in enumerate(lines)
+        }  # fmt: skip
+        if set(labels) <= names.keys() and len(set(names.values())) == len(names):
+            return names, path
+    return {}, None
+
+
+def joined_table(pair: ParallelFiles, names: Mapping[str, str]) -> str:
+    """Return a split's texts and labels as csv."""
+    table = io.StringIO(newline="")
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["text", "label"])
+    writer.writerows(zip(pair.texts, (names.get(label, label) for label in pair.labels), strict=True))
+    return table.getvalue()
