@@ -633,7 +633,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     memory of a run.
     """
     from toolkit.commands.recipe_check import check_data
-    from toolkit.finetune.memory import memory_of_recipe
+    from toolkit.finetune.memory import memory_of_recipe, unfit_here
     from toolkit.finetune.model_config import check_model
     from toolkit.recipe.load import load_recipe
 
@@ -642,7 +642,8 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
         click.echo(visible(f"note: {note}"))
     for line in memory_of_recipe(checked):
         click.echo(visible(f"memory: {line}"))
-    click.echo(visible(f"{path}: ok"))
+    reasons = "; ".join(unfit_here(checked))
+    click.echo(visible(f"{path}: {f'valid, but this machine cannot train it: {reasons}' if reasons else 'ok'}"))
 
 
 @recipe.command("show", epilog=OVERRIDES_HELP)

@@ -201,6 +201,8 @@ def test_onnx_runtime_gives_the_port_s_logits(run, tmp_path):
     batch = padded(run, folder)
     ((first,), (second,)) = onnx_file.run_onnx(folder, [batch, batch])
     assert np.array_equal(first, second)
+    expected = [one.probabilities for one in classify(load_run(run), TEXTS)]
+    assert probabilities(first) == pytest.approx(np.array(expected), abs=1e-5)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from test_train import recipe_file  # noqa: F401
 from models.families import part
 from models.operations import kernels
 from models.reformer.schema import SHARE_IN_LOOPS
+from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.training_memory import TrainingMemory, training_memory
 from toolkit.machine.memory import parameters_of
@@ -154,12 +155,44 @@ def test_a_run_that_cannot_fit_says_what_takes_less(recipe_file, monkeypatch):  
 
     recipe = load_recipe(recipe_file, ["model.backward=autograd"])
     job = assemble(recipe)
-    given = (recipe, job.config, job.fit.length, "cpu")
+    given = (recipe, job.config, job.fit.length, "cpu", len(job.prepared.train))
     assert recipe_memory.missing_memory(*given) is None
     monkeypatch.setattr(recipe_memory, "physical_memory", lambda: 10**8)
+    monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 10**9)
     said = recipe_memory.missing_memory(*given)
     assert said.startswith("training takes about ") and "this machine has 100 MB" in said
     assert "a smaller train.batch_size" in said and "model.backward: reversible" in said
+    monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 0)
+    with pytest.raises(
+        UserError, match=r"train.batch_size: \d+ texts of \d+ tokens at once take about .* 100 MB and no"
+    ):
+        recipe_memory.missing_memory(*given)
+
+
+def test_a_batch_has_no_more_texts_than_the_training_split(recipe_file):  # noqa: F811
+    from toolkit.finetune.assembly import assemble
+
+    job = assemble(load_recipe(recipe_file))
+    recipe = load_recipe(recipe_file, ["train.batch_size=1000000000"])
+    with pytest.raises(UserError, match=r"1,000,000,000 texts of \d+ tokens at once take about"):
+        recipe_memory.missing_memory(recipe, job.config, job.fit.length, "cpu", 10**9)
+    assert recipe_memory.missing_memory(recipe, job.config, job.fit.length, "cpu", len(job.prepared.train)) is None
+
+
+def test_a_check_warns_of_what_this_machine_cannot_train(recipe_file, command_line, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 0)
+    assert command_line("recipe", "check", recipe_file)[1].endswith(f"{recipe_file}: ok\n")
+    status, out, _ = command_line("recipe", "check", recipe_file, "train.batch_size=100000000")
+    *_, last = out.splitlines()
+    takes = r"training takes about [\d,.]+ GB, and it has [\d,.]+ GB and no swap"
+    said = rf".*: valid, but this machine cannot train it: {takes}"
+    assert status == 0 and re.fullmatch(said, last)
+    monkeypatch.setattr(recipe_memory.runtime, "version_of", lambda name: None)
+    *_, last = command_line("recipe", "check", recipe_file, "runtime.device=gpu")[1].splitlines()
+    assert last.endswith("cannot train it: runtime.device is gpu, and the installed Paddle is for CPUs")
+    monkeypatch.setattr(recipe_memory.runtime, "version_of", lambda name: "3")
+    monkeypatch.setattr(recipe_memory.runtime.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert command_line("recipe", "check", recipe_file, "runtime.device=gpu")[1].endswith(f"{recipe_file}: ok\n")
 
 
 def test_the_recipe_of_the_published_ctrl_says_what_it_takes():

@@ -152,7 +152,7 @@ def _prepare(
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
     check_room(recipe, folder, job, begun_with)
-    if lacking := missing_memory(recipe, job.config, job.fit.length, device):
+    if lacking := missing_memory(recipe, job.config, job.fit.length, device, len(job.prepared.train)):
         console.print(f"note   {lacking}", highlight=False, soft_wrap=True)
     if skip_parity is None and (verdict := verdict_of(told, recipe, job, folder, device, begun_with)):
         return recipe, job, verdict

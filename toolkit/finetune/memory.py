@@ -16,12 +16,14 @@ from toolkit.errors import ToolkitError
 from toolkit.finetune.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.finetune.training_memory import TrainingMemory, amount, training_memory
 from toolkit.machine import runtime
-from toolkit.machine.memory import container_limit, physical_memory
+from toolkit.machine.memory import container_limit, physical_memory, swap_memory
 from toolkit.recipe.recipe import Recipe
 
 AUTO = "auto"
 #: Share of memory that ``model.backward: auto`` fills: estimates err by up to a third, and a machine has other work.
 FILLED = 0.5
+#: Share of an estimate that training takes at the least.
+LEAST = 0.75
 
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
@@ -160,15 +162,40 @@ def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
         return f"more than there is: {problem}"
 
 
-def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str | None:
+def unfit_here(recipe: Recipe) -> list[str]:
+    """Say why a recipe would not train on this machine, a line each, as far as that shows without Paddle and data."""
+    device, obstacle = recipe.runtime.device, runtime.gpu_obstacle()
+    if device == "gpu" and obstacle is not None:
+        return [f"runtime.device is gpu, and {obstacle}"]
+    if (device != "cpu" and obstacle is None) or (known := known_model(recipe)) is None:
+        return []
+    config, length = known
+    backward = choose_backward(recipe, config, length).backward if recipe.model.backward == AUTO else None
+    total, there = training_of(recipe, config, length, backward=backward).total, memory_there("cpu")
+    if there is not None and total > there:
+        return [f"training takes about {amount(total)}, and it has {amount(there)}{_swap()}"]
+    return []
+
+
+def _swap() -> str:
+    return f" and {amount(swap)} of swap" if (swap := swap_memory()) else " and no swap"
+
+
+def missing_memory(recipe: Recipe, config: Any, length: int, device: str, examples: int) -> str | None:
     """Say why training may not fit, and what would take less; None if it fits or the memory is unknown.
 
     Args:
         config: of the port that trains.
         length: tokens that texts are padded to.
+        examples: number of training examples; a batch has no more.
+
+    Raises:
+        UserError: it needs more than memory and swap have together, even if the estimate is too large.
     """
     resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
-    training, there = training_of(recipe, resolved, length, device), memory_there(device)
+    batch_size = min(recipe.train.batch_size, examples)
+    small = recipe.with_values({"train.batch_size": batch_size})
+    training, there = training_of(small, resolved, length, device), memory_there(device)
     if there is None or training.total <= there:
         return None
     ways = []
@@ -184,6 +211,11 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
         ways.append("train.sharding: stage2")
     less = f"; less: {', '.join(ways)}" if ways else ""
     what = "the GPU" if device == "gpu" else "this machine"
+    if device != "gpu" and LEAST * training.total > there + swap_memory():
+        key = "train.batch_size" if batch_size > 1 else "data.max_length"
+        has = f"this machine has {amount(there)}{_swap()}"
+        given = f"{batch_size:,} texts of {length:,} tokens at once"
+        raise recipe.error(key, f"{given} take {training.text}; {has}{less or '; set a smaller'}")
     return f"training takes {training.text}; {what} has {amount(there)}, and may kill the run without a message{less}"
 
 

@@ -36,6 +36,19 @@ def container_limit() -> int | None:
     return None
 
 
+def swap_memory() -> int:
+    """Return the bytes of this machine's swap that this process may use; 0 where the system does not say."""
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        swap = int(lines["SwapTotal"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):
+        return 0
+    try:
+        return min(swap, int(Path("/sys/fs/cgroup/memory.swap.max").read_text()))
+    except (OSError, ValueError):  # not there, or "max"
+        return swap
+
+
 def parameters_of(model: str, config: Mapping[str, Any], head: str) -> int:
     """Count the parameters of a resolved configuration's model."""
     return sum(math.prod(shape) for shape, _ in families.part(model, "weights").parameters(config, head).values())

@@ -13,6 +13,7 @@ import io
 import os
 import platform
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -144,6 +145,15 @@ def chosen_kernels() -> str:
         return kernels.chosen()
     except ValueError as problem:
         raise UserError(str(problem)) from None
+
+
+def gpu_obstacle() -> str | None:
+    """Say why Paddle can use no GPU here, as far as that shows without importing Paddle; None if nothing does."""
+    if version_of("paddlepaddle-gpu") is None:
+        return "the installed Paddle is for CPUs"
+    if shutil.which("nvidia-smi") is None and not Path("/dev/nvidiactl").exists():
+        return "this machine has no driver of an NVIDIA GPU"
+    return None
 
 
 def configure(device: str = "auto", threads: int | None = None, keep_memory: bool = True) -> str:
