@@ -46,7 +46,7 @@ def distance(one: str, other: str) -> float:
     """
     a, b = words(one), words(other)
     numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
-    shared_numbers = SequenceMatcher(None, *numbers, autojunk=False).ratio()
+    shared_numbers = SequenceMatcher(None, numbers[0], numbers[1], autojunk=False).ratio()
     alike = SequenceMatcher(None, a, b, autojunk=False).ratio()
     shared = len({*a} & {*b}) / max(1, len({*a} | {*b}))
     return 1 - (alike + shared) / 2 + 1 - shared_numbers

@@ -1,0 +1,210 @@
+"""Models of vision, audio, generation and training as pairs: the correct port passes, and faults are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from soak import some
+
+PAIRS = Path(__file__).parents[1] / "pairs"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An edit of a port that makes it wrong.
+
+    Attributes:
+        correct: text of the port, which occurs once.
+        faulty: text in its place.
+        near: text of the headline that names the module, or the line that uses what is wrong; "" if the edited line is
+            named.
+    """
+
+    correct: str
+    faulty: str
+    near: str = ""
+
+
+#: Correct ports: folder of the pair, with the configuration.
+CORRECT = (
+    "clip", "convnext", "detr", "flamingo", "gan", "quantization", "siglip", "swin", "unet", "vae",
+    "wav2vec2", "wav2vec2 norm=layer", "whisper",
+)  # fmt: skip
+FAULTS = {
+    "clip": {
+        "detached sigmoid": Fault(
+            "F.sigmoid(1.702 * x)",
+            "F.sigmoid(1.702 * x.detach())",
+            "the backward into output of text_model.encoder.layers.1.mlp.fc1",
+        ),
+        "exact gelu": Fault("return x * F.sigmoid(1.702 * x)", "return F.gelu(x)"),
+        "no causal mask": Fault("paddle.logical_or(is_later", "paddle.logical_and(is_later", "cast"),
+        "last token": Fault("input_ids.argmax(-1)]", "-1]"),
+        "one direction": Fault("F.cross_entropy(logits.T, targets)", "F.cross_entropy(logits, targets)"),
+    },
+    "siglip": {
+        "epsilon": Fault("self.final_norm = nn.LayerNorm(WIDTH, 1e-6)", "self.final_norm = nn.LayerNorm(WIDTH)"),
+        "exact gelu": Fault("approximate=True", "approximate=False"),
+        "mean of all pairs": Fault("logits).sum(-1).mean()", "logits).mean()"),
+        "bias within the scale": Fault(
+            "self.logit_scale.exp() + self.logit_bias",
+            "(self.logit_scale + self.logit_bias).exp()",
+            "the gradient of logit_bias",
+        ),
+        "first token": Fault("self.head(x[:, -1])", "self.head(x[:, 0])"),
+    },
+    "swin": {
+        "no window mask": Fault("shifted_window_mask(size, size, WINDOW, shift) if shift else None", "None", "softmax"),
+        "mask value": Fault("-100.0, 0.0)", "-10.0, 0.0)", "add"),
+        "bias table": Fault("row_offsets * (2 * window - 1)", "row_offsets * (2 * window)", "(WindowAttention, "),
+        "order of corners": Fault(
+            "for column in (0, 1) for row in (0, 1)", "for row in (0, 1) for column in (0, 1)", "concat"
+        ),
+        "shift back": Fault("y.roll([self.shift, self.shift]", "y.roll([-self.shift, -self.shift]"),
+    },
+    "convnext": {
+        "epsilon": Fault("self.norm = nn.LayerNorm(WIDTHS[1], 1e-12)", "self.norm = nn.LayerNorm(WIDTHS[1], 1e-6)"),
+        "no layer scale": Fault("y = self.gamma * y", "y = 0.1 * y"),
+        "unscaled drop path": Fault("x / keep_rate * keep_mask", "x * keep_mask"),
+        "gelu by tanh": Fault("F.gelu(y)", "F.gelu(y, approximate=True)"),
+        "norm over rows": Fault("x - x.mean(1, keepdim=True)", "x - x.mean(2, keepdim=True)"),
+    },
+    "whisper": {
+        "bias of the key": Fault(
+            "k_proj = nn.Linear(WIDTH, WIDTH, bias_attr=False)", "k_proj = nn.Linear(WIDTH, WIDTH)"
+        ),
+        "no causal mask": Fault("is_causal=True", "is_causal=False", "softmax"),
+        "padding row is trained": Fault("x.detach(), x)", "x, x)", "the gradient of model.decoder.embed_tokens.weight"),
+        "no scale": Fault(
+            "self.split_heads(self.q_proj(x)) * (WIDTH // HEADS) ** -0.5", "self.split_heads(self.q_proj(x))", "matmul"
+        ),
+        "memory without norm": Fault("return self.norm(x)\n", "return x\n"),
+    },
+    "wav2vec2": {
+        "axis of the weight norm": Fault("groups=2), dim=2)", "groups=2), dim=0)"),
+        "no embedding of masked steps": Fault("self.masked_spec_embed, x)", "self.masked_spec_embed * 0, x)"),
+        "last frame": Fault("[:, :, :-1]", "[:, :, 1:]"),
+        "group norm": Fault("nn.GroupNorm(8, 8)", "nn.GroupNorm(4, 8)"),
+        "number of frames": Fault("// stride + 1", "// stride", "multiply"),
+    },
+    "detr": {
+        "positions in the values": Fault(
+            "(placed, placed, x, mask)",
+            "(placed, placed, placed, mask)",
+            "model.encoder.layers.0.self_attn.v_proj (Linear, ",
+        ),
+        "weight of no object": Fault("[1.0, 1.0, 1.0, 0.1]", "[0.1, 1.0, 1.0, 1.0]", "cross_entropy_with_softmax"),
+        "sines without pairs": Fault("(2 * (paddle.arange(half) // 2)", "(1 * (paddle.arange(half) // 1)", "indexing"),
+        "no mask in the decoder": Fault("memory + positions, memory, mask)", "memory + positions, memory)", "softmax"),
+        "overlap": Fault("(hull - union) / hull", "(hull - union) / union"),
+    },
+    "vae": {
+        "deviation": Fault("paddle.exp(log_variance / 2)", "paddle.exp(log_variance)", "mul"),
+        "divergence": Fault("log_variance.exp() - log_variance - 1", "log_variance.exp() - log_variance"),
+        "mean over pixels": Fault("elements.sum([1, 2, 3]).mean()", "elements.mean()"),
+        "detached deviation": Fault(
+            "latent = mean + deviation *",
+            "latent = mean + deviation.detach() *",
+            "the backward into output of to_log_variance",
+        ),
+        "slope": Fault("F.leaky_relu(self.conv1(images), 0.2)", "F.leaky_relu(self.conv1(images))"),
+    },
+    "gan": {
+        "not detached": Fault("generated.detach()", "generated", "the backward into output of generator"),
+        "sign": Fault("F.softplus(-scores)", "F.softplus(scores)"),
+        "mean of features": Fault("x = x.sum([2, 3])", "x = x.mean([2, 3])"),
+        "no spectral norm": Fault(
+            "spectral_norm(nn.Embedding(4, 8), dim=0)", "nn.Embedding(4, 8)", "discriminator.labels"
+        ),
+        "epsilon": Fault("self.norm2 = nn.InstanceNorm2D(8)", "self.norm2 = nn.InstanceNorm2D(8, epsilon=1e-3)"),
+    },
+    "quantization": {
+        "gradient of rounding": Fault(
+            "StraightThroughRound.apply(levels)", "paddle.round(levels)", "the gradient of act2.step_size"
+        ),
+        "range": Fault("paddle.clip(x / step_size, 0, 15)", "paddle.clip(x / step_size, -8, 7)"),
+        "scale of the gradient": Fault(
+            "(15 * x.shape[0] * 4) ** 0.5", "(15 * x.shape[0]) ** 0.5", "the gradient of act2.step_size"
+        ),
+        "scale of the whole weight": Fault(".abs().max(0, keepdim=True)", ".abs().max()"),
+        "weight without gradient": Fault(
+            "self.weight + (levels * scale - self.weight).detach()", "levels * scale + 0 * self.weight"
+        ),
+    },
+    "flamingo": {
+        "gate without tanh": Fault("F.tanh(self.attention_gate) * attended", "self.attention_gate * attended"),
+        "all earlier images": Fault(
+            "image_numbers.unsqueeze(-1) == latent", "image_numbers.unsqueeze(-1) >= latent", "where"
+        ),
+        "latents do not see themselves": Fault(
+            "paddle.concat([norm_media(media), queries], 1)",
+            "norm_media(media)",
+            "resampler.attentions.0.to_kv (Linear, ",
+        ),
+        "text before an image": Fault(
+            "probabilities * sees_image.astype(probabilities.dtype)", "probabilities * 1.0", "matmul"
+        ),
+        "frozen gain": Fault("return F.layer_norm(x, WIDTH) * self.weight + self.bias", "return super().forward(x)"),
+    },
+    "unet": {
+        "groups": Fault("self.norm_out = nn.GroupNorm(4, width)", "self.norm_out = nn.GroupNorm(2, width)"),
+        "epsilon": Fault("self.norm = nn.GroupNorm(4, width, epsilon=1e-6)", "self.norm = nn.GroupNorm(4, width)"),
+        "sine before cosine": Fault(
+            "[paddle.cos(angles), paddle.sin(angles)]", "[paddle.sin(angles), paddle.cos(angles)]"
+        ),
+        "padding on the other sides": Fault("F.pad(skipped, [0, 1, 0, 1])", "F.pad(skipped, [1, 0, 1, 0])"),
+        "no activation of time": Fault(
+            "self.time_proj(F.silu(time))", "self.time_proj(time)", "down.time_emb_proj (Linear, "
+        ),
+    },
+}
+#: Faults whose place the headline does not name -> the place that it names, and the reason.
+NAMED_ELSEWHERE = {
+    "swin shift back": "the drop path after it: a roll moves the right numbers to other places",
+    "whisper memory without norm": "the projection that reads it: the norm, which would be named, does not run",
+    "quantization weight without gradient": "the first use of the weight: without a gradient its layout is not known",
+    "flamingo frozen gain": "the layer before it: Paddle's kernel computes the backward of the norm",
+}
+
+
+def gated(command_line, folder: Path, pair: str, port: Path, *options: str) -> tuple[int, str]:
+    name, *config = pair.split()
+    sides = ("--port", port, "--reference-model", PAIRS / name / "reference.py")
+    status, out, err = command_line("parity", *sides, *config, *options, "--output", folder / "out")
+    return status, out or err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", CORRECT)
+def test_a_correct_port_passes(pair, command_line, tmp_path):
+    status, out = gated(command_line, tmp_path, pair, PAIRS / pair.split()[0] / "port.py")
+    assert status == 0 and out.startswith("PARITY "), out
+
+
+def faulty_port(pair: str, fault: Fault, folder: Path) -> tuple[Path, int]:
+    """Write a faulty port to a folder; return its path and the number of the first line that differs."""
+    text = (PAIRS / pair / "port.py").read_text()
+    assert text.count(fault.correct) == 1
+    path = folder / "port.py"
+    path.write_text(text.replace(fault.correct, fault.faulty))
+    return path, 1 + text[: text.index(fault.correct)].count("\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pair", "name"), some([(pair, name) for pair, faults in FAULTS.items() for name in faults]))
+def test_a_fault_is_named(pair, name, command_line, tmp_path):
+    """The headline has the edited line, or the module or line next to it."""
+    fault = FAULTS[pair][name]
+    port, line = faulty_port(pair, fault, tmp_path)
+    status, out = gated(command_line, tmp_path, pair, port, "--dtype", "float64")
+    headline = out.splitlines()[0]
+    assert status == 1 and headline.startswith("DRIFT "), out
+    if f"{pair} {name}" not in NAMED_ELSEWHERE:
+        is_exact = f"{port}:{line}" in headline
+        assert is_exact or (fault.near and headline.startswith(f"DRIFT {fault.near}")), out
+
+
+def test_every_fault_that_is_named_elsewhere_is_one_of_the_faults():
+    assert {*NAMED_ELSEWHERE} <= {f"{pair} {name}" for pair, faults in FAULTS.items() for name in faults}
