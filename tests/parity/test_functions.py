@@ -157,6 +157,15 @@ def test_a_shape_in_which_the_reference_has_another_order_is_named_before_what_i
     assert at_fault(calls, DRAWN, DRAWN.reshape(6, 10, 8)) == "matmul"
 
 
+def test_what_puts_numbers_in_other_places_is_named_before_what_follows_element_by_element():
+    """Swin's windows that are rolled the wrong way, and then dropped and scaled: the roll is wrong."""
+    rolled, there = np.roll(DRAWN, 2, 1), np.roll(DRAWN, -2, 1)
+    calls = [call("merge", DRAWN), call("roll", rolled, (0,)), call("scale", 2 * rolled, (1,))]
+    calls.append(call("add", 2 * rolled + DRAWN, (2, 0)))
+    assert at_fault(calls, DRAWN, there, 2 * there, 2 * there + DRAWN) == "roll"
+    assert at_fault(calls, DRAWN, rolled, 3 * there, 3 * there + DRAWN) == "scale"
+
+
 def test_an_order_that_the_reference_has_elsewhere_is_wrong_as_a_modules_input():
     calls = [call("reshape", MOVED.reshape(6, 8, 10)), call("linear", MOVED + 1, (0,), "out")]
     assert at_fault(calls, MOVED, DRAWN) == "reshape"

@@ -162,7 +162,6 @@ FAULTS = {
 }
 #: Faults whose place the headline does not name -> the place that it names, and the reason.
 NAMED_ELSEWHERE = {
-    "swin shift back": "the drop path after it: a roll moves the right numbers to other places",
     "whisper memory without norm": "the projection that reads it: the norm, which would be named, does not run",
     "quantization weight without gradient": "the first use of the weight: without a gradient its layout is not known",
     "flamingo frozen gain": "the layer before it: Paddle's kernel computes the backward of the norm",

@@ -81,8 +81,8 @@ def function_at_fault(
     if (entry := _wrong_input(name, ours, theirs, origins, wrong, within)) is not None:
         return entry
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
-        misplaced = (ours.calls[one] for one in ours.calls[wrong].inputs if found[one] is Found.MISPLACED)
-        return next(misplaced, ours.calls[_completed(ours.calls, not_right, wrong)])
+        misplaced = _first_misplaced(ours.calls, found, wrong)
+        return ours.calls[_completed(ours.calls, not_right, wrong) if misplaced is None else misplaced]
     moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)
     moved = moved if moved is not None and moved.layer != module else None
     given, entered = _given(ours.calls, origins, module), theirs.inputs.get(module)
@@ -173,6 +173,17 @@ def _hidden_in_loss(
         if found[number] is Found.NOT and ((begins and is_larger) or any(one in hidden for one in inputs)):
             hidden.append(number)
     return hidden
+
+
+def _first_misplaced(calls: Sequence[FunctionCall], found: dict[int, Found], number: int) -> int | None:
+    """Return the call that has put the numbers of a call's input in other places; None if no input has them so.
+
+    What follows it one element after another, as a division by a number does, has them in these places, too.
+    """
+    first = None
+    while (number := next((one for one in calls[number].inputs if found[one] is Found.MISPLACED), -1)) >= 0:
+        first = number
+    return first
 
 
 def _completed(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
