@@ -144,6 +144,8 @@ def _keep(loop: str, code: bytes) -> None:
         with contextlib.suppress(OSError):
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o777 if folder.name == PYTHONS else 0o700, exist_ok=True)
+            if folder.name != PYTHONS:
+                _restrict_to_owner(folder)
             os.close(_open_trusted_folder(folder))
             handle, name = tempfile.mkstemp(dir=folder, prefix=f"{loop}-")
             try:
@@ -155,6 +157,14 @@ def _keep(loop: str, code: bytes) -> None:
                 os.unlink(name)
                 raise
             return
+
+
+def _restrict_to_owner(folder: Path) -> None:
+    """Take the group's permissions from a folder of this user, which a umask of 002 had given them."""
+    status = os.lstat(folder)
+    is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if is_own_folder and status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_IWOTH:
+        os.chmod(folder, 0o700)
 
 
 def _folders() -> list[Path]:
@@ -183,28 +193,34 @@ def _read_trusted(folder: Path, name: str) -> bytes:
 
 
 def _open_trusted_folder(folder: Path) -> int:
-    """Open a folder. Raises OSError if it or its parent is a link, another user's or writable by other users."""
-    parent = _open_trusted(folder.parent)
+    """Open a folder. Raises OSError if it or its parent is a link, another user's or writable by other users.
+
+    A group may write to the parent, as with a umask of 002: what it puts there belongs to another user.
+    """
+    parent = _open_trusted(folder.parent, writers=stat.S_IWOTH)
     try:
         return _open_trusted(folder.name, parent, os.O_DIRECTORY)
     finally:
         os.close(parent)
 
 
-def _open_trusted(path: str | Path, folder: int | None = None, flags: int = 0) -> int:
+def _open_trusted(
+    path: str | Path, folder: int | None = None, flags: int = 0, writers: int = stat.S_IWGRP | stat.S_IWOTH
+) -> int:
     """Open a path to read it; do not follow a link or wait for a pipe.
 
     Args:
         path: what to open, relative to ``folder``.
         folder: descriptor of an open folder.
         flags: further flags of :func:`os.open`.
+        writers: permission bits that it must not have.
 
     Raises:
-        OSError: it is a link, or another user than this one and root owns it or may write to it.
+        OSError: it is a link, has one of these bits, or belongs to another user than this one and root.
     """
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
     status = os.fstat(opened)
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & writers:
         os.close(opened)
         raise PermissionError(errno.EPERM, "other users may write here", str(path))
     return opened

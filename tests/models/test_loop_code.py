@@ -73,6 +73,14 @@ def test_machine_code_is_stored_where_only_the_user_may_write(object_file):
     assert not any(object_file.parent.iterdir())
 
 
+def test_machine_code_is_loaded_again_for_a_user_whose_files_a_group_may_write(object_file):
+    object_file.parents[1].chmod(0o775)
+    object_file.parent.chmod(0o775)
+    object_file.unlink()
+    loop_code._keep("keep", b"machine code")
+    assert loop_code._kept("keep") == b"machine code" and stat.S_IMODE(object_file.parent.stat().st_mode) == 0o700
+
+
 def test_no_machine_code_is_looked_for_in_the_current_folder(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/somebody")
