@@ -434,6 +434,9 @@ def test_numbers_among_texts_are_read_as_text_and_counted(run, tmp_path):  # noq
     splits = classification.load_splits(load_recipe("a.yaml"))
     read = {text for rows in splits.values() for text in rows["text"][:]}
     assert {"4017", "true"} <= read and len(read) == 60
+    half = [{**row, "text": number if number % 2 else row["text"]} for number, row in enumerate(rows)]
+    jsonl(tmp_path / "b.jsonl", half)
+    assert run("recipe", "new", "b.jsonl")[0] == 0 and load_recipe("b.yaml").data.text == "text"
     rows[17]["text"] = ["a", "b"]
     jsonl(tmp_path / "a.jsonl", rows)
     status, _, err = run("recipe", "check", "a.yaml")

@@ -40,6 +40,7 @@ def book_of(path: Path, **sheets: Sequence[Sequence[Any]]) -> Path:
         ([["Export of May"], []], ["Export of May"]),
         ([["Export of May"], ["internal"], []], ["Export of May", "internal"]),
         ([[None, "Answers"], []], ["Answers"]),
+        ([["Export"], ["made", "in May"], []], ["Export", "made in May"]),
     ],
 )
 def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
@@ -55,6 +56,7 @@ def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
     "rows",
     [
         [["Nr", "Text"], *ROWS],  # a name is missing
+        [["Nr", "Text"], ROWS[0], [], *ROWS],
         [["Text"], ["text 0", "a"], ["text 1", "b"], ["text 2", "a"]],
     ],
 )
@@ -78,6 +80,10 @@ def test_the_sheet_with_rows_is_read_and_named(tmp_path):
     assert sheet_table(path).notes == [
         "the sheet Data of 4 (About, Empty, Data, More) is read; to read another, save it as csv"
     ]
+    keys = book_of(tmp_path / "c.xlsx", About=[["made by", "me"], ["on", "May"]], Data=[HEADER, *ROWS])
+    assert list(sheet_rows(keys)) == [HEADER, *READ]
+    alike = book_of(tmp_path / "d.xlsx", First=[HEADER, *ROWS], Second=[["a", *HEADER], *([0, *row] for row in ROWS)])
+    assert list(sheet_rows(alike)) == [HEADER, *READ]
     empty = book_of(tmp_path / "b.xlsx", A=[], B=[])
     with pytest.raises(UnreadableFile, match="holds nothing but empty rows"):
         list(sheet_rows(empty))

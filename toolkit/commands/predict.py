@@ -135,8 +135,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
     if changed := describe_changed_split(folder, split, splits[split]):
-        consequence = "these figures are of other data than the run's, and some rows may have been trained on"
-        console.print(f"note: {changed}; {consequence}", highlight=False, soft_wrap=True)
+        meaning = "these figures are of other data than the run's, and some rows may have been trained on"
+        console.print(f"note: {changed}; {meaning}", highlight=False, soft_wrap=True)
     if (wrong := complaint_of_finished(folder)) is not None:
         console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
     if refused := check_writable(folder):

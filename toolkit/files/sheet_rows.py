@@ -100,32 +100,37 @@ def sheet_table(path: Path) -> SheetTable:
 
 
 def _find_table(book: Any) -> SheetTable:
-    """Find the first sheet with a header and a row of several columns; else the first with rows, else the first."""
+    """Find the table of a file: in the first sheet whose rows are not far fewer than those of another.
+
+    A sheet with a header and a row of several columns precedes others.
+    """
     names, found = [sheet.title for sheet in book.worksheets], []
     for index, sheet in enumerate(book.worksheets):
         head = list(itertools.islice(_lines(sheet), HEAD_ROWS))
         count = _count_titles(head)
         titles = [" ".join(filter(None, row)) for _, row in head[:count]]
-        table = SheetTable(names, index, titles, head[count][0] if head else 1)
-        if len(head) - count > 1 and len(head[count][1]) > 1:
-            return table
-        found.append((len(head) - count < 2, index, table))
-    return min(found, key=lambda item: item[:2])[2]
+        rows = len(head) - count
+        is_table = rows > 1 and len(head[count][1]) > 1
+        found.append((is_table, rows, SheetTable(names, index, titles, head[count][0] if head else 1)))
+    best = max((is_table, rows) for is_table, rows, _ in found)
+    return next(table for is_table, rows, table in found if is_table == best[0] and 2 * rows >= best[1])
 
 
 def _count_titles(head: Sequence[tuple[int, list[str]]]) -> int:
     """Return how many of a sheet's first rows are above its table.
 
-    A title fills at most half of the columns of the table. Where these are two, a blank row must follow on it: it might
-    be a header that lacks a name.
+    A title is narrower than the table, and a blank row follows on the last; or each fills at most half of the columns,
+    of which there are three or more. Another narrow row might be a header that lacks a name.
     """
     widths = Counter(len(row) for _, row in head)
     width = max(widths, key=lambda size: (widths[size], size), default=0)
     count = next((place for place, (_, row) in enumerate(head) if len(row) == width and all(row)), 0)
-    above = head[: count + 1]
-    are_titles = all(2 * sum(map(bool, row)) <= width for _, row in above[:-1])
-    is_apart = width > 2 or any(after > line + 1 for (line, _), (after, _) in itertools.pairwise(above))
-    return count if are_titles and is_apart else 0
+    above = [row for _, row in head[:count]]
+    if not above:
+        return 0
+    is_apart = head[count][0] > head[count - 1][0] + 1 and all(len(row) < width for row in above)
+    are_small = width > 2 and all(2 * sum(map(bool, row)) <= width for row in above)
+    return count if is_apart or are_small else 0
 
 
 def _are_names(row: Sequence[str], columns: Sequence[str] | None) -> bool:

@@ -172,13 +172,17 @@ def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) ->
 
 
 def _texts_in(sample: datasets.Dataset, name: str) -> list[str]:
-    """Return the texts of a column that has one in most rows; none of a column of other values or identifiers."""
+    """Return the texts of a column that has one in most rows; none of a column of other values or identifiers.
+
+    Numbers among texts are read as texts.
+    """
     values = sample.select_columns([name])[:][name]
     texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if 2 * len(texts) <= len(values):
+    numbers = [str(value) for value in values if isinstance(value, int | float)]
+    if not texts or 2 * len(texts + numbers) <= len(values):
         return []
     is_identifier = np.mean([bool(IDENTIFIER.fullmatch(value.strip())) for value in texts]) >= 0.5
-    return [] if is_identifier else texts
+    return [] if is_identifier else texts + numbers
 
 
 def _titled(ranked: Sequence[str], texts: Mapping[str, list[str]], rows: int) -> list[str] | None:
