@@ -317,6 +317,8 @@ def test_temperature_top_k_and_top_p_leave_the_right_tokens():
     np.testing.assert_allclose(distribution(scores, Decoding(top_p=1e-9)), [1, 0, 0, 0])
     np.testing.assert_allclose(distribution(scores, Decoding(top_k=3, top_p=0.5)), [4 / 7, 3 / 7, 0, 0])
     np.testing.assert_allclose(distribution(scores, Decoding(top_k=9, top_p=1.0)), [0.4, 0.3, 0.2, 0.1])
+    for share, left in ((0.25, 1), (0.5, 2), (0.75, 3)):  # as few as sum to exactly this
+        assert (distribution(np.zeros(4), Decoding(top_p=share)) > 0).sum() == left
 
 
 @pytest.mark.filterwarnings("error")

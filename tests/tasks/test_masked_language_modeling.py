@@ -101,6 +101,14 @@ def test_whole_words_are_chosen():
     assert (one_word != -100).all()
 
 
+@pytest.mark.parametrize(("fraction", "chosen"), [(0.04, 7), (0.1, 14), (0.12, 14), (0.15, 21), (0.19, 21)])
+def test_no_word_is_chosen_that_does_not_fit_but_the_first(fraction, chosen):
+    """Of 140 tokens in words of seven."""
+    begins, ids = np.arange(1000) == 500, np.tile([500, 2, 3, 4, 5, 6, 7], 20)
+    _, labels = masking(fraction, begins).mask(ids, np.random.RandomState(0))
+    assert (labels != -100).sum() == chosen
+
+
 def test_a_block_has_new_masks_in_each_epoch_and_the_same_ones_again():
     documents = [list(range(2, 72)), [5, 6, 7], []]
     blocks = MaskedBlocks(documents, 32, 40, 0, masking(), (42, 4, 0))
