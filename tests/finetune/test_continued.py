@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from safetensors.numpy import load_file
 from test_finish_early import finish, interrupted, stopped_after  # noqa: F401
 from test_train import gate, recipe_file, run, train  # noqa: F401
 
+from toolkit.errors import UserError
 from toolkit.files.whole import MANIFEST, sha256
+from toolkit.finetune.continued import _check_architecture
 from toolkit.finetune.identity import FILE
 from toolkit.run_folder.checkpoint import OPTIMIZER, STATE, WEIGHTS, Checkpoints
 from toolkit.run_folder.folder import amending
@@ -237,6 +241,20 @@ def check_rows(begun: dict[str, np.ndarray], saved: dict[str, np.ndarray], rows:
                 np.testing.assert_array_equal(own, saved[name][row])
             else:
                 assert not any(np.array_equal(own, other) for other in saved[name])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_refused"),
+    [("resid_pdrop", 0.3, False), ("embd_pdrop", 0.0, False), ("n_layer", 3, True), ("layer_norm_epsilon", 1e-3, True)],
+)
+def test_a_continued_ctrl_may_drop_more_or_less_and_nothing_else_differs(key, value, is_refused):
+    def error(path, message):
+        return UserError(f"{'.'.join(path)}: {message}")
+
+    recipe = SimpleNamespace(model=SimpleNamespace(name="ctrl", config={key: value}), error=error)
+    there = SimpleNamespace(model=SimpleNamespace(config={"n_layer": 2}))
+    with pytest.raises(UserError, match=f"^model.config.{key}: ") if is_refused else contextlib.nullcontext():
+        _check_architecture(recipe, there, {"resid_pdrop": 0.1}, Path("run"))
 
 
 def test_a_run_with_nothing_to_begin_with_is_refused(interrupted, tmp_path, continuing):  # noqa: F811

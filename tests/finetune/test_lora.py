@@ -22,7 +22,8 @@ from models.families import part
 from models.operations.ops import LayerNorm, Linear, add_bias
 from models.port import lora
 from models.port.adapter import LoRALinear, adapt, merge
-from models.port.lora import LoRA
+from models.port.lora import LoRA, new_values
+from models.port.weights import Parameter
 from models.reformer.config import ReformerConfig
 from toolkit.errors import UserError
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
@@ -70,6 +71,16 @@ def batch_for(family: str) -> dict[str, paddle.Tensor]:
 
 
 # -- the layer ------------------------------------------------------------------------------------------------------
+
+
+def test_new_factors_are_as_large_as_their_inputs_ask_and_zero():
+    """A x is then about as large as x, and B A x is 0."""
+    table = {"layers.0.query.weight": Parameter((16, 4096), "linear"), "head.query.weight": Parameter((4, 4), "linear")}
+    found = dict(new_values(table, LoRA(rank=8, alpha=16.0, dropout=0.0, targets=("query",)), 3))
+    first, second = (found[f"layers.0.query.lora_{factor}.weight"] for factor in "AB")
+    assert len(found) == 2 and (first.shape, second.shape) == ((8, 4096), (16, 8))
+    assert first.std() == pytest.approx(4096**-0.5, rel=0.02) and not second.any()
+    assert not np.array_equal(first, dict(new_values(table, LoRA(8, 16.0, 0.0, ("query",)), 4))[next(iter(found))])
 
 
 @pytest.mark.parametrize("bias", [True, False])

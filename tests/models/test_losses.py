@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import paddle
 import pytest
 import torch
 
 from models.operations import losses
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "count", "problem"),
+    [
+        ("int64", [4], 3, "single_label_classification"),
+        ("int32", [4], 3, "single_label_classification"),
+        ("float32", [4, 3], 3, "multi_label_classification"),
+        ("float32", [4], 1, "regression"),
+        ("int64", [4], 1, "regression"),
+    ],
+)
+def test_labels_decide_on_the_problem_that_nobody_has_set(dtype, shape, count, problem):
+    config = SimpleNamespace(problem_type=None, num_labels=count)
+    logits = paddle.to_tensor(np.random.default_rng(0).standard_normal([4, count]).astype("float32"))
+    labels = paddle.to_tensor(np.arange(np.prod(shape)).reshape(shape) % 2).astype(dtype)
+    loss = losses.classification(config, logits, labels if count > 1 else labels.astype("float32"))
+    assert config.problem_type == problem and np.isfinite(float(loss))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

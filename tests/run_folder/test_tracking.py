@@ -62,6 +62,20 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
     assert [line["step"] for line in table(tmp_path)] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_validation_that_was_interrupted_is_the_only_row_of_its_step_that_goes(tmp_path, left):
+    metrics = MetricsFile(tmp_path)
+    rows = [row(step, split, loss=0.5) for step in (1, 2, 3) for split in ("train", "validation")]
+    for one in rows:
+        metrics.write(one)
+    MetricsFile(tmp_path, last_step=2, left=left)
+    kept = rows[:3] if left else rows[:4]
+    assert read_metrics(metrics.json_path) == kept
+    assert [(line["step"], line["split"]) for line in table(tmp_path)] == [
+        (str(one["step"]), one["split"]) for one in kept
+    ]
+
+
 DAMAGED_LINE = (b"garbage", b"", b"[1]", b"null", b'{"step": "two"}', b'{"step": NaN}', b"\xff\xfe", b"{", b"[" * 5000)
 
 

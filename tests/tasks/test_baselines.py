@@ -109,6 +109,15 @@ def test_the_probabilities_after_any_context_sum_to_one():
     np.testing.assert_allclose(found[:, 0].reshape(size, size, size)[:, :, 0].sum(-1), 1, rtol=1e-12)
 
 
+def test_the_discount_is_that_of_kneser_and_ney():
+    """By the n-grams that occur once and twice: n1 / (n1 + 2 n2) (Ney, Essen and Kneser 1994)."""
+    row = np.array([1, 2, 3, 4, 5, 1, 2, 3, 6, 1, 2, 4])  # the triple 1 2 3 is twice there, eight others once
+    model = KneserNey(row[None], np.array([len(row)]), 7)
+    assert model.orders[2].discount == 8 / (8 + 2 * 1)
+    np.testing.assert_array_equal(model.orders[0].counts, [2, 1, 1, 2, 1, 1])  # words before each: 1 and 4 have two
+    assert model.orders[0].discount == 4 / (4 + 2 * 2)
+
+
 def test_a_row_that_was_seen_is_no_surprise_and_padding_does_not_count():
     row = np.arange(2, 12)
     rows, lengths = np.tile(row, (50, 1)), np.full(50, 10)

@@ -49,6 +49,14 @@ def test_short_and_odd_texts_are_cut_without_loss(text):
     assert "".join(cut(text, 10)) == "".join(documents_of(text, 10)) == text
 
 
+@pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.17, 3), (0.18, 4), (0.2, 4), (0.23, 5)])
+def test_a_document_is_taken_if_at_least_half_of_it_is_within_the_share(share, count):
+    """Of twenty documents of 100 characters."""
+    texts = [f"{number:<100}" for number in range(20)]
+    places = divide({"text": texts, "control": [""] * 20}, {"validation": share}, seed=0)
+    assert {split: len(chosen) for split, chosen in places.items()} == {"train": 20 - count, "validation": count}
+
+
 def test_every_document_is_in_one_split_and_each_code_gives_its_share():
     texts = [f"{code} {number} " * 20 for code, count in (("A", 200), ("B", 50)) for number in range(count)]
     codes = ["A"] * 200 + ["B"] * 50

@@ -162,6 +162,7 @@ def test_adamw_in_a_loop_takes_the_steps_of_paddles_kernel(monkeypatch, max_grad
     for used in (["compiled"] * 6, ["paddle"] * 6, ["compiled", "paddle"] * 3):
         network = Network()
         network.output.weight.set_value(weight)
+        network.layer_norm.bias.optimize_attr["learning_rate"] = 0.25
         parameters = [network.layer_norm.weight, network.layer_norm.bias, network.output.weight]
         settings = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
         optimizer = create("adamw", network, 0.01, weight_decay=0.1, max_grad_norm=max_grad_norm, **settings)
