@@ -133,11 +133,26 @@ def test_validation_is_held_out_evenly_and_repeatably(recipe):
     assert one["validation"]["text"][:] == two["validation"]["text"][:] != other["validation"]["text"][:]
 
 
+def test_a_limit_draws_rows_by_the_seed_and_leaves_their_order(recipe):
+    rows = [{"text": f"text {index:03}", "label": ["no", "yes"][index % 2]} for index in range(100)]
+
+    def drawn(*overrides: str) -> list[str]:
+        limit = "  limit: {train: 10, validation: 10}\n"
+        splits = classification.load_splits(recipe(limit, overrides, train=rows, validation=rows))
+        assert splits["train"]["text"][:] != splits["validation"]["text"][:]
+        return splits["train"]["text"][:]
+
+    first, again, other = drawn(), drawn(), drawn("seed=7")
+    assert first == again == sorted(first) and len(set(first)) == 10
+    assert first != other and first != [row["text"] for row in rows[:10]]
+
+
 def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
     rows = [{"text": f"t{index}", "label": index // 100} for index in range(200)]
     splits = classification.load_splits(recipe("  limit: {train: 40}\n", train=rows, validation=rows))
     assert len(splits["train"]) == 40 and len(splits["validation"]) == 200
-    assert min(Counter(splits["train"]["label"]).values()) > 8
+    counts = Counter(splits["train"]["label"])
+    assert set(counts) == {0, 1} and min(counts.values()) > 8
 
 
 @pytest.mark.parametrize(

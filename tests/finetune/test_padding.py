@@ -31,6 +31,7 @@ SHAPES = {
     },
     "unlike-chunks": {"local_attn_chunk_length": 8, "lsh_attn_chunk_length": 12, "lsh_num_chunks_after": 1},
     "local": {"attn_layers": ["local", "local"], "local_num_chunks_after": 1},
+    "ahead": {"attn_layers": ["local", "local"], "local_num_chunks_before": 0, "local_num_chunks_after": 2},
     "chunks-of-feed-forward": {"chunk_size_feed_forward": 16},
 }
 
@@ -60,6 +61,21 @@ def test_a_chunk_less_of_padding_is_another_text_to_a_reformer(shape):
         found = model(**{name: value[:, :40] for name, value in batch.items()}).start_logits.numpy()
     assert np.abs(found - whole).max() > 1e-2
     assert without_padding(batch, model.config)["input_ids"].shape[1] == 48
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 1), (0, 2), (3, 1), (1, 3)])
+def test_a_local_layer_needs_as_much_padding_as_it_sees_to_its_wider_side(before, after):
+    """And a chunk at least; chunks have 8 tokens."""
+    sides = {"local_num_chunks_before": before, "local_num_chunks_after": after}
+    model = reformer(ReformerForSequenceClassification, attn_layers=["local"], **sides)
+    fewer = without_padding(texts([40]), model.config)
+    assert fewer["input_ids"].shape[1] == 40 + 8 * max(1, before, after)
+
+
+def test_beside_a_text_of_nothing_but_padding_no_padding_is_left_out():
+    model = reformer(ReformerForSequenceClassification)
+    for lengths, length in (([30, 7], 40), ([30, 0], WHOLE), ([0, 0], WHOLE)):
+        assert without_padding(texts(lengths), model.config)["input_ids"].shape[1] == length
 
 
 def test_where_the_bucket_count_follows_from_the_length_nothing_is_cut():

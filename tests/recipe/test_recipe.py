@@ -43,6 +43,12 @@ def problem(path: Path, *overrides: str) -> str:
     return str(raised.value)
 
 
+def test_evaluation_takes_as_many_examples_at_once_as_a_micro_batch_or_as_it_is_told(write):
+    training = ["train.batch_size=4", "train.gradient_accumulation_steps=3"]
+    assert load_recipe(write(RECIPE), training).train.eval_batch_size == 4
+    assert load_recipe(write(RECIPE), [*training, "train.eval_batch_size=32"]).train.eval_batch_size == 32
+
+
 def test_a_minimal_recipe_gets_every_default(write):
     recipe = load_recipe(write(RECIPE))
     assert recipe.train.batch_size == recipe.train.eval_batch_size == 8
