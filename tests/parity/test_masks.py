@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def test_a_bound_that_the_batch_does_not_reach_survives_and_is_not_called_harmle
     trial = with_effect(Trial(fault, False, "", "", None), {"loss": TensorStats([1], rms=0.0)}, truth)
     assert trial.is_still and trial.passed == hides
     assert trial.mutant.harmless.startswith("no position of the batch lies at the bound") == hides
+
+
+@pytest.mark.slow
+def test_a_trial_catches_every_bound_but_those_that_the_batch_does_not_reach(monkeypatch, command_line):
+    monkeypatch.chdir(PAIR)
+    status, out, _ = command_line("parity", "mutants", "--port", "port.py", "--reference-model", "reference.py")
+    said, idle = " ".join(out.split()), len(lines_marked("port", "idle"))
+    caught, faults = map(int, re.search(r"(\d+) of (\d+) faults caught, \1 named", said).groups())
+    assert status == 1 and faults - caught == idle and said.count(" NO ") == idle
+    assert "0 of 11 masks" in said
 
 
 def test_what_no_fault_is_put_into_is_counted(sides):

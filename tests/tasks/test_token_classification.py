@@ -113,6 +113,12 @@ SCHEMES = {
 }
 
 
+@pytest.mark.parametrize("mark", "ESLU")
+def test_what_follows_the_end_of_an_entity_begins_another(mark):
+    assert tags.iob2(["B-PER", f"{mark}-PER", "I-PER"])[2] == "B-PER"
+    assert [one[0] for one in tags.entities([f"{mark}-PER", "I-PER", "I-PER"])] == [0, 1]
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_gives_the_same_entities(scheme):
     assert tags.iob2(SCHEMES[scheme]) == IOB2
