@@ -89,7 +89,7 @@ def test_nothing_is_learned_from_the_texts_or_labels_that_are_scored(problem, mo
     texts = ["red", "green", "green car", "blue", "red and green", "green sea"]
     found = []
     for others, label in ((["red", "blue", "red blue"], labels[3]), (["odd", "red red", "strange words"], labels[0])):
-        data = splits(kind, texts, labels, ["red", "blue green"], [labels[0], labels[3]])
+        data = splits(kind, texts, labels, ["red", "blue green", "red sea"], [labels[0], labels[3], labels[0]])
         data["test"] = splits(kind, texts, labels, others, [label] * 3)["validation"]
         found.append({method: by_split["validation"] for method, by_split in measured(recipe(problem), data).items()})
     assert found[0] == found[1] and seen == [texts, texts]

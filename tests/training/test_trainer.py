@@ -410,3 +410,13 @@ def test_replicas_share_the_batches_of_one_process_between_them(replicas):
         counted = [part for part, sampler in zip(batches, samplers, strict=True) if sampler.has_examples(number)]
         assert sorted(index for part in counted for index in part) == sorted(whole[number])
         assert all(len(part) == 1 for part in batches if part not in counted)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 5])
+def test_a_replica_without_a_part_of_the_last_batch_is_given_an_example_that_does_not_count(replicas):
+    """Of 13 examples in batches of 6, the last batch has one."""
+    for rank in range(replicas):
+        part = EpochPermutation(13, 6, 1, replicas, rank)
+        batches = list(part)
+        assert batches[2] == part.order(0)[12:].tolist() and len(batches) == 3
+        assert [part.has_examples(batch) for batch in range(3)] == [True, True, rank == 0]
