@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +73,7 @@ def _of_one_batch(
     if hasattr(source, "loss"):
         loss, logits = source.loss(model, inputs), None
     else:
-        loss, logits = loss_and_logits(model(**inputs), is_tensor)
+        loss, logits = loss_and_logits(model(**_taken_by(model, inputs)), is_tensor)
         if loss is None and logits is not None and "labels" in inputs:
             loss = cross_entropy(logits.reshape((-1, logits.shape[-1])), inputs["labels"].flatten())
     if loss is None and needs_loss:
@@ -82,6 +83,17 @@ def _of_one_batch(
         )
     losses = {} if is_tensor(loss) else several_losses(loss, is_tensor)
     return Computed(sum(losses.values()) if losses else loss, logits, losses)
+
+
+def _taken_by(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a batch without ``labels`` if the model's forward does not take them: they are for the loss alone."""
+    try:
+        parameters = inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):  # of a compiled function
+        return inputs
+    if "labels" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return inputs
+    return {name: value for name, value in inputs.items() if name != "labels"}
 
 
 def parts_of(output: Any) -> Iterable[Any]:

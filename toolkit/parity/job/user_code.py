@@ -11,7 +11,9 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -28,6 +30,10 @@ from toolkit.terminal.failure import describe, is_out_of_memory, raised_in_backw
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
 #: And where both sides are trained.
 TRAINING = {"optimizer": ("model",)}
+#: Paddle's message about an operation that it computes in float32 and not in float64.
+NO_KERNEL_IN_DOUBLE = re.compile(
+    r"of kernel `(\w+)` is not registered.*Selected wrong DataType `float64`.*DataTypes: [^.]*\bfloat32\b", re.DOTALL
+)
 #: Libraries whose own lines say nothing about a port.
 FRAMEWORKS = ("paddle/", "torch/", "numpy/", "decorator")
 
@@ -172,13 +178,15 @@ def shown(source: Any) -> str:
 
 
 @contextlib.contextmanager
-def running(source: Any, alone: bool = True) -> Iterator[None]:
+def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[None]:
     """Report what the user's code raises inside the block in one line: the file line reached last, and the error. Lack
     of memory is not its fault.
 
     Args:
         source: the file, or the module that was loaded from it.
-        alone: nothing else runs inside the block; if other code does, only what a line of the file raises is reported.
+        alone: nothing else runs inside the block; if other code does, only what a line of the file raises is reported,
+            and an operation that Paddle does not compute in float64.
+        made_by: function of the file that made what runs inside the block; its line is named if no other is.
 
     Raises:
         UserCodeError: the code raised something.
@@ -196,9 +204,17 @@ def running(source: Any, alone: bool = True) -> Iterator[None]:
         inside = None if is_out_of_memory(problem) else raised_in_backward(problem)
         if inside is not None:
             lines += [line for called, line in inside.calls if called == file][:1]
-        if not (lines or alone):
+        lacking = NO_KERNEL_IN_DOUBLE.search(str(problem))
+        if not (lines or alone or lacking):
             raise
+        if not lines and inspect.isfunction(made_by) and made_by.__code__.co_filename == file:
+            lines.append(made_by.__code__.co_firstlineno)
         where = f":{lines[-1]}" if lines else ""
+        if lacking:
+            raise UserCodeError(
+                f"{shown(source)}{where}: Paddle has no float64 kernel of {lacking[1]}; "
+                "--dtype float32 judges such a port"
+            ) from problem
         said = inside.said if inside is not None and lines else _in_library(frames) + describe(problem)
         raise UserCodeError(f"{shown(source)}{where}: {said}") from problem
 

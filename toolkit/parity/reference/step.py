@@ -36,7 +36,7 @@ from toolkit.parity.reference.class_weights import weighted_loss
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.lora import adapt, merged
 from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
-from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
+from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy, values_of
 from toolkit.parity.reference.precision import in_precision
 from toolkit.parity.reference.recorder import Draws, Recorder
 
@@ -264,7 +264,7 @@ class Step:
 
         def hand_on(name: str, parameter: torch.nn.Parameter) -> None:
             assert parameter.grad is not None
-            keep(f"gradient:{name}", parameter.grad.numpy(force=True))
+            keep(f"gradient:{name}", values_of(parameter.grad))
             parameter.grad = None
 
         return [

@@ -24,6 +24,7 @@ from toolkit.parity.families.pair.replaced import (
     LIBRARIES,
     PairDraws,
     default_dtype,
+    dense_gradients,
     in_axes_of_port,
     keeps_double,
     use,
@@ -115,7 +116,7 @@ class PairStep(Step):
         def hand_on(name: str, parameter: paddle.Tensor, names: list[str]) -> None:
             if parameter.grad is None or self._hand is None:
                 return
-            gradient = parameter.grad.numpy()
+            gradient = gradient_of(parameter)
             for of_reference in names:
                 value = self.layout.of_one_reference(of_reference, lambda _: gradient)
                 assert value is not None
@@ -173,7 +174,7 @@ class PairStep(Step):
     def run(self, measure: Measure, watched: bool = True) -> None:
         """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
         self._hand = measure
-        with user_code.running(self.source, alone=False):  # a backward of its own
+        with dense_gradients(), user_code.running(self.source, alone=False):  # a backward of its own
             super().run(measure, watched)
         self._hand = None
         ours = buffers.values_of(self.model) if watched else {}
@@ -273,7 +274,7 @@ class PairStep(Step):
         return [*self.layout.by_reference, *own]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        return self._in_layout(lambda parameter: None if parameter.grad is None else parameter.grad.numpy())
+        return self._in_layout(lambda parameter: None if parameter.grad is None else gradient_of(parameter))
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Make the job's updates with Paddle's AdamW and the reference's gradients."""
@@ -329,6 +330,16 @@ class PairStep(Step):
         found["losses"] = found["loss"] = Place(called, line_of(loss, LOSS) or where)
         own = Place(type(self.model).__name__, line_of(type(self.model), r"class ") or "")
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
+
+
+def gradient_of(parameter: paddle.Tensor) -> np.ndarray:
+    """Return a parameter's gradient in its shape. That of an embedding may have only the rows that were read."""
+    gradient = parameter.grad
+    if not gradient.is_selected_rows():
+        return gradient.numpy()
+    whole = np.zeros(parameter.shape, gradient.numpy().dtype)
+    np.add.at(whole, gradient.rows(), gradient.numpy())
+    return whole
 
 
 def _numbers(parameter: paddle.Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import paddle
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.families.pair.batches import of_step
 from toolkit.parity.families.pair.candidate import PairStep, as_tensors
+from toolkit.parity.families.pair.replaced import dense_gradients
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Place, Trained
@@ -44,10 +46,13 @@ def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Tr
         step.batch = as_tensors(of_step(batches, count), step.dtype)
         step.recorded = {TRAINING: TensorFile(folder / "reference" / f"draws-step-{count}.safetensors")}
         step.model.clear_gradients()
-        with user_code.running(step.source, alone=False), step.given(lambda *_: None):
+        # Paddle's AdamW takes no sparse gradients; a file's own optimizer may.
+        gradients = contextlib.nullcontext() if hasattr(step.source, "optimizer") else dense_gradients()
+        with gradients, user_code.running(step.source, alone=False), step.given(lambda *_: None):
             step.go_back(step.compute(step.batch), lambda _, value: kept.loss(value))
         kept.gradients({name: value for name, value in step.parameter_gradients() if name in kept.places})
-        with step.in_its_dtype(), user_code.running(step.source):
+        made_by = getattr(step.source, "optimizer", None)
+        with step.in_its_dtype(), user_code.running(step.source, made_by=made_by):
             optimizer.step()
         if isinstance(rate, paddle.optimizer.lr.LRScheduler):
             rate.step()

@@ -80,6 +80,10 @@ def _train(
             none = {name: np.broadcast_to(0.0, one.shape) for name, one in trained.items()}
             kept.places |= {name: places_of(name, gradients.get(name, none[name])) for name in none}
         kept.gradients(gradients)
+        if not hasattr(step.source, "optimizer"):
+            for parameter in step.model.parameters():
+                if parameter.grad is not None:  # torch's AdamW takes no sparse gradients
+                    parameter.grad = parameter.grad.to_dense()
         with user_code.running(step.source), as_paddle_holds_it(optimizer, dtype, number, count):
             optimizer.step()
         if schedule is not None:

@@ -332,12 +332,40 @@ FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
 }
 
 
+def _embedding(original: Callable) -> Callable:
+    signature = inspect.signature(original)
+
+    def embedding(*args: Any, **options: Any) -> paddle.Tensor:
+        call = signature.bind(*args, **options)
+        if _makes_dense:
+            call.arguments["sparse"] = False
+        return original(*call.args, **call.kwargs)
+
+    return embedding
+
+
+_makes_dense = False
+
+
+@contextlib.contextmanager
+def dense_gradients() -> Iterator[None]:
+    """Inside the block, the gradient of an embedding has all its rows, also with ``sparse=True``. A parameter that has
+    got a sparse gradient can be given no other."""
+    global _makes_dense
+    before, _makes_dense = _makes_dense, True
+    try:
+        yield
+    finally:
+        _makes_dense = before
+
+
 def install() -> None:
     """Change Paddle once, before a user's file is imported."""
     change(nn.functional, "dropout", _dropout)
     change(nn.functional.common, "dropout", _dropout)
     change(nn.functional, "relu", _relu)
     change(nn.functional.activation, "relu", _relu)
+    change(nn.functional, "embedding", _embedding)
     change(paddle, "randn", _of_shape("normal", "normal numbers"))
     change(paddle, "standard_normal", _of_shape("normal", "normal numbers"))
     change(paddle, "rand", _of_shape("uniform", "numbers between 0 and 1"))
