@@ -170,3 +170,27 @@ def test_the_number_that_hides_scores_does_not_matter(hidden, command_line, tmp_
     correct, faulty, _ = FAULTS["scale of the scores"]
     status, out = gated(command_line, tmp_path, PORT.replace(correct, faulty), hidden)
     assert status == 1 and out.startswith("DRIFT mul ("), out
+
+
+@pytest.mark.slow
+def test_what_follows_from_a_parameter_without_a_counterpart_is_not_listed(command_line, tmp_path):
+    port = PORT.replace("self.scale = Scale()", "self.scale, self.extra = Scale(), self.create_parameter([4])")
+    port = port.replace("scores = q @", "scores = (q * self.extra) @")
+    status, out = gated(command_line, tmp_path, port)
+    assert status == 1 and out.startswith("DRIFT gradient:extra\n"), out
+    assert "are wrong, which may follow from gradient:extra\n" in out and "on the way to" not in out
+    page = (tmp_path / "cpu" / "parity.html").read_text()
+    assert "operations and gradients are wrong, which may follow from gradient:extra" in page
+
+
+@pytest.mark.slow
+def test_another_whole_number_is_no_matter_of_rounding(command_line, tmp_path):
+    made, table = "super().__init__()\n        self.embed", "paddle.to_tensor([1, 2, {}])"
+    register = "super().__init__()\n        self.register_buffer('table', {})\n        self.embed"
+    reference = REFERENCE.replace(made, register.format("torch.tensor([1, 2, 3])"))
+    (tmp_path / "reference.py").write_text(reference.replace("HIDDEN", "float('-inf')"))
+    (tmp_path / "port.py").write_text(PORT.replace(made, register.format(table.format(4))).replace("HIDDEN", "-1e30"))
+    sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
+    status, out, _ = command_line("parity", *sides, "--output", tmp_path)
+    assert status == 1 and "the port's own has other whole numbers, another shape or dtype, or is missing" in out, out
+    assert " inf " not in out

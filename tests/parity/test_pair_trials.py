@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gates import ROOT
+from rich.console import Console
 from test_bundle import rewrite_job, vouch_again
 from test_readme_commands import console_blocks, my_pair
 
@@ -25,6 +27,7 @@ from toolkit.parity.pairs.options import choices_of, pair_request
 from toolkit.parity.pairs.prepare import role_of
 from toolkit.parity.pairs.recording import of_counterparts
 from toolkit.parity.pairs.weights import made_up
+from toolkit.parity.trials.limits import Limit, is_seen, print_limits
 from toolkit.parity.trials.pair_sweep import TRAINING, PairSweep
 
 PAIR = Path(__file__).parents[1] / "pairs" / "mlp"
@@ -238,6 +241,16 @@ def test_the_fault_in_the_readme_is_said_as_it_says(right, wrong, said, tmp_path
 
 
 # -- sweep and limits -------------------------------------------------------------------------------------------------
+
+
+def test_a_frozen_parameter_has_no_limit_of_a_gradient():
+    out = io.StringIO()
+    limits = [Limit("a", "linear", 1e-14, 1e-14), Limit("b", "linear", 1e-14, None), Limit("c", "bias", 1e-13, None)]
+    print_limits(limits, Console(file=out, width=200))
+    linear, bias = out.getvalue().splitlines()[1:]
+    assert linear.split() == ["linear", "2", "1.0e-14", "1.0e-14", "1.0e-14", "1.0e-14"]
+    assert bias.split() == ["bias", "1", "1.0e-13", "1.0e-13", "frozen", "frozen"]
+    assert all(map(is_seen, limits)) and not is_seen(Limit("d", "linear", 1e-14, 1e-3))
 
 
 @pytest.fixture

@@ -249,7 +249,15 @@ def test_the_side_that_cannot_be_traced_is_the_one_that_is_named(side, lacking, 
         (tmp_path / "python").chmod(0o755)
     found = trace.trace(job, Verdict(), True, quiet(), interpreters)
     assert found.problem.startswith(f"parity gate: the {side} could not run: ") and lacking in found.problem
+    assert str(job) not in found.problem  # it is a temporary folder
     assert trace.lines(found) == [f"operation trace unavailable: {found.problem}"]
     assert files.failure_path(job, side, trace.TASK).exists()
     # Those are failures of the trace: the gate's own measurements are none of its business.
     assert not list(job.rglob("result.*"))
+
+
+def test_operations_that_are_wrong_behind_a_wrong_parameter_are_not_listed():
+    faulty = [FaultyOp("output:a", "port.py:1", "float64", "off by 1")]
+    [line] = trace.lines(OperationTrace(compared=9, faulty=faulty), "parameter:a.weight")
+    assert line.endswith(" 1 is wrong, which may follow from parameter:a.weight")
+    assert len(trace.lines(OperationTrace(compared=9, faulty=faulty))) == 2

@@ -236,6 +236,7 @@ def test_a_gradient_that_is_exactly_zero_must_be_exactly_zero():
         (lambda ours: ours.constant_errors.update(table=9.0), "parameter:table"),
         (lambda ours: ours.constant_errors.update(table=float("nan")), "parameter:table"),
         (lambda ours: ours.constant_errors.update({"buffer:table": 9.0}), "buffer:table"),
+        (lambda ours: ours.constant_errors.update({"buffer:table": float("inf")}), "buffer:table"),
     ],
 )
 def test_structure_must_match_one_to_one(reference, candidate, change, name):

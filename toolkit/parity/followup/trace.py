@@ -356,8 +356,13 @@ def _where(name: str, ours: ForcedInputDtype) -> str:
     return ours.modules[module].where if module else ""
 
 
-def lines(found: OperationTrace | None) -> list[str]:
-    """Lines of the report."""
+def lines(found: OperationTrace | None, cause: str = "") -> list[str]:
+    """Return the lines of the report.
+
+    Args:
+        found: the trace, if there is one.
+        cause: name of a parameter or draw that is wrong, from which wrong operations may follow; else empty.
+    """
     if found is None:
         return []
     if found.problem is not None:
@@ -368,6 +373,8 @@ def lines(found: OperationTrace | None) -> list[str]:
     if not found.faulty:
         return [f"{of} all are right, the worst at {found.worst:.2g} of its bound", *unsaid]
     count = len(found.faulty)
+    if cause:
+        return [f"{of} {count} {'is' if count == 1 else 'are'} wrong, which may follow from {cause}", *unsaid]
     said = [f"{of} {count} {'is' if count == 1 else 'are'} wrong; in the order of execution:"]
     said += [f"  {one.dtype} {one.text()}" for one in found.faulty[:SHOWN]]
     more = [f"  and {count - SHOWN} more, in parity.json"] if count > SHOWN else []

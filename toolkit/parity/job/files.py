@@ -161,7 +161,7 @@ def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
         if failure.exists():
             raise RuntimeError(f"the other worker failed: {failure.read_text(encoding='utf-8')}")
         if time.monotonic() > end:
-            raise TimeoutError(f"{path} did not appear within {seconds:.0f} s")
+            raise TimeoutError(f"the other worker has not written {path.name} within {seconds:.0f} s")
         time.sleep(0.02)
 
 

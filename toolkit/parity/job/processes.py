@@ -70,6 +70,7 @@ def run_workers(
             time.sleep(0.05)
     # When it fails, the port's pipe breaks: the port may have been seen to stop first.
     if words := _words_of_comparator(jobs, workers, task, COMPARATOR in stopped):
+        words = _without_job_paths(words, jobs)
         raise Inconclusive(f"parity gate: what the port computed could not be measured: {words}")
     for job in jobs:
         for side in _without_result(job, interpreters, stopped, task):
@@ -77,8 +78,15 @@ def run_workers(
             words = failure.read_text(encoding="utf-8").strip() if failure.exists() else ""
             if words and workers[side].returncode == BY_USER_CODE:
                 raise UserError(f"the {'port' if side == 'candidate' else side} could not run: {words}")
-            words = words or _last_words(workers[side], jobs[0] / f"{side}.log")
+            words = _without_job_paths(words or _last_words(workers[side], jobs[0] / f"{side}.log"), jobs)
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+
+
+def _without_job_paths(words: str, jobs: Iterable[Path]) -> str:
+    """Return a message with a job's files named relative to the job, whose folder is temporary."""
+    for job in jobs:
+        words = words.replace(f"{job}{os.sep}", "")
+    return words
 
 
 def _words_of_comparator(

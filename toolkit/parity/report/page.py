@@ -14,6 +14,8 @@ from xml.etree.ElementTree import Element
 from toolkit.pages.document import document, name, scrolled, table
 from toolkit.pages.markup import element
 from toolkit.parity.followup.trace import describe
+from toolkit.parity.judge.culprit import is_of_a_part
+from toolkit.parity.judge.verdict import Finding
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart, points_of
 from toolkit.parity.report.json import with_infinities
@@ -149,10 +151,21 @@ def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
         return
     faulty = trace["faulty"]
     worst = f"; the worst of the others stands at {trace['worst']:.2g} of its bound"
-    yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{worst}.")
-    if faulty:
+    cause = _part_at_fault(content)
+    follows = f", which may follow from {cause}" if faulty and cause else ""
+    yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{follows}{worst}.")
+    if faulty and not cause:
         rows = [(name(describe(op["name"])), op["dtype"], name(op["where"]), op["message"]) for op in faulty]
         yield table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
+
+
+def _part_at_fault(content: Mapping[str, Any]) -> str:
+    """Return the name of the parameter or draw that is the culprit; empty if another finding is."""
+    culprit = content["culprit"]
+    if culprit is None:
+        return ""
+    finding = Finding(**{key: culprit[key] for key in ("verdict", "name", "message", "dtype")})
+    return finding.name if is_of_a_part(finding) else ""
 
 
 def _findings(content: Mapping[str, Any]) -> Iterable[Element]:

@@ -39,7 +39,8 @@ def print_report(report: Report, page: Path, console: Console, brief: bool = Fal
         print_verdict(console, "DRIFT", "bold red", place)
         verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
         say(console, f"{verdict_in}: {message}")
-    for line in trace.lines(report.trace):
+    cause = report.culprit.name if report.culprit is not None and is_of_a_part(report.culprit) else ""
+    for line in trace.lines(report.trace, cause):
         say(console, line)
     if not (report.passed or verdict.inconclusive):
         _print_findings(report, console)

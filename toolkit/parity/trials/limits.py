@@ -45,13 +45,13 @@ class Limit:
         name: of the parameter.
         role: as :class:`toolkit.parity.pairs.prepare.Prepared` names it.
         weight: of the parameter's values; infinite where no change of it changes anything, such as a key's bias.
-        gradient: of its gradient, in the RMS.
+        gradient: of its gradient, in the RMS; None if it has none, since it is frozen.
     """
 
     name: str
     role: str
     weight: float
-    gradient: float
+    gradient: float | None
 
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
@@ -86,10 +86,12 @@ def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult
     return CHANGE / largest if largest > 1 else float("inf")
 
 
-def _of_gradient(name: str, reference: ReferenceResult) -> float:
-    """Return the bound over the gradient's size: it is the gradient that is compared."""
+def _of_gradient(name: str, reference: ReferenceResult) -> float | None:
+    """Return the bound over the gradient's size: it is the gradient that is compared. None if there is no gradient."""
     theirs = reference.tensors.get(f"gradient:{name}")
-    if theirs is None or not theirs.rms:
+    if theirs is None:
+        return None
+    if not theirs.rms:
         return float("inf")
     return compare(name, theirs, TensorStats(theirs.shape, rms=0.0, max=0.0), "float64").bound / theirs.rms
 
@@ -114,18 +116,24 @@ def print_limits(limits: Sequence[Limit], console: Console) -> None:
         table.add_row(role, str(len(some)), *columns)
     console.print(table)
     for limit in limits:
-        text = f"{limit.name}: values {limit.weight:.1e}, gradient {limit.gradient:.1e}"
+        text = f"{limit.name}: values {limit.weight:.1e}, gradient {_figure(limit.gradient)}"
         if not is_seen(limit):
             console.print(f"  not seen well: {text}", markup=False, highlight=False, soft_wrap=True)
-        elif limit.gradient > ZERO_BY_CANCELLATION:
+        elif limit.gradient is not None and limit.gradient > ZERO_BY_CANCELLATION:
             console.print(f"  the gradient is all rounding: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def is_seen(limit: Limit) -> bool:
     """Whether what must be caught is caught: in every matrix, and in every gradient that is not all rounding."""
-    gradient = limit.gradient <= GRADIENT_LIMIT or limit.gradient > ZERO_BY_CANCELLATION
+    gradient = limit.gradient is None or not GRADIENT_LIMIT < limit.gradient <= ZERO_BY_CANCELLATION
     return gradient and (limit.role not in MATRICES or limit.weight <= WEIGHT_LIMIT)
 
 
-def _median_and_worst(values: Sequence[float]) -> tuple[str, str]:
-    return f"{np.median(values):.1e}", f"{max(values):.1e}"
+def _median_and_worst(values: Sequence[float | None]) -> tuple[str, str]:
+    measured = [value for value in values if value is not None]
+    return (_figure(np.median(measured)), _figure(max(measured))) if measured else (_figure(None), _figure(None))
+
+
+def _figure(value: float | None) -> str:
+    """Return a limit as text."""
+    return "frozen" if value is None else f"{value:.1e}"
