@@ -231,7 +231,7 @@ PORTS = {
         "0.1",
         "DRIFT the backward into output of first (",
     ),
-    "other smoothing": ("x / x.norm(p=2, axis=-1, keepdim=True)", "0.1 * (1 + 1e-5)", "DRIFT one_hot ("),
+    "other smoothing": ("x / x.norm(p=2, axis=-1, keepdim=True)", "0.1 * (1 + 1e-5)", "DRIFT label_smooth ("),
 }
 
 

@@ -131,7 +131,7 @@ def is_seen(limit: Limit) -> bool:
 
 def _median_and_worst(values: Sequence[float | None]) -> tuple[str, str]:
     measured = [value for value in values if value is not None]
-    return (_figure(np.median(measured)), _figure(max(measured))) if measured else (_figure(None), _figure(None))
+    return (_figure(float(np.median(measured))), _figure(max(measured))) if measured else (_figure(None), _figure(None))
 
 
 def _figure(value: float | None) -> str:
