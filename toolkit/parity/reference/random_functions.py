@@ -80,6 +80,14 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
     def exponential_(self: torch.Tensor, lambd: float = 1.0, **_: Any) -> torch.Tensor:
         return self.copy_(-torch.log1p(-rand_like(self)) / lambd)
 
+    def rrelu(
+        input: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+    ) -> torch.Tensor:
+        if not training:
+            return own_rrelu(input, lower, upper)
+        return torch.where(input > 0, input, input * (lower + (upper - lower) * rand_like(input)))
+
+    own_rrelu = torch.nn.functional.rrelu
     functions: dict[str, Callable] = {
         "rand": rand, "randn": randn, "rand_like": rand_like, "randn_like": randn_like, "randint": randint,
         "randint_like": randint_like, "randperm": randperm, "normal": normal_numbers, "bernoulli": bernoulli,
@@ -90,6 +98,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         "bernoulli_": bernoulli_, "exponential_": exponential_,
     }  # fmt: skip
     undo = [set_attribute(torch, name, function) for name, function in functions.items()]
+    undo += [set_attribute(torch.nn.functional, "rrelu", rrelu)]
     undo += [set_attribute(torch.Tensor, name, function) for name, function in methods.items()]
     try:
         yield

@@ -185,6 +185,17 @@ def _in_float(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
     return paddle.to_tensor(numbers).astype(dtype or paddle.get_default_dtype())
 
 
+def _rrelu(original: Callable) -> Callable:
+    def rrelu(x: paddle.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = True, *a: Any) -> Any:
+        given = _draws.drawn("uniform", x.shape, "slopes") if _draws is not None and training else None
+        if given is None:
+            return original(x, lower, upper, training, *a)
+        slopes = lower + (upper - lower) * paddle.to_tensor(given).astype(x.dtype)
+        return paddle.where(x > 0, x, x * slopes)
+
+    return rrelu
+
+
 def _of_shape(kind: str, what: str) -> Callable[[Callable], Callable]:
     """Change a function of a shape, which Paddle also takes as numbers: ``paddle.randn(2, 3)``."""
 
@@ -366,6 +377,8 @@ def install() -> None:
     change(nn.functional, "relu", _relu)
     change(nn.functional.activation, "relu", _relu)
     change(nn.functional, "embedding", _embedding)
+    change(nn.functional, "rrelu", _rrelu)
+    change(nn.functional.activation, "rrelu", _rrelu)
     change(paddle, "randn", _of_shape("normal", "normal numbers"))
     change(paddle, "standard_normal", _of_shape("normal", "normal numbers"))
     change(paddle, "rand", _of_shape("uniform", "numbers between 0 and 1"))
