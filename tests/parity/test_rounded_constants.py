@@ -122,6 +122,16 @@ def test_an_interpolation_has_the_weights_of_its_kernel(mode, size):
     )
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_an_axis_that_keeps_its_length_moves_by_rounding_alone(mode):
+    """Of 5 and 10 elements, the factor 1.1 makes 5 and 11; torch copies along the first axis unless it is cubic."""
+    x = torch.tensor(numbers(1, 2, 5, 10))
+    exact = original.interpolate(x, scale_factor=1.1, mode=mode)
+    with ConstantsRounded():
+        rounded = original.interpolate(x, scale_factor=1.1, mode=mode)
+    assert 0 < float((exact - rounded).abs().max()) < 1e-5
+
+
 POOLS = {
     "2d": (
         lambda x: original.avg_pool2d(x, 3, 1, 1),

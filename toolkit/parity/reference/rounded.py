@@ -206,8 +206,10 @@ class ConstantsRounded(TorchDispatchMode):
             return weight, norm
         if name == "_weight_norm_interface_backward":
             return self._weight_norm_backward(function, *args)
-        if name in ("clamp_min", "clamp") and (norm := self._norms.get(args[0].data_ptr())) and args[1]:
-            self._norms[args[0].data_ptr()] = norm._replace(floor=float(args[1]))
+        if name in ("clamp_min", "clamp") and isinstance(floor := args[1], (int, float)):
+            address = args[0].data_ptr()
+            if address in self._norms:
+                self._norms[address] = self._norms[address]._replace(floor=float(floor))
         if _is_norm_backward():
             return self._norm_backward(function, name, args, kwargs)
         is_backward = torch._C._current_autograd_node() is not None
@@ -319,7 +321,7 @@ class ConstantsRounded(TorchDispatchMode):
         if list(lengths) == list(target_lengths) or not self._takes(name, 1.0, f"weights of {operation}"):
             return function(*args, **kwargs)
         for number, (length, target_length) in enumerate(zip(lengths, target_lengths, strict=True)):
-            if length == target_length:  # torch copies along the axis
+            if length == target_length and operation != "upsample_bicubic2d":  # torch copies along the axis
                 continue
             scale = scales[number] if number < len(scales) else None
             axis = InterpolatedAxis(operation, is_backward, number, length, target_length, align_corners, scale)
