@@ -226,7 +226,7 @@ def test_a_correct_port_passes(pair, command_line, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pair", "name"), some([(pair, name) for pair in FAULTS for name in FAULTS[pair]], 3))
+@pytest.mark.parametrize(("pair", "name"), some([(pair, name) for pair in FAULTS for name in FAULTS[pair]], 4))
 def test_a_fault_is_named(pair, name, command_line, tmp_path):
     fault, port = FAULTS[pair][name], (PAIRS / pair / "port.py").read_text()
     assert port.count(fault.removed) == 1
