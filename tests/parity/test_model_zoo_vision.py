@@ -160,6 +160,7 @@ FAULTS = {
         ),
     },
 }
+EDITS = [(pair, name) for pair, faults in FAULTS.items() for name in faults]
 #: Faults whose place the headline does not name -> the place that it names, and the reason.
 NAMED_ELSEWHERE = {
     "whisper memory without norm": "the projection that reads it: the norm, which would be named, does not run",
@@ -192,7 +193,7 @@ def faulty_port(pair: str, fault: Fault, folder: Path) -> tuple[Path, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pair", "name"), some([(pair, name) for pair, faults in FAULTS.items() for name in faults]))
+@pytest.mark.parametrize(("pair", "name"), some(EDITS, 3))
 def test_a_fault_is_named(pair, name, command_line, tmp_path):
     """The headline has the edited line, or the module or line next to it."""
     fault = FAULTS[pair][name]
@@ -206,4 +207,4 @@ def test_a_fault_is_named(pair, name, command_line, tmp_path):
 
 
 def test_every_fault_that_is_named_elsewhere_is_one_of_the_faults():
-    assert {*NAMED_ELSEWHERE} <= {f"{pair} {name}" for pair, faults in FAULTS.items() for name in faults}
+    assert {*NAMED_ELSEWHERE} <= {" ".join(edit) for edit in EDITS}
