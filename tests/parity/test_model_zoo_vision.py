@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,8 @@ class Fault:
     Attributes:
         correct: text of the port, which occurs once.
         faulty: text in its place.
-        near: text of the headline that names the module, or the line that uses what is wrong; "" if the edited line is
-            named.
+        near: what the headline names if that is not the edited line: code of the line that uses what is wrong, or
+            else words for the module that it belongs to.
     """
 
     correct: str
@@ -40,7 +41,7 @@ FAULTS = {
             "the backward into output of text_model.encoder.layers.1.mlp.fc1",
         ),
         "exact gelu": Fault("return x * F.sigmoid(1.702 * x)", "return F.gelu(x)"),
-        "no causal mask": Fault("paddle.logical_or(is_later", "paddle.logical_and(is_later", "cast"),
+        "no causal mask": Fault("paddle.logical_or(is_later", "paddle.logical_and(is_later", "is_later = paddle.ones("),
         "last token": Fault("input_ids.argmax(-1)]", "-1]"),
         "one direction": Fault("F.cross_entropy(logits.T, targets)", "F.cross_entropy(logits, targets)"),
     },
@@ -56,11 +57,15 @@ FAULTS = {
         "first token": Fault("self.head(x[:, -1])", "self.head(x[:, 0])"),
     },
     "swin": {
-        "no window mask": Fault("shifted_window_mask(size, size, WINDOW, shift) if shift else None", "None", "softmax"),
-        "mask value": Fault("-100.0, 0.0)", "-10.0, 0.0)", "add"),
+        "no window mask": Fault(
+            "shifted_window_mask(size, size, WINDOW, shift) if shift else None", "None", "F.softmax(scores, -1)"
+        ),
+        "mask value": Fault("-100.0, 0.0)", "-10.0, 0.0)", "by_window + mask.astype("),
         "bias table": Fault("row_offsets * (2 * window - 1)", "row_offsets * (2 * window)", "(WindowAttention, "),
         "order of corners": Fault(
-            "for column in (0, 1) for row in (0, 1)", "for row in (0, 1) for column in (0, 1)", "concat"
+            "for column in (0, 1) for row in (0, 1)",
+            "for row in (0, 1) for column in (0, 1)",
+            "paddle.concat(corners, -1)",
         ),
         "shift back": Fault("y.roll([self.shift, self.shift]", "y.roll([-self.shift, -self.shift]"),
     },
@@ -75,10 +80,12 @@ FAULTS = {
         "bias of the key": Fault(
             "k_proj = nn.Linear(WIDTH, WIDTH, bias_attr=False)", "k_proj = nn.Linear(WIDTH, WIDTH)"
         ),
-        "no causal mask": Fault("is_causal=True", "is_causal=False", "softmax"),
+        "no causal mask": Fault("is_causal=True", "is_causal=False", "F.softmax(scores, -1)"),
         "padding row is trained": Fault("x.detach(), x)", "x, x)", "the gradient of model.decoder.embed_tokens.weight"),
         "no scale": Fault(
-            "self.split_heads(self.q_proj(x)) * (WIDTH // HEADS) ** -0.5", "self.split_heads(self.q_proj(x))", "matmul"
+            "self.split_heads(self.q_proj(x)) * (WIDTH // HEADS) ** -0.5",
+            "self.split_heads(self.q_proj(x))",
+            "scores = paddle.matmul(q, k",
         ),
         "memory without norm": Fault("return self.norm(x)\n", "return x\n"),
     },
@@ -87,7 +94,7 @@ FAULTS = {
         "no embedding of masked steps": Fault("self.masked_spec_embed, x)", "self.masked_spec_embed * 0, x)"),
         "last frame": Fault("[:, :, :-1]", "[:, :, 1:]"),
         "group norm": Fault("nn.GroupNorm(8, 8)", "nn.GroupNorm(4, 8)"),
-        "number of frames": Fault("// stride + 1", "// stride", "multiply"),
+        "number of frames": Fault("// stride + 1", "// stride"),
     },
     "detr": {
         "positions in the values": Fault(
@@ -95,13 +102,19 @@ FAULTS = {
             "(placed, placed, placed, mask)",
             "model.encoder.layers.0.self_attn.v_proj (Linear, ",
         ),
-        "weight of no object": Fault("[1.0, 1.0, 1.0, 0.1]", "[0.1, 1.0, 1.0, 1.0]", "cross_entropy_with_softmax"),
-        "sines without pairs": Fault("(2 * (paddle.arange(half) // 2)", "(1 * (paddle.arange(half) // 1)", "indexing"),
-        "no mask in the decoder": Fault("memory + positions, memory, mask)", "memory + positions, memory)", "softmax"),
+        "weight of no object": Fault(
+            "[1.0, 1.0, 1.0, 0.1]", "[0.1, 1.0, 1.0, 1.0]", "F.cross_entropy(logits.flatten(0, 1)"
+        ),
+        "sines without pairs": Fault(
+            "(2 * (paddle.arange(half) // 2)", "(1 * (paddle.arange(half) // 1)", "angles[..., 0::2].sin()"
+        ),
+        "no mask in the decoder": Fault(
+            "memory + positions, memory, mask)", "memory + positions, memory)", "F.softmax(scores, -1)"
+        ),
         "overlap": Fault("(hull - union) / hull", "(hull - union) / union"),
     },
     "vae": {
-        "deviation": Fault("paddle.exp(log_variance / 2)", "paddle.exp(log_variance)", "mul"),
+        "deviation": Fault("paddle.exp(log_variance / 2)", "paddle.exp(log_variance)", "deviation * paddle.randn("),
         "divergence": Fault("log_variance.exp() - log_variance - 1", "log_variance.exp() - log_variance"),
         "mean over pixels": Fault("elements.sum([1, 2, 3]).mean()", "elements.mean()"),
         "detached deviation": Fault(
@@ -136,7 +149,9 @@ FAULTS = {
     "flamingo": {
         "gate without tanh": Fault("F.tanh(self.attention_gate) * attended", "self.attention_gate * attended"),
         "all earlier images": Fault(
-            "image_numbers.unsqueeze(-1) == latent", "image_numbers.unsqueeze(-1) >= latent", "where"
+            "image_numbers.unsqueeze(-1) == latent",
+            "image_numbers.unsqueeze(-1) >= latent",
+            "paddle.where(mask.unsqueeze(1)",
         ),
         "latents do not see themselves": Fault(
             "paddle.concat([norm_media(media), queries], 1)",
@@ -144,7 +159,9 @@ FAULTS = {
             "resampler.attentions.0.to_kv (Linear, ",
         ),
         "text before an image": Fault(
-            "probabilities * sees_image.astype(probabilities.dtype)", "probabilities * 1.0", "matmul"
+            "probabilities * sees_image.astype(probabilities.dtype)",
+            "probabilities * 1.0",
+            "self.out(merge_heads(probabilities @ v))",
         ),
         "frozen gain": Fault("return F.layer_norm(x, WIDTH) * self.weight + self.bias", "return super().forward(x)"),
     },
@@ -183,13 +200,10 @@ def test_a_correct_port_passes(pair, command_line, tmp_path):
     assert status == 0 and out.startswith("PARITY "), out
 
 
-def faulty_port(pair: str, fault: Fault, folder: Path) -> tuple[Path, int]:
-    """Write a faulty port to a folder; return its path and the number of the first line that differs."""
-    text = (PAIRS / pair / "port.py").read_text()
-    assert text.count(fault.correct) == 1
-    path = folder / "port.py"
-    path.write_text(text.replace(fault.correct, fault.faulty))
-    return path, 1 + text[: text.index(fault.correct)].count("\n")
+def line_with(code: str, text: str) -> int:
+    """Return the number of the line in which some code begins."""
+    assert text.count(code) == 1
+    return 1 + text[: text.index(code)].count("\n")
 
 
 @pytest.mark.slow
@@ -197,13 +211,18 @@ def faulty_port(pair: str, fault: Fault, folder: Path) -> tuple[Path, int]:
 def test_a_fault_is_named(pair, name, command_line, tmp_path):
     """The headline has the edited line, or the module or line next to it."""
     fault = FAULTS[pair][name]
-    port, line = faulty_port(pair, fault, tmp_path)
-    status, out = gated(command_line, tmp_path, pair, port, "--dtype", "float64")
+    text = (PAIRS / pair / "port.py").read_text()
+    lines = {line_with(fault.correct, text)}
+    text = text.replace(fault.correct, fault.faulty)
+    if fault.near and fault.near in text:
+        lines.add(line_with(fault.near, text))
+    (tmp_path / "port.py").write_text(text)
+    status, out = gated(command_line, tmp_path, pair, tmp_path / "port.py", "--dtype", "float64")
     headline = out.splitlines()[0]
     assert status == 1 and headline.startswith("DRIFT "), out
     if f"{pair} {name}" not in NAMED_ELSEWHERE:
-        is_exact = f"{port}:{line}" in headline
-        assert is_exact or (fault.near and headline.startswith(f"DRIFT {fault.near}")), out
+        named_lines = {int(number) for number in re.findall(r"port\.py:(\d+)", headline)}
+        assert named_lines & lines or (fault.near and fault.near in headline), out
 
 
 def test_every_fault_that_is_named_elsewhere_is_one_of_the_faults():
