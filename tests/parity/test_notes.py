@@ -39,6 +39,7 @@ from toolkit.parity.job.results import (
     CandidateResult,
     Flips,
     Note,
+    OutputDifference,
     OwnLoss,
     Parting,
     Place,
@@ -131,6 +132,43 @@ def test_a_mask_that_hides_something_is_no_note():
     assert [note.data for note in masks(True, False, False)] == [
         {"side": "reference", "places": "net.py:8 (<), net.py:9 (<)"}
     ]
+
+
+def converted() -> list[Note]:
+    """A norm whose weight the port holds plus 1, without and with a map that says so, and one parameter of another
+    shape."""
+
+    def weight(name: str, shape: list[int], constant: float | None) -> ParameterFacts:
+        return ParameterFacts(name, shape, "other", False, "", "Net", 0, constant=constant)
+
+    reference = Description([weight("norm.weight", [4], 0.0), weight("scale", [2], 1.0), weight("q", [4, 2, 2], None)])
+    port = Description([weight("norm.weight", [4], 1.0), weight("scale", [2], 1.0), weight("query", [4, 4], None)])
+    unsaid, said = (
+        PairMap([ParameterMatch("norm.weight", "norm.weight", offset=offset), ParameterMatch("scale", "scale")])
+        for offset in (0.0, 1.0)
+    )
+    kinds = {note.kind for note in Sides(reference, port, said, {}).notes()}
+    assert "shifted" in kinds and "other-initial-value" not in kinds
+    return [*Sides(reference, port, unsaid, {}).notes(), *Sides(reference, port, said, {}).notes()]
+
+
+def set_aside() -> list[Note]:
+    """An output in another order, on which the loss depends."""
+    theirs = TensorRecord([2], rms=1.0, max=1.0, noise={"float64": [1e-16]}, noise_max={"float64": [1e-16]})
+    reference = ReferenceResult(tensors={"output:a": theirs}, facts=ReferenceFacts(read={"output:a": 1.0}))
+    ours = CandidateDtype(tensors={"output:a": TensorStats([2], rms=1.0, mean=1.0, max=1.0)})
+    ours.differing_outputs["output:a"] = OutputDifference("rows", 0)
+    verdict = judge(reference, CandidateResult({"float64": ours}))
+    assert verdict.passed and [one.name for one in verdict.set_aside] == ["output:a"]
+    return verdict.notes
+
+
+def test_hints_at_a_conversion_are_dropped_if_the_port_agrees():
+    hint = Note("other-shape", {"name": "q", "port": "query", "theirs": "[4, 2, 2]", "ours": "[4, 4]"})
+    reference = ReferenceResult(notes=[hint])
+    assert hint not in judge(reference, CandidateResult()).notes
+    faulty = CandidateResult(loading_problems={"q": "is another"})
+    assert hint in judge(reference, faulty).notes
 
 
 def zero_row() -> list[Note]:
@@ -353,6 +391,21 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     "masks-idle": (
         lambda: masks(False),
         "the reference makes a mask at net.py:7 (<) that excludes nothing on this batch, so a fault in its bound does",
+    ),
+    "shifted": (converted, "the port adds a number to norm.weight, as the map says; weight decay then pulls"),
+    "other-initial-value": (
+        converted,
+        "norm.weight is 0 when the reference is built, and 1 in the port; if the port's loader adds the difference, "
+        "write below parameters in the map: norm.weight: 1 + norm.weight",
+    ),
+    "other-shape": (
+        converted,
+        "q of the reference is [4, 2, 2] in torch's layout, and query of the port is [4, 4]; if a loader reshapes it, "
+        "write below parameters in the map: q: query, or q: query.T",
+    ),
+    "outputs-set-aside": (
+        set_aside,
+        "not compared, because their shape, order or content differs: the outputs of a (1 in all); everything",
     ),
     "zero-row": (zero_row, "row 1 of words.weight is zero, as in new weights with a padding_idx. Only trained"),
     "accepted": (

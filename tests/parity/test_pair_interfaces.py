@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.parity.measure.naming import TensorName
+
 #: Both sides: what a framework is called, and how it spells what the sides below use.
 SIDES = {
     "reference": "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\nLayer = nn.Module\n",
@@ -56,6 +58,15 @@ class Net(Layer):
         x = self.first(x)
         y = PASSES
         return F.cross_entropy(self.head(y), labels)RETURNS
+"""
+HEAD = """class Head(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return super().forward(x) + 0.5
+
+
 """
 #: What passes through the expert and, after a semicolon, what the expert gives, if that is not ``up``.
 #: The reference's -> a port's that does the same.
@@ -212,6 +223,46 @@ def test_packed_sequences_are_compared_with_padded_ones(has_lengths, command_lin
     [rnn] = [one for one in content["tensors"] if one["name"] == "output:rnn"]
     assert rnn["passed"] == has_lengths and content["set_aside"] == []
     assert has_lengths or content["culprit"]["place"].startswith("rnn (GRU")
+
+
+SORTED = """order = lengths.argsort(descending=True)
+        packed = nn.utils.rnn.pack_padded_sequence(x[order], lengths[order], batch_first=True)
+        x = self.rnn(packed)[1][0][order.argsort()]"""
+
+
+@pytest.mark.parametrize(("lengths", "status"), [("lengths", 0), ("lengths - 1", 1)])
+def test_sequences_that_are_sorted_by_length_are_compared_by_what_is_read_of_them(
+    lengths, status, command_line, tmp_path
+):
+    theirs = PACKED.replace("PASSES", SORTED).replace("BATCH_FIRST", ", batch_first=True")
+    ours = PACKED.replace("PASSES", f"x = self.rnn(x, sequence_length={lengths})[1][0]").replace("BATCH_FIRST", "")
+    found, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=SEQUENCES)
+    assert found == status, out
+    assert notes_of(content, "outputs-set-aside") == ([] if status else [{"count": 1, "names": "rnn"}])
+
+
+def test_with_a_loss_of_the_files_own_the_last_output_is_compared(command_line, tmp_path):
+    """A shift of all scores changes neither the loss nor a gradient, but what the caller gets."""
+    code = side_of("self.expert(x)").replace("F.cross_entropy(self.head(y), labels)", "self.head(y) * 2")
+    theirs = code + "\n\ndef loss(model, batch):\n    return F.cross_entropy(model(**batch), batch['labels'])\n"
+    ours = HEAD + theirs.replace("Expert(), nn.Linear(4, 3)", "Expert(), Head()")
+    status, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64")
+    assert status == 1 and {TensorName.parse(one["name"]).module for one in content["findings"]} == {"head"}, out
+
+
+def test_a_layer_that_moves_rows_is_named_if_nothing_moves_them_back(command_line, tmp_path):
+    sides = side_of("self.expert(x) * x"), side_of("self.expert(x) * x; up.flip([0])")
+    status, content, out = judged(command_line, tmp_path, *sides, "--dtype", "float64")
+    assert status == 1 and content["culprit"]["name"] == "output:expert", out
+    assert content["culprit"]["place"].startswith("flip ("), out
+
+
+def test_a_fault_behind_rows_in_another_order_is_named(command_line, tmp_path):
+    theirs, ours = INTERFACES["rows in another order"]
+    sides = side_of(f"{theirs} * x"), side_of(f"{ours} * x * 1.001")
+    status, content, out = judged(command_line, tmp_path, *sides, "--dtype", "float64")
+    assert status == 1 and content["trace"]["interfaces"] == ["expert"], out
+    assert content["culprit"]["place"].endswith("on the way to output of head"), out
 
 
 @pytest.mark.parametrize("ours", ["self.expert(x[:0])", "self.expert(x[:0] * 2)"])

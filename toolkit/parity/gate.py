@@ -44,6 +44,7 @@ from toolkit.parity.job.stretch import fitted
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.other_frameworks.given import compared, files_of, read_outputs
 from toolkit.parity.other_frameworks.run import run_port
 from toolkit.parity.pairs import cached
@@ -190,6 +191,8 @@ def _judged(
     note_extent(verdict, request)
     if measured.key and not measured.cached and verdict.passed:
         cache.store(measured.key, found, measured.constants)
+    interfaces = () if found.trace is None else found.trace.interfaces
+    verdict.same_numbers = {name for name in verdict.same_numbers if TensorName.parse(name).module in interfaces}
     report = Report(
         request=request,
         verdict=verdict,

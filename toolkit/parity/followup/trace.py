@@ -17,6 +17,7 @@ from rich.console import Console
 from toolkit.errors import Inconclusive
 from toolkit.parity.followup.functions import function_at_fault, leads_to_right_numbers
 from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
@@ -71,6 +72,7 @@ class OperationTrace:
         faulty: in execution order.
         worst: the largest error of the right ones, in units of its bound.
         problem: why the trace is unavailable; None if available.
+        interfaces: modules of the reference whose outputs the port holds in another form, without a fault in them.
     """
 
     compared: int = 0
@@ -79,6 +81,7 @@ class OperationTrace:
     faulty: list[FaultyOp] = field(default_factory=list)
     worst: float = 0.0
     problem: str | None = None
+    interfaces: list[str] = field(default_factory=list)
 
 
 def describe(name: str) -> str:
@@ -103,31 +106,78 @@ def trace(
     if (content := files.read_job(job)).spare_memory and content.pair is None:
         why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
         return OperationTrace(problem=why)
-    resized = _leave_as_they_are(job, verdict) if content.pair is not None else []
+    moved = _moved_outputs(content, verdict)
     try:
-        [(reference, candidate)] = measure([job], console, interpreters)
+        [(reference, candidate)] = _measure_with(job, content, moved, console, interpreters)
+        if verdict.findings and moved:
+            ours, theirs = candidate.dtypes.get("float64"), fingerprints_of(job)
+            confirmed = {
+                name: one
+                for name, one in moved.items()
+                if one.is_padded or (ours and theirs and leads_to_right_numbers(one.name_of_port, ours, theirs))
+            }
+            if confirmed.keys() != moved.keys():  # in the others the fault may lie
+                [(reference, candidate)] = _measure_with(job, content, confirmed, console, interpreters)
+            moved = confirmed
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
     slack = read_reference(job).facts.bucket_slack
-    return summary(reference, candidate.dtypes, slack, fingerprints_of(job), resized)
+    resized = [one.name_of_port for one in moved.values() if one.is_resized]
+    found = summary(reference, candidate.dtypes, slack, fingerprints_of(job), resized)
+    return replace(found, interfaces=sorted(moved))
 
 
-def _leave_as_they_are(job: Path, verdict: Verdict) -> list[str]:
-    """Have a pair's workers pass on the outputs that are set aside, or whose numbers the port holds at other places:
-    R64's own would come in an order that the port does not expect. Return the port's names of those with another
-    shape."""
-    content = files.read_job(job)
-    assert content.pair is not None and content.pair.map is not None
+@dataclass(frozen=True)
+class MovedOutput:
+    """An output of a pair whose numbers the port holds at other places, or that is set aside.
+
+    Attributes:
+        name_of_port: its name if its module has no counterpart.
+        is_resized: whether the port's has another shape.
+        is_padded: whether it also holds rows of padding (:attr:`.verdict.Verdict.padded_outputs`).
+    """
+
+    name_of_port: str
+    is_resized: bool
+    is_padded: bool
+
+
+def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
+    """Return the moved outputs of a job's step by the reference's names of their modules."""
+    if content.pair is None or content.pair.map is None:
+        return {}
+    findings = {finding.name: finding.verdict for finding in (*verdict.findings, *verdict.set_aside)}
+    names = verdict.same_numbers | {finding.name for finding in verdict.set_aside}
+    parsed = [name for name in map(TensorName.parse, sorted(names)) if not (name.evaluation or name.call)]
     modules = content.pair.map.modules
-    set_aside = {finding.name for finding in verdict.set_aside}
-    moved = {TensorName.parse(name).module for name in verdict.same_numbers | set_aside}
-    if not moved:
-        return []
-    left = {theirs: ours for theirs, ours in modules.items() if theirs not in moved}
-    pair = replace(content.pair, map=replace(content.pair.map, modules=left))
-    files.write_json(job / "job.json", replace(content, pair=pair))
-    resized = [TensorName.parse(one.name) for one in verdict.findings if one.verdict == "structure"]
-    return [str(name._replace(module=f"port {modules[name.module]}")) for name in resized if name.module in moved]
+    return {
+        name.module: MovedOutput(
+            str(name._replace(module=f"port {modules[name.module]}")),
+            findings.get(str(name)) == "structure",
+            str(name) in verdict.padded_outputs,
+        )
+        for name in parsed
+        if name.module in modules
+    }
+
+
+def _measure_with(
+    job: Path, content: Job, moved: Collection[str], console: Console, interpreters: Mapping[str, str]
+) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
+    """As :func:`measure`, of one job, whose workers pass on moved outputs as they are: R64's own would come in an order
+    that the port does not expect.
+
+    Args:
+        content: of the job, with all modules.
+        moved: modules of the reference.
+    """
+    if content.pair is not None and content.pair.map is not None:
+        left = {theirs: ours for theirs, ours in content.pair.map.modules.items() if theirs not in moved}
+        pair = replace(content.pair, map=replace(content.pair.map, modules=left))
+        files.write_json(job / "job.json", replace(content, pair=pair))
+    for side in ("reference", "candidate"):  # the port waits for the reference's
+        files.result_path(job, side, TASK).unlink(missing_ok=True)
+    return measure([job], console, interpreters)
 
 
 def fingerprints_of(job: Path) -> Fingerprints | None:

@@ -102,6 +102,7 @@ class ReferenceFacts(Facts):
         first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
         read: by output of a pair's step, the share of its rows (vectors along the last axis) that the loss depends on,
             by R64's gradient; 0 of an output that the model itself returns.
+        read_beside: names of such outputs of several tensors, where the loss depends on another than the first.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -113,6 +114,7 @@ class ReferenceFacts(Facts):
     choice_moved: dict[str, float] = field(default_factory=dict)
     first_nan: str = ""
     read: dict[str, float] = field(default_factory=dict)
+    read_beside: list[str] = field(default_factory=list)
 
 
 @dataclass

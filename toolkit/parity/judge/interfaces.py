@@ -5,33 +5,55 @@ layers may see the texts with or without padding. Then what lies behind such an 
 
 - nothing else differs: the loss, the scores, every gradient, every update and every other output agree in all dtypes;
 - the loss depends on the output, by R64's gradient: if the shapes are the same, at each place where the numbers differ;
-  else in each row, or one side's numbers are all among the other's. What no gradient comes back from is decided by
-  nothing behind it: an output that the caller gets, one below which all is frozen, a forward without a loss;
+  else in each row, or one side's numbers are all among the other's. Rows in another order may also be unread if the
+  loss depends on another tensor of the same output. What no gradient comes back from is decided by nothing behind it:
+  an output that the caller gets, one below which all is frozen, a forward without a loss;
 - in evaluation, where there is no gradient, the same output of the step is set aside.
 
-A difference in the last digits is never set aside: an output of other numbers is another thing, one of less accurate
-numbers is not.
+A difference of less than a hundredth is never set aside: it is an error of the same numbers, and no other thing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.parity.job.results import CandidateDtype, CandidateResult, OutputDifference, ReferenceResult
+from toolkit.parity.job.results import (
+    CandidateDtype,
+    CandidateResult,
+    OutputDifference,
+    ReferenceFacts,
+    ReferenceResult,
+)
 from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.measure.same_numbers import ROWS
 
 if TYPE_CHECKING:
-    from toolkit.parity.judge.verdict import Verdict
+    from toolkit.parity.judge.verdict import Finding, Verdict
 
 #: Dtypes in which a difference is looked at, the most accurate first.
 ACCURATE = ("float64", "float32")
+#: Verdicts by which an output is another thing than the reference's.
+OF_OUTPUTS = ("structure", "semantics", "rounding")
 
 
 def differing_outputs(candidate: CandidateResult) -> Mapping[str, OutputDifference]:
     """Return how the port's outputs differ from R64's, in the most accurate dtype that was compared."""
     measured = [candidate.dtypes[dtype] for dtype in ACCURATE if dtype in candidate.dtypes]
     return next(iter(measured), CandidateDtype()).differing_outputs
+
+
+def is_decided_behind(name: str, difference: OutputDifference, facts: ReferenceFacts) -> bool:
+    """Return whether what lies behind an output of the step shows if the port's output is wrong."""
+    share = facts.read.get(name)
+    if share is None:
+        return False
+    if difference.shared == ROWS and name in facts.read_beside:  # of packed texts, the last states are read
+        return True
+    if difference.unread is None:
+        return share == 1.0 or (bool(difference.shared) and share > 0.0)
+    return difference.unread == 0
 
 
 def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult) -> set[str]:
@@ -41,11 +63,7 @@ def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate:
     """
     differing = differing_outputs(candidate)
     read = reference.facts.read
-    decided = {
-        name
-        for name, one in differing.items()
-        if (read.get(name) == 1.0 or (one.shared and read.get(name)) if one.unread is None else one.unread == 0)
-    }
+    decided = {name for name, one in differing.items() if is_decided_behind(name, one, reference.facts)}
     names = [TensorName.parse(name) for name in {*differing, *(finding.name for finding in verdict.findings)}]
     found = set()
     for name in (one for one in names if one.in_its_run.kind == "output"):
@@ -56,12 +74,40 @@ def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate:
     return found
 
 
+def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> set[str]:
+    """Return the names of outputs that hold R64's rows and others, where the reference's layers see no padding.
+
+    These are several, and the first of all outputs is one. A single layer that gives more rows, as a convolution that
+    pads, may be the fault.
+    """
+    ours = next((candidate.dtypes[dtype].tensors for dtype in ACCURATE if dtype in candidate.dtypes), {})
+    parsed = {name: TensorName.parse(name) for name in reference.tensors}
+    outputs = [name for name, one in parsed.items() if one.kind == "output"]
+    differing = differing_outputs(candidate)
+    padded = [
+        name
+        for name in outputs
+        if name in differing
+        and differing[name].shared == ROWS
+        and math.prod(ours[name].shape) > math.prod(reference.tensors[name].shape)
+    ]
+    return set(padded) if len(padded) > 1 and outputs[0] in padded else set()
+
+
+def _is_of_interface(finding: Finding, verdict: Verdict, candidate: CandidateResult) -> bool:
+    """Return whether a finding is set aside if all are: it is on a replaceable output, which is finite."""
+    measured = candidate.dtypes[finding.dtype].tensors.get(finding.name) if finding.dtype in candidate.dtypes else None
+    is_finite = measured is None or measured.finite
+    return finding.name in verdict.replaceable and finding.verdict in OF_OUTPUTS and is_finite
+
+
 def set_aside(verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult) -> None:
     """Move the findings on replaceable outputs out of a verdict that has no other, and note them."""
     differing = differing_outputs(candidate)
     verdict.same_numbers = {name for name, one in differing.items() if one.shared}
+    verdict.padded_outputs = padded_outputs(reference, candidate)
     verdict.replaceable = replaceable_outputs(verdict, reference, candidate)
-    if not verdict.findings or any(finding.name not in verdict.replaceable for finding in verdict.findings):
+    if not verdict.findings or not all(_is_of_interface(finding, verdict, candidate) for finding in verdict.findings):
         return
     verdict.set_aside, verdict.findings = verdict.findings, []
     names = {finding.name for finding in verdict.set_aside}

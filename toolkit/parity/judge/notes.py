@@ -55,8 +55,8 @@ TEXTS: Mapping[str, str] = {
         "reads that row, or gives zeros for its index as Paddle's padding_idx does"
     ),
     "shifted": (
-        "the port adds a number to {names}, as the map says; weight decay then pulls them toward another number than in "
-        "the reference, and the gate updated the reference's own numbers"
+        "the port adds a number to {names}, as the map says; weight decay then pulls them toward another number than "
+        "in the reference, and the gate updated the reference's own numbers"
     ),
     "other-initial-value": (
         "{name} is {theirs} when the reference is built, and {ours} in the port; if the port's loader adds the "

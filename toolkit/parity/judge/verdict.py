@@ -88,6 +88,7 @@ class Verdict:
             (:mod:`.interfaces`).
         replaceable: names of the outputs that are set aside if nothing else differs.
         same_numbers: names of a pair's outputs that hold R64's numbers at other places.
+        padded_outputs: names of those that also hold rows of padding, from the first layer on.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -102,6 +103,7 @@ class Verdict:
     set_aside: list[Finding] = field(default_factory=list)
     replaceable: set[str] = field(default_factory=set)
     same_numbers: set[str] = field(default_factory=set)
+    padded_outputs: set[str] = field(default_factory=set)
 
     @property
     def passed(self) -> bool:
@@ -238,7 +240,7 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
         elif ours.tensors[name].shape != theirs.shape:
             wrong(name, f"shape {ours.tensors[name].shape}, the reference's is {theirs.shape}")
         elif ours.tensors[name].rms is None and is_measured(theirs, dtype):
-            wrong(name, "empty, or holds NaN or Inf")
+            wrong(name, "holds NaN or Inf")
     for name, one in ours.tensors.items():
         if name not in reference.tensors and 0 not in one.shape:
             wrong(name, ALONE)

@@ -28,7 +28,8 @@ def in_common(ours: np.ndarray, theirs: np.ndarray) -> str:
         return NOTHING
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()) or len(np.unique(theirs)) < FEWEST:
         return NOTHING
-    within = float(np.abs(theirs).max() * max(np.finfo(ours.dtype).eps, np.finfo(theirs.dtype).eps) ** 0.5)
+    unit = max(float(np.finfo(one.dtype).eps) for one in (ours, theirs))
+    within = float(np.abs(theirs).max()) * unit**0.5
     ours, theirs = (one.astype(np.float64).reshape(-1, one.shape[-1]) for one in (ours, theirs))
     if ours.shape[1] == theirs.shape[1] and _are_among(ours, theirs, within):
         return ROWS

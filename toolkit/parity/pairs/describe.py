@@ -104,14 +104,12 @@ class Sides:
         sides = (self.reference, self.port)
         theirs, ours = ({one.name: one.constant for one in side.parameters} for side in sides)
         for match in self.map.parameters:
-            numbers = theirs[match.reference], ours.get(match.port)
+            before, after = theirs.get(match.reference), ours.get(match.port)
             is_whole = match.rows is None and match.port_rows is None
-            if is_whole and not match.offset and None not in numbers and numbers[0] != numbers[1]:
-                before, after = (f"{number:g}" for number in numbers)
-                said = f"{match.reference}: {numbers[1] - numbers[0]:g} + {match.port}"
-                yield Note(
-                    "other-initial-value", {"name": match.reference, "theirs": before, "ours": after, "map": said}
-                )
+            if is_whole and not match.offset and before is not None and after is not None and before != after:
+                said = f"{match.reference}: {after - before:g} + {match.port}"
+                numbers = {"theirs": f"{before:g}", "ours": f"{after:g}"}
+                yield Note("other-initial-value", {"name": match.reference, **numbers, "map": said})
 
     def _other_shapes(self) -> Iterator[Note]:
         """Yield hints at parameters without a counterpart that have as many elements as one of the port's."""

@@ -13,6 +13,7 @@ from toolkit.errors import UserError
 from toolkit.parity.job.pair import KnownDifference, ParameterMatch
 from toolkit.parity.pairs.axes import AS_IT_IS, CHANNELS_LAST
 from toolkit.parity.pairs.describe import Sides
+from toolkit.parity.pairs.pieces import is_only_turned
 
 RIGHT = "write what toolkit parity map prints: parameters, and below it NAME: NAME, or NAME: [NAME, NAME]"
 HEAD = """\
@@ -53,12 +54,14 @@ def text_of(sides: Sides) -> str:
 
 def _told(pieces: Sequence[ParameterMatch], sides: Sides) -> str:
     """Return what a map says of a parameter's counterpart, or of its pieces."""
-    theirs, ours = ({one.name: one.transposed for one in side.parameters} for side in (sides.reference, sides.port))
+    theirs, ours = ({one.name: one for one in side.parameters} for side in (sides.reference, sides.port))
     named = []
     for one in pieces:
         offset = f"{one.offset:g} + " if one.offset else ""
         rows = "" if one.port_rows is None else f"[{one.port_rows[0]}:{one.port_rows[1]}]"
-        is_turned = one.transpose != (theirs[one.reference] != ours[one.port])
+        whole, other = theirs[one.reference], ours[one.port]
+        is_turned = one.transpose != (whole.transposed != other.transposed)
+        is_turned = is_turned and not is_only_turned(whole.shape, other.shape)  # which the shapes tell
         named.append(_quoted(f"{offset}{one.port}{rows}{'.T' if is_turned else ''}"))
     return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 

@@ -48,7 +48,7 @@ def as_told(one: ParameterFacts, told: Sequence[str], port: Mapping[str, Paramet
         if not fits or (port_rows and not 0 <= port_rows[0] < port_rows[1] <= other.shape[0]):
             raise ValueError(f"{one.name} is {one.shape} in torch's layout, {piece} is {shape}")
         end = start + shape[0] if shape else 0
-        is_turned = bool(turned) or (len(told) == 1 and _is_only_turned(one.shape, shape))
+        is_turned = bool(turned) or (len(told) == 1 and is_only_turned(one.shape, shape))
         found.append(
             ParameterMatch(
                 one.name,
@@ -67,7 +67,7 @@ def as_told(one: ParameterFacts, told: Sequence[str], port: Mapping[str, Paramet
     return found
 
 
-def _is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
+def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
     """Return whether one shape becomes the other by merging neighboring axes of its transpose, and not of itself."""
     ends, of_ours, of_turned = (set(accumulate(shape, operator.mul)) for shape in (theirs, ours, ours[::-1]))
 

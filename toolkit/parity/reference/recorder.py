@@ -139,6 +139,7 @@ class Recorder:
     Attributes:
         unread: if a dict, the run enters each output by name, with the places where the loss does not depend on it: no
             gradient comes back there, or the model itself returns the output. None: this is not asked.
+        read_beside: names of outputs of several tensors, of which the loss depends on another than the first.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class Recorder:
         self.stack = ModuleStack()
         self.recording = True
         self.unread: dict[str, np.ndarray] | None = None
+        self.read_beside: set[str] = set()
         self._own_outputs: dict[str, weakref.ref[torch.Tensor]] = {}
         self._latest: tuple[torch.Tensor, int, np.ndarray] | None = None
 
@@ -211,6 +213,13 @@ class Recorder:
             if called in self._own_outputs:
                 note(gradient == 0)
 
+        def note_beside(gradient: torch.Tensor) -> None:
+            if called in self._own_outputs and gradient.any():
+                self.read_beside.add(called)
+
+        for other in tensors_in(output):
+            if other is not tensor and other.requires_grad:
+                other.register_hook(note_beside)
         note(torch.ones_like(tensor, dtype=torch.bool))
 
         if tensor.requires_grad:

@@ -127,6 +127,7 @@ class Step:
         self.brief = job.brief
         self.goes_back_as_the_reference = job.port.get("residual") == "plain"
         self.draws = {run: Draws(job.seed, number, job.spare_memory) for number, run in enumerate(RUNS)}
+        self.read_beside: set[str] = set()
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
         self.saturated = 0
@@ -251,6 +252,7 @@ class Step:
             self.go_back(output, keep)
         for hook in hooks:
             hook.remove()
+        self.read_beside |= recorder.read_beside
         self.leaks = leaks
         if is_truth:
             self.narrowings, self.saturation = narrowing.places, saturation.shares

@@ -148,7 +148,7 @@ class PairStep(Step):
 
     def _unrounded(self, name: str, held: np.ndarray) -> np.ndarray:
         """Return a parameter without the rounding of its offset: 1 plus a small number keeps fewer of its digits."""
-        offset = max(abs(match.offset) for match in self.layout.by_reference[name])
+        offset = max((abs(match.offset) for match in self.layout.by_reference.get(name, ())), default=0.0)
         given = self._in_dtype(name)
         if not offset or given is None:
             return held

@@ -188,8 +188,21 @@ class PairStep(Step):
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
             first_nan=self._first_nan() if any(record.rms is None for record in records.values()) else "",
             choice_moved=self._moved(lambda draws: draws.choices_moved),
-            read={name: float(1 - unread.all(-1).mean()) for name, unread in self.unread.items() if unread.ndim},
+            read=self._read_outputs(),
+            read_beside=sorted(self.read_beside),
         )
+
+    def _read_outputs(self) -> dict[str, float]:
+        """Return :attr:`.results.ReferenceFacts.read`. With a loss of the file's own no scores are compared, so nothing
+        is known of what the caller gets behind the last output."""
+        assert self.unread is not None
+        names = [name for name in self.unread if self.map.compares(name)]
+        last = names[-1:] if self._has_loss else []
+        return {
+            name: float(1 - unread.all(-1).mean())
+            for name, unread in self.unread.items()
+            if unread.ndim and unread.size and name not in last
+        }
 
     def _first_nan(self) -> str:
         """Return the operation that is the first to give NaN in R64, with its line."""
