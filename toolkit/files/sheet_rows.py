@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,14 @@ from toolkit.files.packed import ALWAYS_ALLOWED, LARGEST_RATIO
 
 #: First rows of a sheet by which its table is found.
 HEAD_ROWS = 20
+#: Rows of a sheet of Excel.
+MAX_ROWS = 2**20
+#: Rows that are read together.
+ROWS_AT_A_TIME = 256
+#: Most empty cells at the ends of all rows: they are nothing but formatting, and take as long to read as others.
+MAX_EMPTY_CELLS = 2**24
+#: Unpacked bytes of a part, such as the styles, that are allowed however well it is packed.
+PART_ALLOWED = 2**22
 
 
 @dataclass(frozen=True)
@@ -62,16 +72,12 @@ def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[l
     Raises:
         UnreadableFile: it is no such file, or a row is wider than the header.
     """
-    import openpyxl
-
-    _check(path)
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    try:
-        found = _find_table(book)
+    with _opened_book(path) as book:
+        found = _find_table(path, book)
         if columns:
             yield list(columns)
         width, number = len(columns or ()), 1 if columns else 0
-        for line, row in _lines(book.worksheets[found.index]):
+        for line, row in _lines(path, book.worksheets[found.index]):
             if line < found.first_line or (line == found.first_line and _are_names(row, columns)):
                 continue
             width = width or len(row)
@@ -83,30 +89,24 @@ def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[l
             number += 1
         if not width:
             raise UnreadableFile(path, "holds nothing but empty rows in its first sheet")
-    finally:
-        book.close()
 
 
 def sheet_table(path: Path) -> SheetTable:
     """Find the table of a file; raises as :func:`sheet_rows`."""
-    import openpyxl
-
-    _check(path)
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    try:
-        return _find_table(book)
-    finally:
-        book.close()
+    with _opened_book(path) as book:
+        return _find_table(path, book)
 
 
-def _find_table(book: Any) -> SheetTable:
+def _find_table(path: Path, book: Any) -> SheetTable:
     """Find the table of a file: in the first sheet whose rows are not far fewer than those of another.
 
     A sheet with a header and a row of several columns precedes others.
     """
+    if not book.worksheets:
+        raise UnreadableFile(path, "has no sheet with cells; save the table as one, or as csv")
     names, found = [sheet.title for sheet in book.worksheets], []
     for index, sheet in enumerate(book.worksheets):
-        head = list(itertools.islice(_lines(sheet), HEAD_ROWS))
+        head = list(itertools.islice(_lines(path, sheet), HEAD_ROWS))
         count = _count_titles(head)
         titles = [" ".join(filter(None, row)) for _, row in head[:count]]
         rows = len(head) - count
@@ -137,26 +137,101 @@ def _are_names(row: Sequence[str], columns: Sequence[str] | None) -> bool:
     return columns is not None and [name.strip() for name in row] == [name.strip() for name in columns]
 
 
-def _lines(sheet: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the cells of each row that is not empty, without empty cells at its end."""
-    for line, cells in enumerate(sheet.iter_rows(values_only=True), start=1):
-        row = [_text(value) for value in cells]
-        while row and not row[-1]:
-            row.pop()
-        if row:
-            yield line, row
+def _lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the cells of each row that is not empty, without empty cells at its end.
+
+    Raises:
+        UnreadableFile: the sheet is damaged, or claims to hold more than a sheet can.
+    """
+    max_characters = max(ALWAYS_ALLOWED, LARGEST_RATIO * path.stat().st_size)
+    num_rows, num_empty, num_characters = 0, 0, 0
+    rows = sheet.iter_rows(values_only=True)
+    while True:
+        with _errors_of_openpyxl(path):
+            chunk = list(itertools.islice(rows, ROWS_AT_A_TIME))
+        if not chunk:
+            return
+        for line, cells in enumerate(chunk, start=num_rows + 1):
+            if not cells:  # openpyxl makes one for each number that no row has
+                continue
+            if line > MAX_ROWS:
+                raise UnreadableFile(f"{path}:{line}:", f"a sheet of Excel ends at row {MAX_ROWS:,}; save it again")
+            last = next((place for place in range(len(cells), 0, -1) if cells[place - 1] not in (None, "")), 0)
+            row = [_text(value) for value in cells[:last]]
+            num_empty += len(cells) - last
+            num_characters += sum(map(len, row))
+            if num_empty > MAX_EMPTY_CELLS:
+                wrong = f"has more than {MAX_EMPTY_CELLS:,} empty cells"
+                raise UnreadableFile(path, f"{wrong}; delete the columns and rows beyond the table")
+            if num_characters > max_characters:
+                wrong = f"says more than {LARGEST_RATIO} times its own size by row {line}; see what is in it"
+                raise UnreadableFile(path, wrong)
+            if row:
+                yield line, row
+        num_rows += len(chunk)
+        if num_rows > MAX_ROWS:
+            raise UnreadableFile(path, f"has a row beyond {MAX_ROWS:,}, where a sheet of Excel ends; save it again")
+
+
+@contextlib.contextmanager
+def _opened_book(path: Path) -> Iterator[Any]:
+    """Open a file's workbook, of which only the sheets with cells are read."""
+    from openpyxl.reader.excel import ExcelReader
+
+    class CellReader(ExcelReader):
+        """Reader of sheets with cells; a fault in another part of the file does not matter."""
+
+        def read_chartsheet(self, sheet: Any, rel: Any) -> None:
+            pass
+
+        read_properties = read_custom = read_theme = lambda self: None
+
+    _check(path)
+    with open(path, "rb") as file:
+        with _errors_of_openpyxl(path):
+            reader = CellReader(file, read_only=True, data_only=True, keep_links=False)
+            reader.read()
+        try:
+            yield reader.wb
+        finally:
+            reader.wb.close()
+
+
+@contextlib.contextmanager
+def _errors_of_openpyxl(path: Path) -> Iterator[None]:
+    """Raise an UnreadableFile for whatever openpyxl and the libraries below it raise; show none of their warnings."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UnreadableFile(path, f"is a damaged sheet of Excel ({reason}); save it again, or as csv") from None
 
 
 def _check(path: Path) -> None:
+    """Check that a file is a zip archive with a workbook, and unpacks to a size that memory can hold.
+
+    Raises:
+        UnreadableFile: it is not.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             if "xl/workbook.xml" not in archive.namelist():
                 raise zipfile.BadZipFile
-            size = sum(member.file_size for member in archive.infolist())
-    except zipfile.BadZipFile:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError):
         raise UnreadableFile(path, "is no sheet of Excel (.xlsx); save it as one, or as csv") from None
-    if size > max(ALWAYS_ALLOWED, LARGEST_RATIO * path.stat().st_size):
-        wrong = f"says more than {LARGEST_RATIO} times its own size, {size >> 20:,} MiB; unpack it"
+    size = sum(member.file_size for member in members)
+    bombs = [
+        part.file_size for part in members if part.file_size > max(PART_ALLOWED, LARGEST_RATIO * part.compress_size)
+    ]
+    if bombs or size > max(ALWAYS_ALLOWED, LARGEST_RATIO * path.stat().st_size):
+        wrong = f"says more than {LARGEST_RATIO} times its own size, {max([*bombs, size]) >> 20:,} MiB; unpack it"
         raise UnreadableFile(path, f"{wrong}, and see what is in it")
 
 
