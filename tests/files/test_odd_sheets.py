@@ -76,6 +76,7 @@ def texts(path: Path) -> list[str]:
     return [text for rows in table.chunks() for text in rows.values("text")]
 
 
+MERGED = '<mergeCells><mergeCell ref="A2:XFD1048576"/></mergeCells></worksheet>'
 LINK = '<externalReferences><externalReference r:id="rId9"/></externalReferences></workbook>'
 READ = {
     "nothing odd": ({}, ["cat"]),
@@ -84,7 +85,7 @@ READ = {
         ["cat"],
     ),
     "merged cells of the whole sheet": (
-        {SHEET: sheet().replace("</worksheet>", '<mergeCells><mergeCell ref="A2:XFD1048576"/></mergeCells></worksheet>')},
+        {SHEET: sheet().replace("</worksheet>", MERGED)},
         ["cat"],
     ),
     "a row at the end": ({SHEET: sheet(ROWS + row(2**20, cell("A1048576", "cow")))}, ["cat", "cow"]),
