@@ -10,6 +10,7 @@ from typing import Any
 
 from models.port.schema import (
     MOST_EPSILON,
+    MOST_LAYERS,
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
@@ -42,9 +43,6 @@ DEFAULTS: dict[str, Any] = {
     "tie_word_embeddings": True,
     "vocab_size": 246534,
 }
-
-#: Two hundred times the published model's; a larger number is a mistake, and would fill the memory.
-MOST_LAYERS = 10_000
 
 #: The reference's other names for honoured keys.
 SYNONYMS = {

@@ -35,8 +35,14 @@ MOST = 2**31 - 1
 #: The largest epsilon that Paddle's layer norm takes.
 MOST_EPSILON = 1e-3
 
+#: Two hundred times those of the published models; a larger number is a mistake, and would fill the memory.
+MOST_LAYERS = 10_000
+
 #: More labels than any data has; a larger number is a mistake, and would fill the memory with names.
 MOST_LABELS = 1_000_000
+
+#: Characters of a message about a value; the middle of a longer one is left out.
+LONGEST_MESSAGE = 400
 
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
@@ -45,6 +51,8 @@ class ConfigError(ValueError):
     """A key that is unknown, unsupported or has a wrong value. ``key`` names it."""
 
     def __init__(self, key: str, message: str) -> None:
+        half = LONGEST_MESSAGE // 2  # a value may be a list of a million numbers
+        message = message if len(message) <= LONGEST_MESSAGE else f"{message[:half]} ... {message[-half:]}"
         super().__init__(f"{key}: {message}")
         self.key = key
         self.message = message
@@ -135,6 +143,8 @@ def settle_labels(config: dict[str, Any]) -> None:
     if config["num_labels"] is not None:
         check_whole(config, ("num_labels",), 1, MOST_LABELS)
     if config["id2label"] is not None:
+        if isinstance(config["id2label"], Mapping) and len(config["id2label"]) > MOST_LABELS:
+            raise ConfigError("id2label", f"{len(config['id2label'])} labels are too many; {MOST_LABELS} is the most")
         config["id2label"] = _labels(config["id2label"])
         count = len(config["id2label"])
         if config["num_labels"] not in (None, count):

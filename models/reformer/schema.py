@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.port.schema import (
+    MOST,
     MOST_EPSILON,
+    MOST_LAYERS,
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
@@ -207,6 +209,8 @@ def _check_layers(config: Mapping[str, Any]) -> None:
     layers = config["attn_layers"]
     if not isinstance(layers, (list, tuple)) or not layers or not all(kind in ("local", "lsh") for kind in layers):
         raise ConfigError("attn_layers", f"{layers!r} should be a list of 'local' and 'lsh', at least one")
+    if len(layers) > MOST_LAYERS:
+        raise ConfigError("attn_layers", f"{len(layers)} layers are too many; {MOST_LAYERS} is the most")
     if config["is_decoder"]:
         for kind in sorted(set(layers)):
             if config[f"{kind}_num_chunks_after"]:
@@ -220,6 +224,8 @@ def _check_buckets(config: Mapping[str, Any]) -> None:
     factors = buckets if isinstance(buckets, (list, tuple)) else [buckets]
     if not factors or not are_whole(factors, 2) or any(factor % 2 for factor in factors):
         raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
+    if len(factors) > MOST.bit_length() or math.prod(factors) > MOST:
+        raise ConfigError("num_buckets", f"{buckets!r} has too large a product; {MOST} is the most")
 
 
 def _check_positions(config: Mapping[str, Any]) -> None:

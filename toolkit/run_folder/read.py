@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from models.files.plain import MAX_TEXT_BYTES
 from toolkit.errors import ToolkitError, UserError
 from toolkit.terminal.failure import describe, is_out_of_memory
 
@@ -38,6 +39,8 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Read a JSON object of a run's file. Raises UserError if it is missing, or holds none."""
     with reading(path, remedy):
+        if (size := path.stat().st_size) > MAX_TEXT_BYTES:
+            raise ValueError(f"it has {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError(f"it should hold a JSON object, not {json.dumps(content)[:40]}")
