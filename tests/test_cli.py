@@ -318,6 +318,22 @@ def test_what_no_gate_can_be_is_refused_in_one_line(options, said, tmp_path, mon
     assert f"rror: {said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a" * 256, "x/" * 3000])
+@pytest.mark.parametrize(
+    "words",
+    ["recipe check @", "recipe new @", "recipe copy reformer_cls @", "finetune @", "predict @ --text x", "compare @ @"],
+)
+def test_a_name_that_no_file_can_have_is_refused(run, words, name):
+    status, _, error = run(*(name if word == "@" else word for word in words.split()))
+    said = "holds a null character" if "\0" in name else f"has {len(name)} characters; shorten the name"
+    assert status == 2 and said in error and "Traceback" not in error
+
+
+def test_a_recipe_with_a_name_of_the_longest_size_is_only_missing(run):
+    status, _, error = run("recipe", "check", "a" * 252)
+    assert status == 2 and "cannot read the recipe: No such file or directory" in error
+
+
 def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
     """YAML 1.1 takes 1e-5 for a word."""
     config, _ = configuration("reformer", "sequence_classification", "mixed", 1, 64, ["layer_norm_eps=1e-5"], "random")

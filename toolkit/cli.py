@@ -25,10 +25,11 @@ from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS, console
 from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
+from toolkit.terminal.path_argument import PathArgument
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "search", "finish", "evaluate", "predict", "generate", "serve", "export")
-PATH = click.Path(path_type=Path)
+PATH = PathArgument()
 KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
 
@@ -719,7 +720,7 @@ def _read_text(path: str) -> str:
     try:
         with click.open_file(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as problem:
+    except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "is not UTF-8 text"
         raise UserError(f"--context {path}: {reason}") from None
 

@@ -339,7 +339,7 @@ def _kind(value: Any) -> str:
 def _nearby(path: Path) -> str:
     """How to get the recipe that is called so and ships, or ``; did you mean X?`` for a misspelt path."""
     name = path.name.removesuffix(".yaml")
-    if (SHIPPED / f"{name}.yaml").is_file():
+    if name in {recipe.stem for recipe in SHIPPED.glob("*.yaml")}:
         return f"; it ships: toolkit recipe copy {name}"
     folder = path.parent
     names = [found.name for found in sorted(folder.glob("*.yaml"))] if folder.is_dir() else []

@@ -10,8 +10,9 @@ import click
 from models.families import FAMILIES, default
 from toolkit.commands.bench.workload import GENERATION
 from toolkit.parity import ported
+from toolkit.terminal.path_argument import PathArgument
 
-PATH = click.Path(path_type=Path)
+PATH = PathArgument()
 COUNT = click.IntRange(1, 2**31 - 1)
 #: Works that can be measured, in the order of ``--all``.
 WORKS = ("step", "generate", "generate-without-cache", "start", "tokenize", "gate")

@@ -1,0 +1,29 @@
+"""The type of arguments of the command line that name a file or a folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class PathArgument(click.Path):
+    """A path that the system can look up; nothing needs to be there."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        path = super().convert(value, parameter, context)
+        try:
+            os.lstat(path)
+        except ValueError:
+            self.fail(f"{str(value)[:80]!r} holds a null character, so it cannot name a file", parameter, context)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                wrong = f"'{str(value)[:80]}...' has {len(str(value))} characters; shorten the name"
+                self.fail(wrong, parameter, context)
+        return path
