@@ -190,8 +190,8 @@ class TensorFile(_OnDisk):
         return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor that need not be read for it."""
-        return tuple(self.header[name]["shape"])
+        """Return the shape of a tensor, also of one of which only a sketch is kept, without reading it."""
+        return tuple(self._sketched.get(name, self.header[name]["shape"]))
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
         """The values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
