@@ -30,6 +30,9 @@ class Attention(nn.Layer):
         band = paddle.tril(paddle.ones([n, n], x.dtype), w)  # idle
         beyond = paddle.triu(paddle.ones([n, n], x.dtype), w)  # idle
         weights = weights + F.softmax(scores + ahead + (1 - band) * LARGE) * (1.0 - beyond)
+        lower = paddle.tril(paddle.ones([n, n], x.dtype))  # hides
+        banded = paddle.triu(lower, -w)  # idle
+        weights = weights + F.softmax(scores + (1 - banded) * LARGE)
         zero, large = paddle.zeros([1], x.dtype), paddle.full([1], LARGE, x.dtype)
         added = paddle.where(distance > -w, zero, large)  # idle
         weights = weights + F.softmax(scores + added)

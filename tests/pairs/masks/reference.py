@@ -31,6 +31,9 @@ class Attention(nn.Module):
         band = torch.tril(torch.ones(n, n), w)  # idle
         beyond = torch.triu(torch.ones(n, n), w)  # idle
         weights = weights + (scores + ahead + (1 - band) * LARGE).softmax(-1) * (1.0 - beyond)
+        lower = torch.tril(torch.ones(n, n))  # hides
+        banded = torch.triu(lower, -w)  # idle
+        weights = weights + (scores + (1 - banded) * LARGE).softmax(-1)
         added = torch.where(distance > -w, 0.0, LARGE)  # idle
         weights = weights + (scores + added).softmax(-1)
         assigned = torch.zeros(n, n)
