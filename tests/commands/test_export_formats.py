@@ -112,7 +112,7 @@ def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, t
         assert (folder / path.name).read_bytes() == path.read_bytes()
     assert json.loads((folder / "export.json").read_text())["compared_with_the_port"]["max"] == 0.0
     card = (folder / "README.md").read_text()
-    assert f"(logits / {fitted:.6g}).softmax(-1)" in card
+    assert f".logits / {fitted:.6g}).softmax(-1)" in card
     assert 'from_pretrained(".")' in card and 'pipeline("text-classification", ".")' in card
 
 

@@ -34,6 +34,7 @@ def memory(monkeypatch):
 
     def state(size: float | None) -> None:
         monkeypatch.setattr(recipe_memory, "physical_memory", lambda: size)
+        monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 10**12)  # a run with too little of both is refused
         monkeypatch.setattr(recipe_memory, "container_limit", lambda: None)
 
     return state

@@ -101,7 +101,8 @@ These probabilities are those of the logits as they were trained. `toolkit predi
 that fits the validation split:
 
 ```python
-probabilities = (logits / {temperature}).{function}
+inputs = tokenizer(text, padding="max_length", truncation=True, return_tensors="pt")
+probabilities = (model(**inputs).logits / {temperature}).{function}
 ```
 """
 
