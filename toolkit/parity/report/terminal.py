@@ -81,7 +81,7 @@ def _print_reference_faults(report: Report, console: Console) -> None:
     if verdict.reference_faults:
         what = f"{len(verdict.findings)} comparisons with it fail, and say nothing about the port; all are in"
         say(console, f"{what} parity.json")
-    else:
+    elif any(one.informative and one.passed for one in verdict.comparisons):
         counts = {dtype: sum(c.dtype == dtype for c in verdict.comparisons) for dtype in report.request.dtypes}
         compared = ", ".join(f"{count} in {dtype}" for dtype, count in counts.items())
         say(console, f"where the reference is finite, the port agrees with it: {compared}")
