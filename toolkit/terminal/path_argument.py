@@ -17,13 +17,12 @@ class PathArgument(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        path = super().convert(value, parameter, context)
         try:
-            os.lstat(path)
+            os.lstat(value)
         except ValueError:
             self.fail(f"{str(value)[:80]!r} holds a null character, so it cannot name a file", parameter, context)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 wrong = f"'{str(value)[:80]}...' has {len(str(value))} characters; shorten the name"
                 self.fail(wrong, parameter, context)
-        return path
+        return super().convert(value, parameter, context)
