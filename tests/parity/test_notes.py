@@ -152,21 +152,43 @@ def converted() -> list[Note]:
     return [*Sides(reference, port, unsaid, {}).notes(), *(note for note in with_map if note.kind == "shifted")]
 
 
+def judged_outputs(read: float = 1.0, **differences: OutputDifference) -> Verdict:
+    """Judge a loss that agrees, and an output of a step and of its evaluation, on which the loss depends.
+
+    Args:
+        read: share of the output's elements that the loss depends on.
+        differences: how the port's output differs in the ``step`` and in the ``evaluation``.
+    """
+    names = {"step": "output:a", "evaluation": "evaluation/output:a"}
+    tensors = {name: record() for name in ("loss", *names.values())}
+    reference = ReferenceResult(tensors=tensors, facts=ReferenceFacts(read={"output:a": read}))
+    ours = CandidateDtype(tensors={name: TensorStats([4], rms=0.0, mean=0.0, max=0.0) for name in tensors})
+    for run, difference in differences.items():
+        ours.tensors[names[run]] = TensorStats([4], rms=1.0, mean=1.0, max=1.0)
+        ours.differing_outputs[names[run]] = difference
+    return judge(reference, CandidateResult({"float64": ours}))
+
+
 def set_aside() -> list[Note]:
     """An output in another order, on which the loss depends."""
-    theirs = record()
-    reference = ReferenceResult(tensors={"output:a": theirs}, facts=ReferenceFacts(read={"output:a": 1.0}))
-    ours = CandidateDtype(tensors={"output:a": TensorStats([4], rms=1.0, mean=1.0, max=1.0)})
-    ours.differing_outputs["output:a"] = OutputDifference("rows", 0)
-    verdict = judge(reference, CandidateResult({"float64": ours}))
+    verdict = judged_outputs(step=OutputDifference("rows", 0))
     assert verdict.passed and [one.name for one in verdict.set_aside] == ["output:a"]
     return verdict.notes
 
 
+def test_rows_that_are_in_another_order_in_evaluation_alone_are_set_aside_if_the_loss_depends_on_all_of_them():
+    verdict = judged_outputs(evaluation=OutputDifference("rows", None))
+    assert verdict.passed and [one.name for one in verdict.set_aside] == ["evaluation/output:a"]
+    assert not judged_outputs(evaluation=OutputDifference("", None)).passed
+    assert not judged_outputs(read=0.5, evaluation=OutputDifference("rows", None)).passed
+    assert not judged_outputs(step=OutputDifference("", 1), evaluation=OutputDifference("rows", None)).passed
+
+
 def test_hints_at_a_conversion_are_dropped_if_the_port_agrees():
     hint = Note("other-shape", {"name": "q", "port": "query", "theirs": "[4, 2, 2]", "ours": "[4, 4]"})
-    reference = ReferenceResult(notes=[hint])
-    assert hint not in judge(reference, CandidateResult()).notes
+    reference = ReferenceResult(notes=[hint], tensors={"loss": record()})
+    agreeing = CandidateDtype(tensors={"loss": TensorStats([4], rms=0.0, mean=0.0, max=0.0)})
+    assert hint not in judge(reference, CandidateResult({"float64": agreeing})).notes
     faulty = CandidateResult(loading_problems={"q": "is another"})
     assert hint in judge(reference, faulty).notes
 

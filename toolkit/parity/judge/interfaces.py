@@ -8,7 +8,9 @@ layers may see the texts with or without padding. Then what lies behind such an 
   else in each row, or one side's numbers are all among the other's. Rows in another order may also be unread if the
   loss depends on another tensor of the same output. What no gradient comes back from is decided by nothing behind it:
   an output that the caller gets, one below which all is frozen, a forward without a loss;
-- in evaluation, where there is no gradient, the same output of the step is set aside.
+- in evaluation, where there is no gradient, the same output of the step is set aside; or it agrees in the step, where
+  the loss depends on all of it, and in evaluation the same rows are in another order: an expert may get one token in
+  the step and several in evaluation.
 
 A difference of less than a hundredth is never set aside: it is an error of the same numbers, and no other thing.
 """
@@ -69,7 +71,9 @@ def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate:
     for name in (one for one in names if one.in_its_run.kind == "output"):
         own = name.in_its_run
         is_further_call = bool(own.call) and str(name) not in differing and read.get(str(own), 1.0) == 1.0
-        if str(own._replace(call="") if is_further_call else own) in decided:
+        agrees_in_step = bool(name.evaluation) and str(own) not in differing and read.get(str(own)) == 1.0
+        is_only_reordered = str(name) in differing and differing[str(name)].shared == ROWS
+        if str(own._replace(call="") if is_further_call else own) in decided or (agrees_in_step and is_only_reordered):
             found.add(str(name))
     return found
 

@@ -102,7 +102,10 @@ class Sides:
     def _other_initial_values(self) -> Iterator[Note]:
         """Yield hints at parameters to which a loader may add a number: both sides begin with one, and not the same."""
         sides = (self.reference, self.port)
-        theirs, ours = ({one.name: one.constant for one in side.parameters} for side in sides)
+        # A single element is constant even if it is drawn at random.
+        theirs, ours = (
+            {one.name: one.constant for one in side.parameters if math.prod(one.shape) > 1} for side in sides
+        )
         for match in self.map.parameters:
             before, after = theirs.get(match.reference), ours.get(match.port)
             is_whole = match.rows is None and match.port_rows is None
