@@ -31,6 +31,8 @@ LONGEST = (
     "test_sweep.py",
     "test_recipe_fuzz.py",
     "test_bench.py",
+    "test_model_zoo_language_models.py",
+    "test_model_zoo_vision.py",
 )
 #: Variables that pytest and fixtures of several tests set.
 OWN_VARIABLES = ("PYTEST_", "TOOLKIT_CACHE")

@@ -85,7 +85,8 @@ class Report:
             step = self.verdict.training_unjudged_from
             unjudged = "" if step is None else f"; training is not judged from step {step} on"
             num_set_aside = len({TensorName.parse(finding.name).module for finding in self.verdict.set_aside})
-            set_aside = f"; outputs of {num_set_aside} modules are not compared" if num_set_aside else ""
+            modules = f"{num_set_aside} module{'s' * (num_set_aside > 1)}"
+            set_aside = f"; outputs of {modules} are not compared" if num_set_aside else ""
             return f"parity: {agree} ({dtypes}){known}{unjudged}{set_aside}"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
