@@ -164,6 +164,7 @@ OTHERS = {
     ("toolkit/commands/doctor/gpu.py", "driver"): "no Python",
     ("toolkit/machine/scratch.py", "_janitor"): "isolated, of the standard library alone",
     ("toolkit/machine/scratch.py", "child"): "what it is given",
+    ("toolkit/parity/other_frameworks/run.py", "_run_program"): "a command that run_port has from launch",
 }
 
 

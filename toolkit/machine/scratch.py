@@ -83,7 +83,10 @@ def _watched(kind: str, what: str | int) -> Iterator[None]:
 
 
 def _tell(*words: str | int) -> None:
-    pipe = _janitor().stdin
+    try:
+        pipe = _janitor().stdin
+    except PermissionError:  # this user may not start Python: nothing tidies up if this process is killed
+        return
     assert pipe is not None
     with contextlib.suppress(BrokenPipeError):  # somebody has killed the janitor
         pipe.write(json.dumps(words).encode() + b"\n")

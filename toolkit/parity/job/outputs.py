@@ -88,7 +88,7 @@ def _of_one_batch(
 def _taken_by(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a batch without ``labels`` if the model's forward does not take them: they are for the loss alone."""
     try:
-        parameters = inspect.signature(model.forward).parameters
+        parameters = inspect.signature(getattr(model, "forward", model)).parameters
     except (TypeError, ValueError):  # of a compiled function
         return inputs
     if "labels" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
