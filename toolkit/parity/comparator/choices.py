@@ -82,12 +82,14 @@ def _in_order_of(truth: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """
     equal = truth[..., :, None] == indices[..., None, :]
     is_shared_place, is_shared_index = equal.any(-1), equal.any(-2)
-    places, order = (np.argsort(shared, -1, kind="stable") for shared in (is_shared_place, is_shared_index))
+    places, order = (np.argsort(mask, -1, kind="stable") for mask in (is_shared_place, is_shared_index))
     remaining = np.take_along_axis(indices, order, -1)
     is_shared = np.take_along_axis(is_shared_place, places, -1)
-    aligned = np.empty_like(truth)
-    np.put_along_axis(aligned, places, np.where(is_shared, np.take_along_axis(truth, places, -1), remaining), -1)
-    return aligned
+    aligned_indices = np.empty_like(truth)
+    np.put_along_axis(
+        aligned_indices, places, np.where(is_shared, np.take_along_axis(truth, places, -1), remaining), -1
+    )
+    return aligned_indices
 
 
 def _flips(flipped: np.ndarray, margins: np.ndarray) -> Flips:

@@ -150,10 +150,10 @@ class DtypeLedger:
         is_same_thing = error.rms is not None and error.rms < ANOTHER_THING * (error_stats.describe(truth).rms or 0.0)
         if is_same_thing or not error.finite or value.dtype.kind != "f" or not np.isfinite(truth).all():
             return
-        shared, unread = same_numbers.in_common(value, truth), None
+        common_part, unread = same_numbers.in_common(value, truth), None
         if value.shape == truth.shape and not TensorName.parse(name).evaluation:
-            unread = same_numbers.unread_differences(value, truth, self.given.unread(name, truth.shape), shared)
-        self.measured.differing_outputs[name] = OutputDifference(shared, unread)
+            unread = same_numbers.unread_differences(value, truth, self.given.unread(name, truth.shape), common_part)
+        self.measured.differing_outputs[name] = OutputDifference(common_part, unread)
 
     def _take_held(self, handed: Handed) -> None:
         if handed.name in self.given.weights:

@@ -39,7 +39,7 @@ class Found(Enum):
 
 
 def function_at_fault(
-    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None, resized: Collection[str] = ()
+    name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None, resized_outputs: Collection[str] = ()
 ) -> FunctionCall | None:
     """Return the call of a function that makes a tensor of the port wrong; None if that is the module itself, or not
     known.
@@ -47,7 +47,7 @@ def function_at_fault(
     Args:
         name: of the wrong tensor.
         error: how far it is off, relative to its size; None if it has another shape.
-        resized: names of outputs that hold the right numbers in another shape, such as texts with padding. The
+        resized_outputs: names of outputs that hold the right numbers in another shape, such as texts with padding. The
             reference has no counterpart of what the port computes in that shape.
     """
     last = ours.computed_by.get(name)
@@ -55,35 +55,37 @@ def function_at_fault(
         return None
     within = MOST if error is None else min(MOST, max(LEAST, PART * error))
     origins = _origins(ours.calls, last)
-    found = _found(ours.calls, origins, theirs.results, within)
-    other_shapes = [ours.calls[ours.computed_by[one]] for one in resized if one in ours.computed_by]
+    result_matches = _found(ours.calls, origins, theirs.results, within)
+    other_shapes = [ours.calls[ours.computed_by[one]] for one in resized_outputs if one in ours.computed_by]
     leading = {call.result.shape[:-1] for call in other_shapes if call.result is not None}
     for number in origins:
         result = ours.calls[number].result
-        if found[number] is Found.NOT and result is not None and result.shape[:-1] in leading:
-            found[number] = Found.SAYS_NOTHING
-    right = {number for number in origins if found[number] not in (Found.NOT, Found.SAYS_NOTHING)}
+        if result_matches[number] is Found.NOT and result is not None and result.shape[:-1] in leading:
+            result_matches[number] = Found.SAYS_NOTHING
+    right = {number for number in origins if result_matches[number] not in (Found.NOT, Found.SAYS_NOTHING)}
     for number in reversed(origins):
         if number in right:
             right.update(ours.calls[number].inputs)
     not_right = [number for number in origins if number not in right]
     if TensorName.parse(name).kind in ("loss", "losses"):
-        hidden = _hidden_in_loss(ours.calls, not_right, found, theirs, within)
+        hidden_calls = _hidden_in_loss(ours.calls, not_right, result_matches, theirs, within)
     else:
-        hidden = []
-    wrong = next((number for number in not_right if found[number] is Found.NOT and number not in hidden), None)
-    if wrong is None and last in hidden:
-        is_on_one_line = len({ours.calls[number].where for number in hidden}) == 1
-        return ours.calls[hidden[0]] if is_on_one_line else None
+        hidden_calls = []
+    wrong = next(
+        (number for number in not_right if result_matches[number] is Found.NOT and number not in hidden_calls), None
+    )
+    if wrong is None and last in hidden_calls:
+        is_on_one_line = len({ours.calls[number].where for number in hidden_calls}) == 1
+        return ours.calls[hidden_calls[0]] if is_on_one_line else None
     if wrong is None and last in not_right:  # what is wrong is one number throughout, as zeros are
         wrong = not_right[0]
     module = TensorName.parse(name).module
     if (entry := _wrong_input(name, ours, theirs, origins, wrong, within)) is not None:
         return entry
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
-        misplaced = _first_misplaced(ours.calls, found, wrong)
-        return ours.calls[_completed(ours.calls, not_right, wrong) if misplaced is None else misplaced]
-    moved = _moved(ours.calls, found, [last] if wrong is None else ours.calls[wrong].inputs)
+        misplaced_call = _first_misplaced(ours.calls, result_matches, wrong)
+        return ours.calls[_completed(ours.calls, not_right, wrong) if misplaced_call is None else misplaced_call]
+    moved = _moved(ours.calls, result_matches, [last] if wrong is None else ours.calls[wrong].inputs)
     moved = moved if moved is not None and moved.layer != module else None
     given, entered = _given(ours.calls, origins, module), theirs.inputs.get(module)
     if given is None or given.result is None or entered is None or given.result.size != entered.size:
@@ -100,20 +102,20 @@ def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprin
     Args:
         name: of a tensor of the port.
     """
-    made = ours.computed_by.get(name)
-    if made is None or (value := ours.calls[made].result) is None:
+    first_call = ours.computed_by.get(name)
+    if first_call is None or (value := ours.calls[first_call].result) is None:
         return False
-    users = {made}
+    users = {first_call}
     for number, call in enumerate(ours.calls):
-        if number > made and call.result is not None and users.intersection(call.inputs):
+        if number > first_call and call.result is not None and users.intersection(call.inputs):
             users.add(number)
     others = []
-    for number in sorted(users - {made}):
+    for number in sorted(users - {first_call}):
         result = ours.calls[number].result
         if result is not None and (result.size != value.size or min(distance(result, value)) > MOST):
             others.append(number)
-    found = _found(ours.calls, others, theirs.results, MOST)
-    return Found.AS_IT_IS in found.values()
+    result_matches = _found(ours.calls, others, theirs.results, MOST)
+    return Found.AS_IT_IS in result_matches.values()
 
 
 def _wrong_input(
@@ -124,7 +126,7 @@ def _wrong_input(
     wrong: int | None,
     within: float,
 ) -> FunctionCall | None:
-    """Return what a module is given, as a call at the line that calls the module, if only that is wrong.
+    """Return a call at the line that calls the module, if only the module's input is wrong.
 
     Args:
         name: name of the module's output.
@@ -132,26 +134,34 @@ def _wrong_input(
         wrong: number of the first call whose result is wrong; None if there is none.
         within: largest relative distance of equal results.
     """
-    parsed = TensorName.parse(name)
-    number, entered = ours.computed_by.get(f"input:{parsed.module}"), theirs.inputs.get(parsed.module)
-    if parsed.kind != "output" or parsed.call or number is None or entered is None or number not in origins:
+    tensor_name = TensorName.parse(name)
+    number, expected_input = ours.computed_by.get(f"input:{tensor_name.module}"), theirs.inputs.get(tensor_name.module)
+    if (
+        tensor_name.kind != "output"
+        or tensor_name.call
+        or number is None
+        or expected_input is None
+        or number not in origins
+    ):
         return None
 
     def is_entered(result: Fingerprint | None) -> bool:
-        return result is not None and result.size == entered.size and distance(result, entered)[1] <= within
+        return (
+            result is not None and result.size == expected_input.size and distance(result, expected_input)[1] <= within
+        )
 
-    given = ours.calls[number].result
-    if given is None or given.size != entered.size or wrong in _origins(ours.calls, number):
+    actual_input = ours.calls[number].result
+    if actual_input is None or actual_input.size != expected_input.size or wrong in _origins(ours.calls, number):
         return None
     if any(is_entered(ours.calls[one].result) for one in origins):  # the module itself computes it first
         return None
-    return FunctionCall(INPUT, ours.entered_at.get(f"input:{parsed.module}", ""), [number], "", 1, given)
+    return FunctionCall(INPUT, ours.entered_at.get(f"input:{tensor_name.module}", ""), [number], "", 1, actual_input)
 
 
 def _hidden_in_loss(
     calls: Sequence[FunctionCall],
     numbers: Sequence[int],
-    found: dict[int, Found],
+    result_matches: dict[int, Found],
     theirs: Fingerprints,
     within: float,
 ) -> list[int]:
@@ -165,23 +175,25 @@ def _hidden_in_loss(
             one.size == result.size and distance(one, result)[1] <= within for one in theirs.taken_by_losses
         )
 
-    hidden: list[int] = []
+    hidden_calls: list[int] = []
     for number in numbers:
         inputs, result = calls[number].inputs, calls[number].result
         begins = bool(inputs) and all(is_taken(calls[one].result) for one in inputs) and not is_taken(result)
         is_larger = result is not None and result.size > 1
-        if found[number] is Found.NOT and ((begins and is_larger) or any(one in hidden for one in inputs)):
-            hidden.append(number)
-    return hidden
+        if result_matches[number] is Found.NOT and (
+            (begins and is_larger) or any(one in hidden_calls for one in inputs)
+        ):
+            hidden_calls.append(number)
+    return hidden_calls
 
 
-def _first_misplaced(calls: Sequence[FunctionCall], found: dict[int, Found], number: int) -> int | None:
+def _first_misplaced(calls: Sequence[FunctionCall], result_matches: dict[int, Found], number: int) -> int | None:
     """Return the call that has put the numbers of a call's input in other places; None if no input has them so.
 
     What follows it one element after another, as a division by a number does, has them in these places, too.
     """
     first = None
-    while (number := next((one for one in calls[number].inputs if found[one] is Found.MISPLACED), -1)) >= 0:
+    while (number := next((one for one in calls[number].inputs if result_matches[one] is Found.MISPLACED), -1)) >= 0:
         first = number
     return first
 

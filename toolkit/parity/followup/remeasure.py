@@ -46,8 +46,8 @@ def _beyond(verdict: Verdict) -> list[Comparison | None]:
         kind: {(one.name, one.dtype): one for one in verdict.compared_by(kind) if not one.passed}
         for kind in (*OF_TENSORS, *OF_RECOMPUTING)
     }
-    findings = [found for found in verdict.findings if found.name not in verdict.replaceable]
-    return [failed.get(found.verdict, {}).get((found.name, found.dtype)) for found in findings]
+    findings = [finding for finding in verdict.findings if finding.name not in verdict.replaceable]
+    return [failed.get(finding.verdict, {}).get((finding.name, finding.dtype)) for finding in findings]
 
 
 def note_unmeasured(verdict: Verdict) -> None:

@@ -106,25 +106,25 @@ def trace(
     if (content := files.read_job(job)).spare_memory and content.pair is None:
         why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
         return OperationTrace(problem=why)
-    moved = _moved_outputs(content, verdict)
+    moved_outputs = _moved_outputs(content, verdict)
     try:
-        [(reference, candidate)] = _measure_with(job, content, moved, console, interpreters)
-        if verdict.findings and moved:
+        [(reference, candidate)] = _measure_with(job, content, moved_outputs, console, interpreters)
+        if verdict.findings and moved_outputs:
             ours, theirs = candidate.dtypes.get("float64"), fingerprints_of(job)
-            confirmed = {
+            confirmed_outputs = {
                 name: one
-                for name, one in moved.items()
+                for name, one in moved_outputs.items()
                 if one.is_padded or (ours and theirs and leads_to_right_numbers(one.name_of_port, ours, theirs))
             }
-            if confirmed.keys() != moved.keys():  # in the others the fault may lie
-                [(reference, candidate)] = _measure_with(job, content, confirmed, console, interpreters)
-            moved = confirmed
+            if confirmed_outputs.keys() != moved_outputs.keys():  # in the others the fault may lie
+                [(reference, candidate)] = _measure_with(job, content, confirmed_outputs, console, interpreters)
+            moved_outputs = confirmed_outputs
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
     slack = read_reference(job).facts.bucket_slack
-    resized = [one.name_of_port for one in moved.values() if one.is_resized]
-    found = summary(reference, candidate.dtypes, slack, fingerprints_of(job), resized)
-    return replace(found, interfaces=sorted(moved))
+    resized_outputs = [one.name_of_port for one in moved_outputs.values() if one.is_resized]
+    operation_trace = summary(reference, candidate.dtypes, slack, fingerprints_of(job), resized_outputs)
+    return replace(operation_trace, interfaces=sorted(moved_outputs))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
         return {}
     findings = {finding.name: finding.verdict for finding in (*verdict.findings, *verdict.set_aside)}
     names = verdict.same_numbers | {finding.name for finding in verdict.set_aside}
-    parsed = [name for name in map(TensorName.parse, sorted(names)) if not (name.evaluation or name.call)]
+    tensor_names = [name for name in map(TensorName.parse, sorted(names)) if not (name.evaluation or name.call)]
     modules = content.pair.map.modules
     return {
         name.module: MovedOutput(
@@ -156,24 +156,26 @@ def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
             findings.get(str(name)) == "structure",
             str(name) in verdict.padded_outputs,
         )
-        for name in parsed
+        for name in tensor_names
         if name.module in modules
     }
 
 
 def _measure_with(
-    job: Path, content: Job, moved: Collection[str], console: Console, interpreters: Mapping[str, str]
+    job: Path, content: Job, moved_modules: Collection[str], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
     """As :func:`measure`, of one job, whose workers pass on moved outputs as they are: R64's own would come in an order
     that the port does not expect.
 
     Args:
         content: of the job, with all modules.
-        moved: modules of the reference.
+        moved_modules: modules of the reference.
     """
     if content.pair is not None and content.pair.map is not None:
-        left = {theirs: ours for theirs, ours in content.pair.map.modules.items() if theirs not in moved}
-        pair = replace(content.pair, map=replace(content.pair.map, modules=left))
+        remaining_modules = {
+            theirs: ours for theirs, ours in content.pair.map.modules.items() if theirs not in moved_modules
+        }
+        pair = replace(content.pair, map=replace(content.pair.map, modules=remaining_modules))
         files.write_json(job / "job.json", replace(content, pair=pair))
     for side in ("reference", "candidate"):  # the port waits for the reference's
         files.result_path(job, side, TASK).unlink(missing_ok=True)
@@ -242,13 +244,13 @@ def summary(
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
     fingerprints: Fingerprints | None = None,
-    resized: Collection[str] = (),
+    resized_outputs: Collection[str] = (),
 ) -> OperationTrace:
     """As :func:`trace`, from measurements.
 
     Args:
         fingerprints: of a pair's reference.
-        resized: of :func:`.functions.function_at_fault`.
+        resized_outputs: argument of :func:`.functions.function_at_fault`.
         bucket_slack: LSH module -> largest margin that float32's rounding can flip; hashing is judged by it in
             bfloat16, where the step cannot show it.
     """
@@ -279,7 +281,8 @@ def summary(
                 one for one in faulty if one.dtype != dtype or not _is_interface(one, ours, records, fingerprints)
             ]
             faulty = [
-                _with_function(one, ours, fingerprints, sizes, resized) if one.dtype == dtype else one for one in faulty
+                _with_function(one, ours, fingerprints, sizes, resized_outputs) if one.dtype == dtype else one
+                for one in faulty
             ]
         if dtype == LOWERED:
             faulty += _hashed_otherwise(ours, bucket_slack or {})
@@ -292,8 +295,10 @@ def summary(
 def _is_interface(
     operation: FaultyOp, ours: ForcedInputDtype, reference: Mapping[str, TensorRecord], theirs: Fingerprints
 ) -> bool:
-    """Return whether an output of another shape, or the gradient into it, only is another thing than the reference's:
-    what the port computes from the output is right."""
+    """Return whether only the shape of an output differs, and the port computes the reference's numbers from it.
+
+    The operation may also be the gradient into such an output.
+    """
     name = TensorName.parse(operation.name)
     output = str(name._replace(kind="output", into=""))
     is_of_output = "output" in (name.kind, name.into)
@@ -307,11 +312,11 @@ def _with_function(
     ours: ForcedInputDtype,
     theirs: Fingerprints,
     sizes: Mapping[str, float | None],
-    resized: Collection[str],
+    resized_outputs: Collection[str],
 ) -> FaultyOp:
     """Return a faulty operation of a user's port with the function that makes it wrong, if one does."""
     error, size = ours.tensors[operation.name].rms, sizes[operation.name]
-    call = function_at_fault(operation.name, ours, theirs, error / size if error and size else None, resized)
+    call = function_at_fault(operation.name, ours, theirs, error / size if error and size else None, resized_outputs)
     return operation if call is None else replace(operation, function=call.function, where=call.where)
 
 
@@ -406,26 +411,26 @@ def _where(name: str, ours: ForcedInputDtype) -> str:
     return ours.modules[module].where if module else ""
 
 
-def lines(found: OperationTrace | None, cause: str = "") -> list[str]:
+def lines(operation_trace: OperationTrace | None, cause: str = "") -> list[str]:
     """Return the lines of the report.
 
     Args:
-        found: the trace, if there is one.
-        cause: name of a parameter or draw that is wrong, from which wrong operations may follow; else empty.
+        operation_trace: the trace, if there is one.
+        cause: name of a wrong parameter or draw that may cause wrong operations; otherwise empty.
     """
-    if found is None:
+    if operation_trace is None:
         return []
-    if found.problem is not None:
-        return [f"operation trace unavailable: {found.problem}"]
-    of = f"of {found.compared} operations and gradients, each on the reference's own input,"
-    rest = [f"{count} in {dtype}" for dtype, count in found.not_finite.items()]
+    if operation_trace.problem is not None:
+        return [f"operation trace unavailable: {operation_trace.problem}"]
+    of = f"of {operation_trace.compared} operations and gradients, each on the reference's own input,"
+    rest = [f"{count} in {dtype}" for dtype, count in operation_trace.not_finite.items()]
     unsaid = [f"not finite in the reference, and not compared: {', '.join(rest)}"] if rest else []
-    if not found.faulty:
-        return [f"{of} all are right, the worst at {found.worst:.2g} of its bound", *unsaid]
-    count = len(found.faulty)
+    if not operation_trace.faulty:
+        return [f"{of} all are right, the worst at {operation_trace.worst:.2g} of its bound", *unsaid]
+    count = len(operation_trace.faulty)
     if cause:
         return [f"{of} {count} {'is' if count == 1 else 'are'} wrong, which may follow from {cause}", *unsaid]
     said = [f"{of} {count} {'is' if count == 1 else 'are'} wrong; in the order of execution:"]
-    said += [f"  {one.dtype} {one.text()}" for one in found.faulty[:SHOWN]]
+    said += [f"  {one.dtype} {one.text()}" for one in operation_trace.faulty[:SHOWN]]
     more = [f"  and {count - SHOWN} more, in parity.json"] if count > SHOWN else []
     return [*said, *more, *unsaid]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 #: Stands for an infinity that is hidden: the smallest number of float64, which nothing computes.
-HIDDEN = float(np.nextafter(0.0, 1.0))
+HIDDEN_INFINITY = float(np.nextafter(0.0, 1.0))
 
 
 def may_be_drawn(values: Mapping[str, np.ndarray]) -> bool:
@@ -16,7 +16,7 @@ def may_be_drawn(values: Mapping[str, np.ndarray]) -> bool:
 
 
 def constant_of(value: np.ndarray) -> float | None:
-    """Return the number that all elements of a tensor are; None if they differ, or are no floats."""
+    """Return the number that all elements of a tensor are; None if they differ, or are not floats."""
     is_constant = value.dtype.kind == "f" and value.size > 0 and bool((value == value.flat[0]).all())
     return float(value.flat[0]) if is_constant else None
 
@@ -29,12 +29,12 @@ def is_same(one: np.ndarray, other: np.ndarray) -> bool:
 def hide_initial_infinities(value: np.ndarray, initial: np.ndarray) -> np.ndarray:
     """Replace the infinities and NaN that a buffer has held since before a step, such as those of a mask.
 
-    No distance could be measured otherwise. That both sides begin with the same ones is judged before the step.
+    No distance could be measured otherwise. Before the step, the infinities of both sides are compared.
     """
-    unchanged = ~np.isfinite(initial) & ((value == initial) | (np.isnan(value) & np.isnan(initial)))
-    return np.where(unchanged, value.dtype.type(HIDDEN), value) if unchanged.any() else value
+    unchanged_mask = ~np.isfinite(initial) & ((value == initial) | (np.isnan(value) & np.isnan(initial)))
+    return np.where(unchanged_mask, value.dtype.type(HIDDEN_INFINITY), value) if unchanged_mask.any() else value
 
 
 def restore_initial_infinities(value: np.ndarray, initial: np.ndarray) -> np.ndarray:
     """Return a float64 buffer as it was before :func:`hide_initial_infinities`."""
-    return np.where((value == HIDDEN) & ~np.isfinite(initial), initial, value)
+    return np.where((value == HIDDEN_INFINITY) & ~np.isfinite(initial), initial, value)

@@ -62,11 +62,15 @@ def _kept(model: nn.Layer) -> set[str]:
     }
 
 
-def in_shape_of(value: np.ndarray, other: np.ndarray, match: ParameterMatch) -> np.ndarray:
-    """Return a buffer of one side in the shape of the other side's, if it has as many elements."""
-    if value.size != other.size:
+def in_shape_of(value: np.ndarray, counterpart: np.ndarray, match: ParameterMatch) -> np.ndarray:
+    """Return a buffer in the shape of its counterpart, if both have the same number of elements."""
+    if value.size != counterpart.size:
         return value
-    return value.reshape(other.shape[::-1]).T if match.transpose and other.ndim == 2 else value.reshape(other.shape)
+    return (
+        value.reshape(counterpart.shape[::-1]).T
+        if match.transpose and counterpart.ndim == 2
+        else value.reshape(counterpart.shape)
+    )
 
 
 def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str, np.ndarray]) -> None:

@@ -76,12 +76,12 @@ class Calls:
         """Call a function of Paddle's, and hand over what it returns."""
         if self._is_inside:
             return original(*args, **options)
-        taken = tensors_of((*args, *options.values()))
-        inputs = [number for one in taken if (number := self._number(one)) is not None]
+        tensors = tensors_of((*args, *options.values()))
+        inputs = [number for one in tensors if (number := self._number(one)) is not None]
         with self.paused():
             result = original(*args, **options)
             shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
-            told = [calling_line(), inputs, self.layer(), len(taken)]
+            told = [calling_line(), inputs, self.layer(), len(tensors)]
             for value in tensors_of([args[0] if name == "__setitem__" else result]):
                 self.over.hand("call", shown, _numbers(value), told)
                 value._call = (self, self._count)

@@ -100,12 +100,12 @@ class PairStep(Step):
 
     def _load(self) -> None:
         for name, parameter in self.model.named_parameters():
-            given = self.layout.of_port(name, parameter.shape, self._in_dtype, is_weight=True)
-            if given is not None:
-                parameter.set_value(given.astype(self.dtype))
+            value = self.layout.of_port(name, parameter.shape, self._in_dtype, is_weight=True)
+            if value is not None:
+                parameter.set_value(value.astype(self.dtype))
 
     def _in_dtype(self, name: str) -> np.ndarray | None:
-        """Return a parameter of the reference in the step's dtype, in which an offset is added."""
+        """Return a parameter of the reference in the step's dtype. An offset is added in this dtype."""
         value = self.given_weights.get(name)
         return None if value is None else value.astype(self.dtype)
 
@@ -138,22 +138,22 @@ class PairStep(Step):
         ours = dict(self.model.named_parameters())
         yield from self.layout.of_reference(lambda name: value(ours[name]), is_weight)
         for name, parameter in ours.items():
-            if name not in self.layout.by_port and (found := value(parameter)) is not None:
-                yield name, found
+            if name not in self.layout.by_port and (array := value(parameter)) is not None:
+                yield name, array
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        for name, held in self._in_layout(_numbers, is_weight=True):
+        for name, value in self._in_layout(_numbers, is_weight=True):
             if name in self.given_weights:
-                yield name, self._unrounded(name, held)
+                yield name, self._remove_rounding(name, value)
 
-    def _unrounded(self, name: str, held: np.ndarray) -> np.ndarray:
-        """Return a parameter without the rounding of its offset: 1 plus a small number keeps fewer of its digits."""
+    def _remove_rounding(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Remove the rounding of a parameter's offset: 1 plus a small number keeps fewer digits of that number."""
         offset = max((abs(match.offset) for match in self.layout.by_reference.get(name, ())), default=0.0)
-        given = self._in_dtype(name)
-        if not offset or given is None:
-            return held
-        rounding = np.finfo(held.dtype).eps * (offset + np.abs(given))
-        return np.where(np.abs(held - given) <= rounding, given, held)
+        reference_value = self._in_dtype(name)
+        if not offset or reference_value is None:
+            return value
+        rounding = np.finfo(value.dtype).eps * (offset + np.abs(reference_value))
+        return np.where(np.abs(value - reference_value) <= rounding, reference_value, value)
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with self.in_its_dtype(), user_code.running(self.source):
@@ -174,7 +174,7 @@ class PairStep(Step):
     def run(self, measure: Measure, watched: bool = True) -> None:
         """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
         self._hand = measure
-        with dense_gradients(), user_code.running(self.source, alone=False):  # a backward of its own
+        with dense_gradients(), user_code.running(self.source, alone=False):  # the file may define a backward
             super().run(measure, watched)
         self._hand = None
         ours = buffers.values_of(self.model) if watched else {}
@@ -196,12 +196,14 @@ class PairStep(Step):
         if self.forward_only:  # the step is that
             return
         left = {match.reference: self.truth.get(f"buffer:{match.reference}") for match in self.map.buffers}
-        given = {
+        buffer_values = {
             name: restore_initial_infinities(value, self.given_buffers[name])
             for name, value in left.items()
             if value is not None
         }
-        buffers.give(self.model, [match for match in self.map.buffers if match.reference in given], given)
+        buffers.give(
+            self.model, [match for match in self.map.buffers if match.reference in buffer_values], buffer_values
+        )
         super().evaluate(measure)
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
@@ -301,9 +303,9 @@ class PairStep(Step):
 
     def _remove_offsets(self) -> None:
         """Give parameters that a map shifts the reference's own numbers, which AdamW decays toward 0."""
-        shifted = {match.port for match in self.map.parameters if match.offset}
+        shifted_names = {match.port for match in self.map.parameters if match.offset}
         for name, parameter in self.model.named_parameters():
-            value = self.layout.of_port(name, parameter.shape, self._in_dtype) if name in shifted else None
+            value = self.layout.of_port(name, parameter.shape, self._in_dtype) if name in shifted_names else None
             if value is not None:
                 parameter.set_value(value)
 

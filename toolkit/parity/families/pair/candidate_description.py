@@ -58,7 +58,9 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
         if tensor is not None and name:
             shape = tuple(tensor.shape) if tensor.is_floating_point() else None
             modules.append(
-                ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer, masked)), _layout(layer))
+                ModuleFacts(
+                    parsed.module, type(layer).__name__, shape, tuple(_has(layer, masked_layers)), _layout(layer)
+                )
             )
 
     draws = DrawsInOrder()
@@ -71,17 +73,19 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
     with (
         use(draws),
         watch(model, draws.stack, left),
-        masks_seen(model) as masked,
+        masks_seen(model) as masked_layers,
         calls.watch(masks),
         user_code.running(source),
     ):
         computed(source, model, batch, needs_loss)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     described = facts_of(model, before, other, _Describing(model, order))
-    turned = squares.with_output_columns
-    parameters = [replace(one, transposed=one.transposed or one.name in turned) for one in parameters_of(model, order)]
-    made = masks.comparisons.facts(), len(masks.operations)
-    return Description(parameters, modules, draws.made, described, *made)
+    transposed_names = squares.with_output_columns
+    parameters = [
+        replace(one, transposed=one.transposed or one.name in transposed_names) for one in parameters_of(model, order)
+    ]
+    num_operations = len(masks.operations)
+    return Description(parameters, modules, draws.made, described, masks.comparisons.facts(), num_operations)
 
 
 def _gradient_of(output: paddle.Tensor, place: int, weight: paddle.Tensor) -> np.ndarray | None:

@@ -38,19 +38,19 @@ class Layout:
             is_weight: whether the arrays are the parameters' own values, which an offset shifts, and no gradients.
         """
         for name in self.by_reference:
-            if (found := self.of_one_reference(name, value, is_weight)) is not None:
-                yield name, found
+            if (array := self.of_one_reference(name, value, is_weight)) is not None:
+                yield name, array
 
     def of_one_reference(
         self, name: str, value: Callable[[str], np.ndarray | None], is_weight: bool = False
     ) -> np.ndarray | None:
-        """As :meth:`of_reference`, one parameter; None where all of its pieces are."""
+        """Return one parameter of the reference, as :meth:`of_reference` does; None if all of its pieces are None."""
         matches = self.by_reference[name]
         pieces = [(match, value(match.port)) for match in matches]
         if all(piece is None for _, piece in pieces):
             return None
-        found = [self._piece_of_reference(match, piece, is_weight) for match, piece in pieces]
-        return found[0] if len(found) == 1 else np.concatenate(found, axis=matches[0].axis)
+        arrays = [self._piece_of_reference(match, piece, is_weight) for match, piece in pieces]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=matches[0].axis)
 
     def whole_in(self, port: str) -> list[str] | None:
         """Return the reference's parameters that are in one of the port's; None if one of them is in others, too."""

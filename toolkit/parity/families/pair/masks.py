@@ -38,10 +38,10 @@ class MaskWatch:
         self._is_inside = True
         try:
             result = original(*args, **options)
-            plain, given = name.strip("_"), tensors_of((*args, *options.values()))
+            plain, inputs = name.strip("_"), tensors_of((*args, *options.values()))
             results = [args[0]] if plain == "setitem" else tensors_of([result])
-            if all(one._is_initialized() for one in (*given, *results)):
-                self.comparisons.observe(plain, given, results)
+            if all(one._is_initialized() for one in (*inputs, *results)):
+                self.comparisons.observe(plain, inputs, results)
             if self._module() not in self._paddle_layers and not _is_drawing() and (site := self._site()) is not None:
                 self.operations.add(f"{site.line}:{site.column}")
         finally:
@@ -79,7 +79,7 @@ def _values(tensor: paddle.Tensor) -> np.ndarray:
 
 
 def with_shifted_bound(name: str, args: tuple) -> tuple:
-    """Return a comparison's arguments with its bound moved by one, so that one position more is included."""
+    """Return a comparison's arguments with a bound that includes one more position."""
     operator = COMPARISONS[name.strip("_")]
     by = -1 if operator in (">", ">=", "triu") else 1
     bound = args[1] if len(args) > 1 else 0

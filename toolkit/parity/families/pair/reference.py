@@ -193,8 +193,8 @@ class PairStep(Step):
         )
 
     def _read_outputs(self) -> dict[str, float]:
-        """Return :attr:`.results.ReferenceFacts.read`. With a loss of the file's own no scores are compared, so nothing
-        is known of what the caller gets behind the last output."""
+        """Return :attr:`.results.ReferenceFacts.read`. If the file has its own loss, no scores are compared. Then the
+        effect of the last output on the returned values is unknown."""
         assert self.unread is not None
         names = [name for name in self.unread if self.map.compares(name)]
         last = names[-1:] if self._has_loss else []
@@ -326,13 +326,15 @@ def _is_tensor(value: Any) -> bool:
 
 @contextlib.contextmanager
 def collected_logits(model: nn.Module) -> Iterator[list[torch.Tensor | None]]:
-    """Inside the ``with`` block, collect the logits of every call of the model itself; None where it returns none. A
-    file's own ``loss`` hands on none."""
+    """Inside the ``with`` block, collect the logits of every call of the model; None if a call returns no logits.
+
+    A file's own ``loss`` does not return them.
+    """
     logits: list[torch.Tensor | None] = []
 
     def collect(module: nn.Module, args: Any, output: Any) -> None:
-        found = outputs.loss_and_logits(output, _is_tensor)[1]
-        logits.append(found if found is not None and found.is_floating_point() else None)
+        scores = outputs.loss_and_logits(output, _is_tensor)[1]
+        logits.append(scores if scores is not None and scores.is_floating_point() else None)
 
     hook = model.register_forward_hook(collect)
     try:
@@ -356,10 +358,10 @@ def run(job: Job, folder: Path) -> Description:
             weights.add(name, value.numpy(force=True).astype(np.float32, copy=False))
     buffers = buffers_of(model)
     exact = exact_buffers(built(source, job, torch.float64), dict(model.named_buffers())) if buffers else {}
-    frozen = frozen_parameters(model)
-    given = {**frozen, **{name: to_numpy(exact[name]) for name in buffers}}
-    files.write_tensors(folder / "reference" / "buffers.safetensors", given)
-    buffers |= frozen
+    frozen_values = frozen_parameters(model)
+    exact_values = {**frozen_values, **{name: to_numpy(exact[name]) for name in buffers}}
+    files.write_tensors(folder / "reference" / "buffers.safetensors", exact_values)
+    buffers |= frozen_values
     files.write_tensors(folder / "reference" / "buffers-float32.safetensors", buffers)
     other = buffers
     if may_be_drawn(buffers):
@@ -400,8 +402,10 @@ def run(job: Job, folder: Path) -> Description:
     described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
     if draws.made and loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
-    turned = squares.with_output_columns
-    parameters = [replace(one, transposed=one.transposed or one.name in turned) for one in parameters_of(model, order)]
+    transposed_names = squares.with_output_columns
+    parameters = [
+        replace(one, transposed=one.transposed or one.name in transposed_names) for one in parameters_of(model, order)
+    ]
     return Description(parameters, modules, draws.made, described, masks)
 
 

@@ -149,9 +149,9 @@ def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
             return original(*args, **options)
 
     if not hasattr(original, "of_paddle"):
-        changed = make(call_original)
-        changed.of_paddle = original  # type: ignore[attr-defined]
-        setattr(owner, name, changed)
+        replacement = make(call_original)
+        replacement.of_paddle = original  # type: ignore[attr-defined]
+        setattr(owner, name, replacement)
 
 
 def _dropout(original: Callable) -> Callable:
@@ -160,9 +160,11 @@ def _dropout(original: Callable) -> Callable:
     def dropout(*args: Any, **options: Any) -> paddle.Tensor:
         if "input" in options:
             options["x"] = options.pop("input")
-        given = signature.bind(*args, **options)
-        given.apply_defaults()
-        x, p, axis, training, mode = (given.arguments[name] for name in ("x", "p", "axis", "training", "mode"))
+        bound_arguments = signature.bind(*args, **options)
+        bound_arguments.apply_defaults()
+        x, p, axis, training, mode = (
+            bound_arguments.arguments[name] for name in ("x", "p", "axis", "training", "mode")
+        )
         if _draws is None or not training or not isinstance(p, (int, float)) or p == 0:
             return original(*args, **options)
         axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
@@ -187,22 +189,22 @@ def _in_float(numbers: np.ndarray, dtype: Any) -> paddle.Tensor:
 
 def _rrelu(original: Callable) -> Callable:
     def rrelu(x: paddle.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = True, *a: Any) -> Any:
-        given = _draws.drawn("uniform", x.shape, "slopes") if _draws is not None and training else None
-        if given is None:
+        numbers = _draws.drawn("uniform", x.shape, "slopes") if _draws is not None and training else None
+        if numbers is None:
             return original(x, lower, upper, training, *a)
-        slopes = lower + (upper - lower) * paddle.to_tensor(given).astype(x.dtype)
+        slopes = lower + (upper - lower) * paddle.to_tensor(numbers).astype(x.dtype)
         return paddle.where(x > 0, x, x * slopes)
 
     return rrelu
 
 
-def _of_shape(kind: str, what: str) -> Callable[[Callable], Callable]:
+def _of_shape(kind: str, description: str) -> Callable[[Callable], Callable]:
     """Change a function of a shape, which Paddle also takes as numbers: ``paddle.randn(2, 3)``."""
 
     def make(original: Callable) -> Callable:
         def draw(shape: Any, dtype: Any = None, *args: Any, **options: Any) -> paddle.Tensor:
-            given = None if _draws is None else _draws.drawn(kind, list(shape), what)
-            return original(shape, dtype, *args, **options) if given is None else _in_float(given, dtype)
+            numbers = None if _draws is None else _draws.drawn(kind, list(shape), description)
+            return original(shape, dtype, *args, **options) if numbers is None else _in_float(numbers, dtype)
 
         @functools.wraps(draw)
         def draw_numbers(*args: Any, **options: Any) -> paddle.Tensor:
@@ -215,16 +217,16 @@ def _of_shape(kind: str, what: str) -> Callable[[Callable], Callable]:
     return make
 
 
-def _like(kind: str, what: str) -> Callable[[Callable], Callable]:
+def _like(kind: str, description: str) -> Callable[[Callable], Callable]:
     def make(original: Callable) -> Callable:
         signature = inspect.signature(original)
 
         def draw(*args: Any, **options: Any) -> paddle.Tensor:
             arguments = signature.bind(*args, **options).arguments
             x = next(iter(arguments.values()))
-            given = None if _draws is None else _draws.drawn(kind, x.shape, what)
+            numbers = None if _draws is None else _draws.drawn(kind, x.shape, description)
             dtype = arguments.get("dtype") or x.dtype
-            return original(*args, **options) if given is None else _in_float(given, dtype)
+            return original(*args, **options) if numbers is None else _in_float(numbers, dtype)
 
         draw.__signature__ = signature  # type: ignore[attr-defined]
         return draw
@@ -234,10 +236,10 @@ def _like(kind: str, what: str) -> Callable[[Callable], Callable]:
 
 def _between(original: Callable) -> Callable:
     def uniform(shape: Any, dtype: Any = None, min: float = -1.0, max: float = 1.0, *a: Any, **options: Any) -> Any:
-        given = None if _draws is None else _draws.drawn("uniform", list(shape), "numbers between two others")
-        if given is None:
+        numbers = None if _draws is None else _draws.drawn("uniform", list(shape), "numbers between two others")
+        if numbers is None:
             return original(shape, dtype, min, max, *a, **options)
-        return min + (max - min) * _in_float(given, dtype)
+        return min + (max - min) * _in_float(numbers, dtype)
 
     return uniform
 
@@ -246,20 +248,20 @@ def _normal(original: Callable) -> Callable:
     def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *a: Any, **options: Any) -> paddle.Tensor:
         shape = options.pop("size", shape)
         size = next((list(one.shape) for one in (mean, std) if isinstance(one, paddle.Tensor)), shape)
-        given = None if _draws is None else _draws.drawn("normal", list(size), "normal numbers")
-        if given is None:
+        numbers = None if _draws is None else _draws.drawn("normal", list(size), "normal numbers")
+        if numbers is None:
             return original(mean, std, shape, *a, **options)
-        return mean + std * _in_float(given, None)
+        return mean + std * _in_float(numbers, None)
 
     return normal
 
 
 def _bernoulli(original: Callable) -> Callable:
     def bernoulli(x: paddle.Tensor, p: float | None = None, *a: Any, **options: Any) -> paddle.Tensor:
-        given = None if _draws is None else _draws.drawn("uniform", x.shape, "a choice of two")
-        if given is None:
+        numbers = None if _draws is None else _draws.drawn("uniform", x.shape, "a choice of two")
+        if numbers is None:
             return original(x, p, *a, **options)
-        return (paddle.to_tensor(given).astype(x.dtype) < (x if p is None else p)).astype(x.dtype)
+        return (paddle.to_tensor(numbers).astype(x.dtype) < (x if p is None else p)).astype(x.dtype)
 
     return bernoulli
 
@@ -267,74 +269,78 @@ def _bernoulli(original: Callable) -> Callable:
 def _multinomial(original: Callable) -> Callable:
     def multinomial(x: paddle.Tensor, num_samples: int = 1, *a: Any, **options: Any) -> paddle.Tensor:
         shape = [*x.shape[:-1], num_samples]
-        given = None if _draws is None else _draws.drawn("multinomial", shape, "a choice of several")
-        return original(x, num_samples, *a, **options) if given is None else paddle.to_tensor(given)
+        numbers = None if _draws is None else _draws.drawn("multinomial", shape, "a choice of several")
+        return original(x, num_samples, *a, **options) if numbers is None else paddle.to_tensor(numbers)
 
     return multinomial
 
 
-def _whole_numbers(given: np.ndarray, low: int, high: int | None, dtype: Any) -> paddle.Tensor:
+def _whole_numbers(fractions: np.ndarray, low: int, high: int | None, dtype: Any) -> paddle.Tensor:
     """Return numbers from ``low`` to below ``high``, or from 0 to below ``low``, made of numbers from 0 to below 1."""
     least, end = (0, low) if high is None else (low, high)
-    return paddle.to_tensor(np.floor(given.astype("float64") * (end - least)) + least).astype(dtype)
+    return paddle.to_tensor(np.floor(fractions.astype("float64") * (end - least)) + least).astype(dtype)
 
 
 def _randint(original: Callable) -> Callable:
     def randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = None, *a: Any) -> Any:
-        given = None if _draws is None else _draws.drawn("uniform", list(shape), "whole numbers")
-        if given is None:
+        numbers = None if _draws is None else _draws.drawn("uniform", list(shape), "whole numbers")
+        if numbers is None:
             return original(low, high, shape, dtype, *a)
-        return _whole_numbers(given, low, high, dtype or "int64")
+        return _whole_numbers(numbers, low, high, dtype or "int64")
 
     return randint
 
 
 def _randint_like(original: Callable) -> Callable:
     def randint_like(x: paddle.Tensor, low: int = 0, high: int | None = None, dtype: Any = None, *a: Any) -> Any:
-        given = None if _draws is None else _draws.drawn("uniform", x.shape, "whole numbers")
-        if given is None:
+        numbers = None if _draws is None else _draws.drawn("uniform", x.shape, "whole numbers")
+        if numbers is None:
             return original(x, low, high, dtype, *a)
-        return _whole_numbers(given, low, high, dtype or x.dtype)
+        return _whole_numbers(numbers, low, high, dtype or x.dtype)
 
     return randint_like
 
 
 def _randperm(original: Callable) -> Callable:
     def randperm(n: int, dtype: Any = "int64", *a: Any, **options: Any) -> paddle.Tensor:
-        given = None if _draws is None else _draws.drawn("uniform", [n], "an order")
-        if given is None:
+        numbers = None if _draws is None else _draws.drawn("uniform", [n], "an order")
+        if numbers is None:
             return original(n, dtype, *a, **options)
-        return paddle.to_tensor(given.argsort(kind="stable")).astype(dtype)
+        return paddle.to_tensor(numbers.argsort(kind="stable")).astype(dtype)
 
     return randperm
 
 
-def _filled(kind: str, what: str, names: Sequence[str], make: Callable) -> Callable[[Callable], Callable]:
+def _fill_from_draws(
+    kind: str, description: str, names: Sequence[str], make: Callable
+) -> Callable[[Callable], Callable]:
     """Change a method that fills a tensor.
 
     Args:
-        names: of its arguments after the tensor.
-        make: called with the recorded numbers and these arguments; by default with those of Paddle's method.
+        kind: kind of the draws.
+        description: description of the drawn numbers.
+        names: names of the method's arguments after the tensor.
+        make: function of the recorded numbers and these arguments that returns the new values.
     """
 
-    def changed(original: Callable) -> Callable:
+    def change_method(original: Callable) -> Callable:
         signature = inspect.signature(original)
 
         def fill(x: paddle.Tensor, *args: Any, **options: Any) -> paddle.Tensor:
-            given = None if _draws is None else _draws.drawn(kind, x.shape, what)
-            if given is None:
+            numbers = None if _draws is None else _draws.drawn(kind, x.shape, description)
+            if numbers is None:
                 return original(x, *args, **options)
             call = signature.bind(x, *args, **options)
             call.apply_defaults()
-            filled = make(_in_float(given, None), *(call.arguments[name] for name in names))
-            return paddle.assign(filled.astype(x.dtype), x)
+            result = make(_in_float(numbers, None), *(call.arguments[name] for name in names))
+            return paddle.assign(result.astype(x.dtype), x)
 
         return fill
 
-    return changed
+    return change_method
 
 
-#: Method that fills a tensor -> kind of its draws, what they are, its arguments, and what it makes of the numbers.
+#: Method that fills a tensor -> kind and description of its draws, its arguments, and a function of the drawn numbers.
 FILLING: dict[str, tuple[str, str, tuple[str, ...], Callable]] = {
     "uniform_": ("uniform", "numbers between two others", ("min", "max"), lambda x, low, high: low + (high - low) * x),
     "normal_": ("normal", "normal numbers", ("mean", "std"), lambda x, mean, std: mean + std * x),
@@ -390,8 +396,8 @@ def install() -> None:
     change(paddle, "randint", _randint)
     change(paddle, "randint_like", _randint_like)
     change(paddle, "randperm", _randperm)
-    for name, (kind, what, arguments, make) in FILLING.items():
-        change(paddle.Tensor, name, _filled(kind, what, arguments, make))
+    for name, (kind, description, arguments, make) in FILLING.items():
+        change(paddle.Tensor, name, _fill_from_draws(kind, description, arguments, make))
     for owner in (paddle, paddle.Tensor):
         change(owner, "multinomial", _multinomial)
     _install_widening()
@@ -422,7 +428,7 @@ _keeps_double = False
 @contextlib.contextmanager
 def keeps_double() -> Iterator[None]:
     """Inside the block, whatever a port's code asks for in float32 is in float64, as on the reference's side: a cast, a
-    new tensor, a softmax's ``dtype``. What is judged in float64 is the function. The lines that cast float64 down are
+    new tensor, a softmax's ``dtype``. The run in float64 judges only the function. The lines that cast float64 down are
     recorded in :data:`leaks`."""
     global _keeps_double
     before, _keeps_double = _keeps_double, True
