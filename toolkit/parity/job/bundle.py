@@ -330,8 +330,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     described = manifest.get("describes")
     is_pair = isinstance(described, dict) and described.get("model") == PAIR
     elsewhere = (WEIGHTS,) if _has_digests(manifest) else ()
-    needed = (*NEEDED, *(OF_PAIR if is_pair else OF_FAMILY))
-    if missing := [name for name in needed if name not in listed and name not in elsewhere]:
+    required_files = (*NEEDED, *(OF_PAIR if is_pair else OF_FAMILY))
+    if missing := [name for name in required_files if name not in listed and name not in elsewhere]:
         raise UserError(f"{folder}: {MANIFEST} does not list {missing[0]}")
     return manifest
 

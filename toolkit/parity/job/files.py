@@ -147,10 +147,10 @@ def write_unread(place: Path, unread: Mapping[str, np.ndarray]) -> None:
 
 def read_unread(place: Path, name: str, shape: Sequence[int]) -> np.ndarray:
     """Return which elements of an output the loss does not depend on, in the output's shape (:func:`write_unread`)."""
-    held = read_tensors(place / UNREAD).get(name)
-    if held is None:
+    packed_bits = read_tensors(place / UNREAD).get(name)
+    if packed_bits is None:
         return np.zeros(shape, bool)
-    return np.unpackbits(held, count=math.prod(shape)).astype(bool).reshape(shape)
+    return np.unpackbits(packed_bits, count=math.prod(shape)).astype(bool).reshape(shape)
 
 
 def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:

@@ -154,7 +154,7 @@ class ParameterMatch:
 
 @dataclass(frozen=True)
 class OutputOrder:
-    """Order in which the port computes the features of an output.
+    """Order of the features of an output in the port.
 
     Attributes:
         axis: of the reference's output.

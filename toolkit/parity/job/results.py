@@ -257,7 +257,7 @@ class OutputDifference:
     """How an output of a pair's port that differs from R64's relates to it.
 
     Attributes:
-        shared: what the two have in common: ``rows``, ``columns``, ``numbers``, or ``""`` for nothing
+        shared: common part of the two: ``rows``, ``columns``, ``numbers``, or ``""`` if nothing is common
             (:mod:`toolkit.parity.measure.same_numbers`).
         unread: number of differing elements, or of rows or columns in another order, that the loss does not depend on.
             None if the shapes differ, or for an output of an evaluation, which has no gradient.
@@ -447,7 +447,7 @@ class FunctionCall:
 @dataclass
 class Fingerprints:
     """Fingerprints of a pair's R64: of its batch, parameters, buffers and all results in its forward; by module, of
-    the first tensor that it is given at its first call; and of what a loss in a single kernel takes."""
+    the first tensor that it is given at its first call; and of the inputs of a loss in a single kernel."""
 
     results: list[Fingerprint] = field(default_factory=list)
     inputs: dict[str, Fingerprint] = field(default_factory=dict)

@@ -34,23 +34,23 @@ def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[d
     or ignores a gate computes the same. Of a trained checkpoint, only parameters of a single element are changed.
 
     Returns:
-        All parameters in float32 by name, and the number of randomized ones.
+        All parameters in float32 by name, and the number of parameters that were randomized.
     """
-    randomized, count = {}, 0
+    randomized_weights, count = {}, 0
     for name, value in weights.items():
         value = np.asarray(value, np.float32)
         if is_constant(value):
             value = value + _small_noise(name, value.shape, seed)
             count += 1
-        randomized[name] = value
-    return randomized, count
+        randomized_weights[name] = value
+    return randomized_weights, count
 
 
 def randomize_constant_buffers(buffers: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """Return random values for the buffers of real numbers whose values are all equal, and no others.
 
-    The correction bias of a new router is zero, and a frozen batch norm multiplies by ones: a port that uses such a
-    buffer wrongly computes the same. The noise moves values away from zero, since a buffer may be a variance.
+    The correction bias of a new router is zero, and a frozen batch norm multiplies by one. A port that uses such a
+    buffer wrongly would compute the same. The noise moves values away from zero, since a buffer may be a variance.
     """
     return {
         name: (value + np.where(value < 0, -1, 1) * np.abs(_small_noise(name, value.shape, seed))).astype(value.dtype)

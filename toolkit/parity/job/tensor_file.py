@@ -190,7 +190,7 @@ class TensorFile(_OnDisk):
         return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor, also of one of which only a sketch is kept, without reading it."""
+        """Return the shape of a tensor without reading it. A sketch has the shape of its whole tensor."""
         return tuple(self._sketched.get(name, self.header[name]["shape"]))
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:

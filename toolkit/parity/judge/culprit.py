@@ -56,7 +56,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return rank_in_run(finding, "")
 
     def rank_in_run(finding: Finding, run: str) -> tuple:
-        if finding.name in verdict.same_numbers:  # right numbers at other places; what is wrong is behind them
+        if finding.name in verdict.same_numbers:  # right numbers at other places: the fault is behind them
             return (7,)
         order, place = orders[run], places[run]
         late = SIGHT.index(finding.dtype) if finding.dtype in SIGHT else 0

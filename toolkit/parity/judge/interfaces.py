@@ -1,18 +1,19 @@
-"""Outputs between a pair's modules that are another thing than the reference's, while all that is behind them agrees.
+"""Outputs between a pair's modules that differ in kind from the reference's, while every later result agrees.
 
 A router may return its two weights or its scores over all experts. An expert may get its tokens in another order, and
-layers may see the texts with or without padding. Then what lies behind such an output decides. It is set aside if
+layers may see the texts with or without padding. Then the results that depend on such an output decide. It is set
+aside if
 
 - nothing else differs: the loss, the scores, every gradient, every update and every other output agree in all dtypes;
 - the loss depends on the output, by R64's gradient: if the shapes are the same, at each place where the numbers differ;
-  else in each row, or one side's numbers are all among the other's. Rows in another order may also be unread if the
-  loss depends on another tensor of the same output. What no gradient comes back from is decided by nothing behind it:
-  an output that the caller gets, one below which all is frozen, a forward without a loss;
-- in evaluation, where there is no gradient, the same output of the step is set aside; or it agrees in the step, where
-  the loss depends on all of it, and in evaluation the same rows are in another order: an expert may get one token in
-  the step and several in evaluation.
+  otherwise in each row, or one side's numbers are all among the other's. Rows in another order may also be unread if
+  the loss depends on another tensor of the same output. An output that no gradient returns from is not set aside,
+  such as an output that the caller gets, an output above frozen layers only, or any output of a forward without a loss;
+- in evaluation, which has no gradient, the same output of the step is set aside. It is also set aside if it agrees in
+  the step, the loss depends on all of its elements, and the same rows are in another order in evaluation: an expert
+  may get one token in the step and several in evaluation.
 
-A difference of less than a hundredth is never set aside: it is an error of the same numbers, and no other thing.
+A difference of less than a hundredth is never set aside: it is an error of the same numbers.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from toolkit.parity.measure.same_numbers import ROWS
 if TYPE_CHECKING:
     from toolkit.parity.judge.verdict import Finding, Verdict
 
-#: Dtypes in which a difference is looked at, the most accurate first.
+#: Dtypes whose differences are examined, the most accurate first.
 ACCURATE = ("float64", "float32")
-#: Verdicts by which an output is another thing than the reference's.
+#: Verdicts on an output that differs in kind from the reference's.
 OF_OUTPUTS = ("structure", "semantics", "rounding")
 
 
 def differing_outputs(candidate: CandidateResult) -> Mapping[str, OutputDifference]:
     """Return how the port's outputs differ from R64's, in the most accurate dtype that was compared."""
-    measured = [candidate.dtypes[dtype] for dtype in ACCURATE if dtype in candidate.dtypes]
-    return next(iter(measured), CandidateDtype()).differing_outputs
+    dtype_results = [candidate.dtypes[dtype] for dtype in ACCURATE if dtype in candidate.dtypes]
+    return next(iter(dtype_results), CandidateDtype()).differing_outputs
 
 
 def is_decided_behind(name: str, difference: OutputDifference, facts: ReferenceFacts) -> bool:
@@ -65,17 +66,19 @@ def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate:
     """
     differing = differing_outputs(candidate)
     read = reference.facts.read
-    decided = {name for name, one in differing.items() if is_decided_behind(name, one, reference.facts)}
+    decided_names = {name for name, one in differing.items() if is_decided_behind(name, one, reference.facts)}
     names = [TensorName.parse(name) for name in {*differing, *(finding.name for finding in verdict.findings)}]
-    found = set()
+    replaceable_names = set()
     for name in (one for one in names if one.in_its_run.kind == "output"):
         own = name.in_its_run
         is_further_call = bool(own.call) and str(name) not in differing and read.get(str(own), 1.0) == 1.0
         agrees_in_step = bool(name.evaluation) and str(own) not in differing and read.get(str(own)) == 1.0
         is_only_reordered = str(name) in differing and differing[str(name)].shared == ROWS
-        if str(own._replace(call="") if is_further_call else own) in decided or (agrees_in_step and is_only_reordered):
-            found.add(str(name))
-    return found
+        if str(own._replace(call="") if is_further_call else own) in decided_names or (
+            agrees_in_step and is_only_reordered
+        ):
+            replaceable_names.add(str(name))
+    return replaceable_names
 
 
 def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> set[str]:
@@ -85,23 +88,23 @@ def padded_outputs(reference: ReferenceResult, candidate: CandidateResult) -> se
     pads, may be the fault.
     """
     ours = next((candidate.dtypes[dtype].tensors for dtype in ACCURATE if dtype in candidate.dtypes), {})
-    parsed = {name: TensorName.parse(name) for name in reference.tensors}
-    outputs = [name for name, one in parsed.items() if one.kind == "output"]
+    tensor_names = {name: TensorName.parse(name) for name in reference.tensors}
+    outputs = [name for name, one in tensor_names.items() if one.kind == "output"]
     differing = differing_outputs(candidate)
-    padded = [
+    padded_names = [
         name
         for name in outputs
         if name in differing
         and differing[name].shared == ROWS
         and math.prod(ours[name].shape) > math.prod(reference.tensors[name].shape)
     ]
-    return set(padded) if len(padded) > 1 and outputs[0] in padded else set()
+    return set(padded_names) if len(padded_names) > 1 and outputs[0] in padded_names else set()
 
 
 def _is_of_interface(finding: Finding, verdict: Verdict, candidate: CandidateResult) -> bool:
     """Return whether a finding is set aside if all are: it is on a replaceable output, which is finite."""
-    measured = candidate.dtypes[finding.dtype].tensors.get(finding.name) if finding.dtype in candidate.dtypes else None
-    is_finite = measured is None or measured.finite
+    stats = candidate.dtypes[finding.dtype].tensors.get(finding.name) if finding.dtype in candidate.dtypes else None
+    is_finite = stats is None or stats.finite
     return finding.name in verdict.replaceable and finding.verdict in OF_OUTPUTS and is_finite
 
 

@@ -170,7 +170,7 @@ TEXTS: Mapping[str, str] = {
 }
 
 
-#: Kinds that say what may explain a difference, and nothing if there is none.
+#: Kinds of notes that may explain a difference. They are left out if there is no difference.
 HINTS = ("other-initial-value", "other-shape")
 
 

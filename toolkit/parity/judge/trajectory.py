@@ -22,7 +22,7 @@ from toolkit.parity.measure.naming import TensorName, numbered
 Run = Mapping[str, np.ndarray]
 #: A number that is its own extreme value, as a loss after updates is.
 SCALAR = numbered("loss", 2)
-#: Kinds of the tensors of a step by which it arrives at the gradients.
+#: Kinds of the tensors that a step computes before its gradients, and of the gradients.
 ON_THE_WAY = ("output", "logits", "loss", "losses", "gradient")
 
 
@@ -126,10 +126,10 @@ def _until(training: Training, dtype: str) -> str:
 
 
 def judge_trajectory(training: Training, verdict: Verdict) -> None:
-    """Add to a verdict what a port's training shows: where it parts, or how near its band it comes.
+    """Add the result of a port's training to a verdict: the first divergence, or the margin to the tolerance band.
 
-    An accepted difference of what a step of training computes may grow from step to step. Such a training is not
-    judged. One of a buffer or of an evaluation reaches no gradient, and excuses nothing.
+    An accepted difference in a tensor of a training step may grow from step to step. Such a training is not judged.
+    An accepted difference in a buffer or in an evaluation does not reach the gradients, so the training is judged.
     """
     margins = ", ".join(
         f"{dtype} at {margin:.2g} of its band{_until(training, dtype)}" for dtype, margin in training.margins.items()
@@ -148,5 +148,5 @@ def judge_trajectory(training: Training, verdict: Verdict) -> None:
 
 def reaches_training(name: str) -> bool:
     """Return whether a tensor is computed by a training step on the way to the gradients."""
-    parsed = TensorName.parse(name)
-    return not parsed.evaluation and parsed.kind in ON_THE_WAY
+    tensor_name = TensorName.parse(name)
+    return not tensor_name.evaluation and tensor_name.kind in ON_THE_WAY

@@ -6,8 +6,8 @@ import numpy as np
 
 #: Half the distance from 1 to the next number of float32.
 UNIT = 2.0**-24
-#: The rounding of an element is that of the table's largest, which it may be computed with, but at most of a number
-#: this many times its own: a wrong small number would otherwise hide next to a large one.
+#: The rounding of an element is the rounding of the table's largest number, which may take part in its computation.
+#: It is at most the rounding of a number this many times the element: a wrong small number would otherwise hide.
 MAX_SCALE = 1024.0
 #: Numbers from this size on are taken for a mask's (-1e4, -1e9): the other elements are not computed with them.
 MASK_SIZE = 1e3
@@ -24,13 +24,13 @@ def angle_error(own: np.ndarray, reference: np.ndarray) -> float:
 
 
 def table_error(own: np.ndarray, exact: np.ndarray, in_float32: np.ndarray) -> float:
-    """Return the largest error of a buffer's elements, each in units of its own rounding.
+    """Return the largest error of a buffer's elements, each in units of the element's rounding.
 
     Args:
         own: the port's buffer, as computed in the dtype of the run.
         exact: the reference's, computed in float64, of the same shape.
-        in_float32: the reference's, computed in float32. Its error is rounding, too, in a run below float64: that of
-            a sine grows with the angle.
+        in_float32: the reference's, computed in float32. In a run below float64, its error also counts as rounding:
+            the error of a sine grows with the angle.
 
     Returns:
         The error in units of float32's rounding; infinite if an integer, a NaN or an infinity differs.

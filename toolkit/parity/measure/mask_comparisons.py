@@ -21,7 +21,7 @@ COMPARISONS = {
     "tril": "tril",
 }
 TRIANGLES = ("triu", "tril")
-#: Operations in which a mask changes a floating-point tensor. In :data:`CHOICES`, one side must be a constant:
+#: Operations that change a floating-point tensor by a mask. In :data:`CHOICES`, one side must be a constant:
 #: otherwise the condition chooses between two results and hides none.
 MASKING = ("masked_fill", "add", "sub", "subtract", "mul", "multiply", "index_put", "setitem")
 CHOICES = ("where",)
@@ -81,7 +81,7 @@ class MaskComparisons:
         self._operators: dict[Site, str] = {}
         self._excludes: dict[Site, bool] = {}
         self._masking: set[Site] = set()
-        #: Memory of a mask -> the comparisons that it is made of; the tensors themselves, so that none is freed.
+        #: Memory of a mask -> the comparisons that produced it. The tensors are kept too, so that none is freed.
         self._sources: dict[int, set[Site]] = {}
         self._held: list[Any] = []
 
@@ -97,7 +97,7 @@ class MaskComparisons:
         """Follow one operation, given its tensors. In-place operations have the name without underscores."""
         inputs, results = [*inputs], [*results]
         sources = set().union(*map(self._sources_of, inputs))
-        if name in COMPARISONS and results and (site := self._compared(name, inputs, results[0])):
+        if name in COMPARISONS and results and (site := self._note_comparison(name, inputs, results[0])):
             self._mark(results, {site, *sources})
             return
         if not sources:
@@ -110,20 +110,20 @@ class MaskComparisons:
         elif any(self._kind_of(one) in "fc" for one in data) and self._hides(name, inputs):
             self._masking |= sources
 
-    def _compared(self, name: str, inputs: list[Any], result: Any) -> Site | None:
-        """Note a comparison; return where it is, or None if it does not compare positions."""
+    def _note_comparison(self, name: str, inputs: list[Any], result: Any) -> Site | None:
+        """Note a comparison and return its site; return None if it does not compare positions."""
         site = self._site()
         values = self._numbers_of(result)
         if site is None or values.size < 2:
             return None
-        given = [self._numbers_of(one) for one in inputs]
+        input_values = [self._numbers_of(one) for one in inputs]
         is_triangle = COMPARISONS[name] in TRIANGLES
         if is_triangle:
-            if not (_is_constant(given[0]) or self._sources_of(inputs[0])):
+            if not (_is_constant(input_values[0]) or self._sources_of(inputs[0])):
                 return None
-        elif not all(map(_is_whole, given)):
+        elif not all(map(_is_whole, input_values)):
             return None
-        hides = not _is_constant(values) and not (is_triangle and np.array_equal(values, given[0]))
+        hides = not _is_constant(values) and not (is_triangle and np.array_equal(values, input_values[0]))
         self._operators.setdefault(site, COMPARISONS[name])
         self._excludes[site] = self._excludes.get(site, False) or hides
         return site
@@ -169,4 +169,4 @@ def column_of(frame: FrameType) -> int:
     if sys.version_info >= (3, 11):
         positions = list(frame.f_code.co_positions())
         return (positions[frame.f_lasti // 2][2] or 0) + 1
-    return frame.f_lasti  # which tells two calls of a line from each other, too
+    return frame.f_lasti  # which also distinguishes two calls on one line

@@ -94,7 +94,7 @@ class _Call:
 
     Attributes:
         path: the calls that lead to it, its own last.
-        number: what its name adds to the module's, such as ``#1``; empty for the first call.
+        number: suffix of its name after the module's name, such as ``#1``; empty for the first call.
         counts: how often it has called each child and asked for each kind of draw.
     """
 
@@ -147,12 +147,14 @@ class ModuleStack:
         return TensorName(kind, self.module, self._calls[-1].number)
 
     def _number(self, module: str, path: CallPath) -> str:
-        """Return what a call's name adds to the module's, and note whose name that is. A block that a backward runs
-        again lacks the calls around it, so its path is the end of the earlier one."""
+        """Return the suffix of a call's name after the module's name, and note the call that has this name.
+
+        A block that a backward runs again lacks the calls around it, so its path is the end of the earlier path.
+        """
         numbers = [str(number) for _, number in path if number]
         while True:
-            written = f"#{'.'.join(numbers)}" if numbers else ""
-            named_path = self._named_calls.setdefault((module, written), path)
+            suffix = f"#{'.'.join(numbers)}" if numbers else ""
+            named_path = self._named_calls.setdefault((module, suffix), path)
             if named_path[-len(path) :] == path:
-                return written
+                return suffix
             numbers.append("0")

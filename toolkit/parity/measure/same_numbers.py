@@ -20,8 +20,8 @@ ROUNDING_UNITS = 2.0**10
 def in_common(ours: np.ndarray, theirs: np.ndarray) -> str:
     """Return what two outputs have in common: :data:`ROWS`, :data:`COLUMNS`, :data:`NUMBERS` or :data:`NOTHING`.
 
-    Two numbers are the same if they differ by less than half of the digits of the less accurate array. That tells only
-    whether the same numbers are meant; their errors are not judged by it.
+    Two numbers are the same if they differ by less than half of the digits of the less accurate array. This decides
+    only whether the same numbers are meant. Their errors are judged elsewhere.
     """
     floats = ours.dtype.kind == theirs.dtype.kind == "f"
     if not (floats and ours.ndim and theirs.ndim and ours.size and theirs.size):
@@ -40,31 +40,31 @@ def in_common(ours: np.ndarray, theirs: np.ndarray) -> str:
     return NUMBERS if is_part and _are_among(*numbers, within) else NOTHING
 
 
-def unread_differences(ours: np.ndarray, theirs: np.ndarray, unread: np.ndarray, shared: str) -> int:
+def unread_differences(ours: np.ndarray, theirs: np.ndarray, unread: np.ndarray, common_part: str) -> int:
     """Return how many numbers of an output differ although the loss does not depend on them.
 
     Args:
-        ours, theirs, unread: of one shape; ``unread`` says where the loss does not depend on the output.
-        shared: what the two have in common (:func:`in_common`). Of rows or columns that are only in another order, one
+        ours, theirs, unread: arrays of one shape; ``unread`` marks the elements that the loss does not depend on.
+        common_part: common part of the two outputs (:func:`in_common`). A row or column that is only in another order
             counts if the loss depends on none of its numbers.
     """
     within = ROUNDING_UNITS * float(np.finfo(ours.dtype).eps) * float(np.abs(theirs).max())
     differs = ~(np.abs(ours - theirs) <= within)
-    if shared in (ROWS, COLUMNS):
-        axis = -1 if shared == ROWS else tuple(range(theirs.ndim - 1))
+    if common_part in (ROWS, COLUMNS):
+        axis = -1 if common_part == ROWS else tuple(range(theirs.ndim - 1))
         return int((differs.any(axis) & unread.all(axis)).sum())
     return int((differs & unread).sum())
 
 
-def _are_among(one: np.ndarray, other: np.ndarray, within: float) -> bool:
+def _are_among(first: np.ndarray, second: np.ndarray, within: float) -> bool:
     """Return whether all rows of the shorter of two matrices are rows of the longer; if they are equally long, each
-    of another row."""
-    few, many = sorted((one, other), key=len)
+    row has a different counterpart."""
+    few, many = sorted((first, second), key=len)
     direction = np.random.default_rng(0).standard_normal(few.shape[1])
-    projected = many @ direction
-    order = np.argsort(projected)
+    projections = many @ direction
+    order = np.argsort(projections)
     if len(few) == len(many):
         return bool((np.abs(few[np.argsort(few @ direction)] - many[order]) <= within).all())
-    places = np.searchsorted(projected[order], few @ direction)
+    places = np.searchsorted(projections[order], few @ direction)
     near = [np.clip(places + shift, 0, len(many) - 1) for shift in (-1, 0)]
     return bool(np.logical_or(*[(np.abs(few - many[order[place]]) <= within).all(1) for place in near]).all())

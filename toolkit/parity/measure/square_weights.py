@@ -1,6 +1,6 @@
-"""Tell which axis of a square weight of a user's own layer holds its outputs, from the gradients of single elements.
+"""Find the output axis of a square weight of a user's own layer, from the gradients of single elements.
 
-The shape tells it of every other weight, and the class of a layer of the framework's.
+For any other weight, the shape shows this axis. For a layer of the framework, its class does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SquareWeights:
     def _has_columns(self, output: Any, weight: Any) -> bool:
         """Return whether single elements of the output depend on one column of the weight, and not on one row.
 
-        An element of what is looked up in a table depends on one number of it, and tells nothing.
+        An element that is looked up in a table depends on one number of it, and shows nothing.
         """
         size = weight.shape[0]
         vectors = math.prod(output.shape) // size

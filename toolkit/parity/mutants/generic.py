@@ -209,12 +209,12 @@ def _with_parameter(layer: Any, name: str, change: Callable) -> None:
     forward = layer.forward
 
     def changed(*given: Any, **more: Any) -> Any:
-        held = layer._parameters[name]
-        layer._parameters[name] = change(held)
+        original_parameter = layer._parameters[name]
+        layer._parameters[name] = change(original_parameter)
         try:
             return forward(*given, **more)
         finally:
-            layer._parameters[name] = held
+            layer._parameters[name] = original_parameter
 
     layer.forward = changed
 
@@ -265,8 +265,8 @@ NOT_USED = "nothing that is computed depends on it"
 
 
 def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mutant:
-    """Return a fault of the module at ``paths``. ``expected`` and ``operation`` are as those of :class:`.fault.Mutant`,
-    by the reference's names."""
+    """Return a fault of the module at ``paths``. ``expected`` and ``operation`` are as in :class:`.fault.Mutant`, by
+    the reference's names."""
     words, change = FAULTS[kind]
 
     def apply(port: Modules) -> list[tuple[Any, str, Any]]:
@@ -292,7 +292,7 @@ def shifted_bound(site: str, expected: str = "", unreached: str = "") -> Mutant:
 
     Args:
         site: ``file:line:column`` of the comparison in the port's code.
-        expected, unreached: as those of :class:`.fault.Mutant`.
+        expected, unreached: as in :class:`.fault.Mutant`.
     """
 
     def apply(port: Modules) -> list[tuple[Any, str, Any]]:
