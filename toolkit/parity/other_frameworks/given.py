@@ -35,10 +35,10 @@ from toolkit.parity.other_frameworks.tensor_reader import TensorReader, open_npz
 
 #: Kinds of choices that the reference's own runs are given, and a port in another framework makes itself.
 CHOICES = ("relu", "choice", "buckets")
-#: Kinds of tensors that a message lists: what a forward returns.
+#: Kinds of tensors that a message lists: the results of a forward.
 OWN = ("logits", "loss", "losses", "output")
-#: Names that a message lists at most, and characters that it quotes of a file.
-SHOWN, LONGEST = 12, 200
+#: Maximum number of names that a message lists, and of characters that it quotes from a file.
+MAX_NAMES, MAX_CHARACTERS = 12, 200
 #: The dtypes of files, and how these may end.
 DTYPES, ENDINGS = ("float64", "float32"), (".safetensors", ".npz")
 
@@ -53,7 +53,7 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
         port: what messages name: the folder, or the file that was run for it.
 
     Raises:
-        UserError: there is no such file, one is damaged, or a tensor is of another dtype or has an unknown name.
+        UserError: the folder has no such file, a file is damaged, or a tensor has a wrong dtype or an unknown name.
     """
     errors: dict[str, dict[str, TensorStats]] = {}
     truth = TensorFile(recording.folder / "reference" / "float64.safetensors")
@@ -63,13 +63,15 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
             have = " and ".join(recording.asked.dtypes)
             raise UserError(f"{place}: the bundle {recording.folder} has {have} alone; record it with --dtype both")
         errors[dtype] = {}
-        with _opened(path, place) as tensors:
+        with _open_tensors(path, place) as tensors:
             for name in tensors:
                 if name not in truth:
-                    raise UserError(f"{place}: the reference has no {_cut(name)}{_known(name, truth, recording)}")
-                found, shape = tensors.header(name)
-                if found != dtype:
-                    raise UserError(f"{place}: {name} is {_cut(found)}; compute and save it in {dtype}")
+                    raise UserError(
+                        f"{place}: the reference has no {_cut(name)}{_describe_known_names(name, truth, recording)}"
+                    )
+                saved_dtype, shape = tensors.header(name)
+                if saved_dtype != dtype:
+                    raise UserError(f"{place}: {name} is {_cut(saved_dtype)}; compute and save it in {dtype}")
                 same = list(shape) == list(truth.shape(name))
                 errors[dtype][name] = (
                     error_stats.difference(tensors.read(name), truth[name]) if same else TensorStats(list(shape))
@@ -79,23 +81,25 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
     return errors
 
 
-def _known(name: str, truth: TensorFile, recording: Recording) -> str:
-    """Say what a message adds about a name that the reference lacks: why, and which names it has."""
+def _describe_known_names(name: str, truth: TensorFile, recording: Recording) -> str:
+    """Return the end of a message about a name that the reference lacks: the reason and the known names."""
     pair, reason = recording.asked.pair, ""
     if name == "logits" and pair is not None:
         reason = "its loss(model, batch) does not call the model once" if pair.has_loss else "its forward returns none"
         reason = f", since {reason}"
-    own = [known for known in truth if TensorName.parse(known).kind in OWN]
+    own = [known_name for known_name in truth if TensorName.parse(known_name).kind in OWN]
     close = difflib.get_close_matches(name, truth, 3, 0.7)
     names = list(dict.fromkeys([*close, *own]))
-    listed = f"{', '.join(names[:SHOWN])}{', ...' if len(truth) > SHOWN else ''} ({len(truth)} names in order.json)"
-    return f"{reason}; it has {listed}"
+    name_list = (
+        f"{', '.join(names[:MAX_NAMES])}{', ...' if len(truth) > MAX_NAMES else ''} ({len(truth)} names in order.json)"
+    )
+    return f"{reason}; it has {name_list}"
 
 
 def _cut(text: str) -> str:
     """Return a text of a file, in one line, no longer than a message needs."""
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -104,21 +108,21 @@ def files_of(folder: Path) -> dict[str, Path]:
     Raises:
         UserError: there is none, or two are of one dtype.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for dtype in DTYPES:
         there = [path for ending in ENDINGS if (path := folder / f"{dtype}{ending}").exists()]
         if len(there) > 1:
             raise UserError(f"{folder}: holds {there[0].name} and {there[1].name}; remove one of them")
-        found.update((dtype, path) for path in there)
-    if not found:
+        paths.update((dtype, path) for path in there)
+    if not paths:
         names = " or ".join(f"{dtype}{ending}" for dtype in DTYPES for ending in ENDINGS)
         raise UserError(f"{folder}: holds no tensors of a port; save them as {names}")
-    return found
+    return paths
 
 
 @contextlib.contextmanager
-def _opened(path: Path, place: str) -> Iterator[TensorReader]:
-    """Open a file of tensors for the ``with`` block. Whatever is wrong with it there is a UserError in one line."""
+def _open_tensors(path: Path, place: str) -> Iterator[TensorReader]:
+    """Open a file of tensors for the ``with`` block. Any error in the block becomes a UserError of one line."""
     try:
         plain_file(path)
         with open_npz(path) if path.suffix == ".npz" else open_safetensors(path) as tensors:
@@ -133,7 +137,7 @@ def _opened(path: Path, place: str) -> Iterator[TensorReader]:
 def compared(
     recording: Recording, errors: Mapping[str, Mapping[str, TensorStats]], versions: Mapping[str, str]
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """Return what was measured of a port, and of the reference the tensors that the port gave.
+    """Return the measurements of a port, and the reference's results for the tensors that the port gave.
 
     Args:
         errors: of :func:`read_outputs`.

@@ -3,9 +3,9 @@
 PORT.py has ``forward(weights, batch, draws)``. It returns name -> array, by the reference's names: ``logits``,
 ``loss``, ``output:MODULE``. If there is a ``loss``, its gradients by the weights that the reference trains are computed
 and saved, too. The weights have the reference's names and shapes. ``draws`` holds the random numbers of the reference's
-step, such as dropout masks. INPUTS and FOLDER are those of `run.py`, which says what lies there.
+step, such as dropout masks. `run.py` creates INPUTS and FOLDER and describes their files.
 
-A program of its own: it imports nothing of the toolkit, since the Python that has JAX need not have it.
+This program is separate: it does not import the toolkit, since the Python that has JAX need not have it.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ except ImportError as error:
 
 
 def run(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> None:
-    """Save what the port computes as ``DTYPE.safetensors``, then ``versions.json``."""
+    """Save the port's results as ``DTYPE.safetensors``, then ``versions.json``."""
     jax.config.update("jax_enable_x64", dtype == "float64")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32, no bfloat16
     weights, batch, draws = (
         {name: jnp.asarray(_as(value, dtype)) for name, value in load_file(inputs / f"{name}.safetensors").items()}
         for name in ("weights", "batch", "draws")
     )
-    compared = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
-    trained = {name: value for name, value in weights.items() if f"gradient:{name}" in compared}
+    compared_names = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
+    trained_weights = {name: value for name, value in weights.items() if f"gradient:{name}" in compared_names}
 
-    def loss_of(trained: dict) -> tuple:
-        outputs = checked(port.forward({**weights, **trained}, batch, draws))
+    def loss_of(trained_weights: dict) -> tuple:
+        outputs = check_outputs(port.forward({**weights, **trained_weights}, batch, draws))
         return outputs.get("loss", jnp.zeros(())), outputs
 
-    (_, outputs), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+    (_, outputs), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained_weights)
     if "loss" in outputs:
         outputs = {**outputs, **{f"gradient:{name}": value for name, value in gradients.items()}}
     save_file({name: np.asarray(value, order="C") for name, value in outputs.items()}, folder / f"{dtype}.safetensors")
     (folder / "versions.json").write_text(json.dumps({"jax": jax.__version__}), encoding="utf-8")
 
 
-def checked(outputs: Any) -> Mapping[str, Any]:
-    """Return what ``forward`` gave. Raises TypeError if that is not at least one array by its name."""
+def check_outputs(outputs: Any) -> Mapping[str, Any]:
+    """Return the outputs of ``forward``. Raises TypeError if they are not a dict of at least one named array."""
     if not isinstance(outputs, Mapping) or not outputs or not all(isinstance(name, str) for name in outputs):
-        returned = "no arrays" if isinstance(outputs, Mapping) and not outputs else type(outputs).__name__
-        raise TypeError(f"forward returned {returned}; return a dict of name -> array, such as {{'loss': loss}}")
+        returned_kind = "no arrays" if isinstance(outputs, Mapping) and not outputs else type(outputs).__name__
+        raise TypeError(f"forward returned {returned_kind}; return a dict of name -> array, such as {{'loss': loss}}")
     return outputs
 
 

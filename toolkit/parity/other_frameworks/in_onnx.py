@@ -2,11 +2,11 @@
 
 The graph's inputs are the batch's, or weights of the reference by their names. Weights that it holds itself must be
 those that the reference was recorded with. Its outputs have the reference's names, or `outputs` in an `export.json`
-beside it says which these are, as `toolkit export` writes it. A graph computes as in evaluation:
-if the reference has ``evaluation/logits``, the graph's ``logits`` are compared with these. INPUTS and FOLDER are those
-of `run.py`, which says what lies there.
+next to it maps them to these names, as `toolkit export` writes it. A graph computes as in evaluation:
+if the reference has ``evaluation/logits``, the graph's ``logits`` are compared with these. `run.py` creates INPUTS and
+FOLDER and describes their files.
 
-A program of its own, as `in_jax.py`.
+This program is separate, like `in_jax.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-#: ONNX Runtime's names of floats.
+#: ONNX Runtime's names of floating-point types.
 FLOATS = {"tensor(float)": "float32", "tensor(double)": "float64"}
-#: Of integers.
+#: ONNX Runtime's names of integer types.
 WHOLE = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
 
 try:
@@ -33,24 +33,26 @@ except ImportError as error:
 def run(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
     """Save the graph's outputs of that dtype as ``DTYPE.safetensors``, if it has any, then ``versions.json``."""
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    asked = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
+    output_names = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
     about = model.parent / "export.json"
     names = json.loads(about.read_text(encoding="utf-8"))["outputs"] if about.is_file() else {}
-    if asked:
-        compared = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
-        held = {**load_file(inputs / "weights.safetensors"), **load_file(inputs / "batch.safetensors")}
-        given = {}
-        for needed in session.get_inputs():
-            if needed.name not in held:
-                known = sorted(held)
-                fail(
-                    folder, f"its input {needed.name} is neither in the batch nor a weight; rename it to one of {known}"
-                )
-            given[needed.name] = held[needed.name].astype({**FLOATS, **WHOLE}[needed.type])
-        outputs = {names.get(name, name): value for name, value in zip(asked, session.run(asked, given), strict=True)}
-        in_evaluation = {name: f"evaluation/{name}" for name in outputs if f"evaluation/{name}" in compared}
-        named = {in_evaluation.get(name, name): np.asarray(value, order="C") for name, value in outputs.items()}
-        save_file(named, folder / f"{dtype}.safetensors")
+    if output_names:
+        compared_names = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
+        tensors = {**load_file(inputs / "weights.safetensors"), **load_file(inputs / "batch.safetensors")}
+        feeds = {}
+        for graph_input in session.get_inputs():
+            if graph_input.name not in tensors:
+                known_names = sorted(tensors)
+                problem = f"its input {graph_input.name} is neither in the batch nor a weight"
+                fail(folder, f"{problem}; rename it to one of {known_names}")
+            feeds[graph_input.name] = tensors[graph_input.name].astype({**FLOATS, **WHOLE}[graph_input.type])
+        outputs = {
+            names.get(name, name): value
+            for name, value in zip(output_names, session.run(output_names, feeds), strict=True)
+        }
+        in_evaluation = {name: f"evaluation/{name}" for name in outputs if f"evaluation/{name}" in compared_names}
+        named_outputs = {in_evaluation.get(name, name): np.asarray(value, order="C") for name, value in outputs.items()}
+        save_file(named_outputs, folder / f"{dtype}.safetensors")
     versions = {"onnxruntime": onnxruntime.__version__}
     (folder / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
 

@@ -1,8 +1,8 @@
 """Run a user's port in JAX or ONNX Runtime on a recorded reference's weights and batch.
 
-The port's process is given two folders of its own, and not the bundle, which has the truth. It reads ``weights``,
+The port's process gets two separate folders, and not the bundle, which has the truth. It reads ``weights``,
 ``batch`` and ``draws`` (safetensors) and ``names.json``, the names of all tensors of the reference. It leaves
-``DTYPE.safetensors`` with what it computes, and last ``versions.json`` with its framework's version; or ``failure.txt``
+``DTYPE.safetensors`` with its results, and last ``versions.json`` with its framework's version; or ``failure.txt``
 with the reason in one line; or ``missing.txt`` if a package cannot be imported.
 """
 
@@ -34,13 +34,13 @@ LONGEST = 2000
 def run_port(
     port: Path, recording: Recording, folder: Path, dtypes: Sequence[str], python: str | None, limit: float | None
 ) -> tuple[Path, dict[str, str]]:
-    """Run a port; return the folder with what it computed, as :mod:`.given` reads it, and its framework's versions.
+    """Run a port; return the folder with its results, as :mod:`.given` reads it, and its framework's versions.
 
     Args:
         port: a file of :data:`PROGRAMS`.
-        folder: an empty one, for this port alone.
-        dtypes: in which it is run, one after another; an ONNX graph leaves those that are not its own.
-        python: the Python that has its framework; None for this one.
+        folder: an empty folder, for this port alone.
+        dtypes: dtypes of the runs, one after another; an ONNX graph skips dtypes that it does not compute.
+        python: the Python that has its framework; None for the running Python.
         limit: seconds for each run.
 
     Raises:
@@ -65,8 +65,8 @@ def run_port(
             raise UserError(f"{port}: {failure}")
         versions = _versions_in(outputs / "versions.json")
         if status or not versions:
-            printed = _text_of(log).strip().rpartition("\n")[2]
-            reason = f"; it printed last: {printed}" if printed else ""
+            last_line = _text_of(log).strip().rpartition("\n")[2]
+            reason = f"; it printed last: {last_line}" if last_line else ""
             raise UserError(f"{port}: has ended without a result in {dtype} (exit status {status}){reason}")
         (outputs / "versions.json").unlink()
     if not any((outputs / f"{dtype}.safetensors").exists() for dtype in dtypes):
@@ -75,19 +75,24 @@ def run_port(
 
 
 def write_inputs(recording: Recording, folder: Path) -> None:
-    """Copy to a new folder what a port computes from. Of the draws, what shows R64's own values is left out."""
+    """Copy a port's inputs to a new folder. Draws that show R64's own values are left out."""
     folder.mkdir()
     for name in ("weights", "batch"):
         shutil.copyfile(recording.folder / f"{name}.safetensors", folder / f"{name}.safetensors")
     draws = TensorFile(recording.folder / "reference" / f"draws-{TRAINING}.safetensors")
-    handed = {name: draws[name] for name in draws if TensorName.parse(name).kind in (*RANDOM, *CHOICES, "buckets")}
-    files.write_tensors(folder / "draws.safetensors", handed)
+    shared_draws = {
+        name: draws[name] for name in draws if TensorName.parse(name).kind in (*RANDOM, *CHOICES, "buckets")
+    }
+    files.write_tensors(folder / "draws.safetensors", shared_draws)
     files.write_json(folder / "names.json", files.read_json(recording.folder / "reference" / "order.json"))
 
 
 def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) -> int:
-    """Run a program and end all that it has started; return its exit status. Raises UserError if it takes longer than
-    ``limit`` seconds."""
+    """Run a program, end every process that it started, and return its exit status.
+
+    Raises:
+        UserError: the program takes longer than ``limit`` seconds.
+    """
     with (
         open(log, "w") as output,
         child(
@@ -105,7 +110,7 @@ def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) ->
 
 
 def _text_of(path: Path) -> str:
-    """Return the end of a text that a port's process left; empty if there is no such file."""
+    """Return the end of a text that a port's process left; empty if the file does not exist."""
     if not path.is_file():
         return ""
     with open(path, "rb") as file:
@@ -114,7 +119,7 @@ def _text_of(path: Path) -> str:
 
 
 def _versions_in(path: Path) -> dict[str, str]:
-    """Return the versions that a port's process left; none if it left no such file."""
+    """Return the versions that a port's process left; {} if the file does not exist."""
     try:
         content = json.loads(_text_of(path))
     except ValueError:

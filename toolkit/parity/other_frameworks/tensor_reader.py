@@ -1,7 +1,7 @@
 """Files of tensors that anybody may have written: the header of each tensor first, then its values, one at a time.
 
-No reader asks for more memory than the file's own size, or than a tensor that the caller asks for by name. None runs
-what a file holds: no pickle is opened.
+No reader allocates more memory than the size of the file, or of a tensor that the caller requests by name. Readers
+do not execute code from a file: no pickle is opened.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from toolkit.parity.job.tensor_file import NAMED
 
 #: NumPy's name of a dtype by its name in a safetensors file, such as ``F64``.
 DTYPES = {name: str(dtype) for name, dtype in NAMED.items()}
-#: Bits of a member's flags that say that it is encrypted.
-ENCRYPTED = 0x1
+#: Bit of a member's flags that marks it as encrypted.
+ENCRYPTION_FLAG = 0x1
 
 
 class TensorReader(Protocol):
@@ -70,24 +70,25 @@ class _NpzReader:
 
     def header(self, name: str) -> tuple[str, tuple[int, ...]]:
         """Return a tensor's dtype and shape. Raises ValueError if the archive cannot hold such a tensor."""
-        found = self._described(name)
-        return str(found.dtype), found.shape
+        member = self._describe_member(name)
+        return str(member.dtype), member.shape
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor's values. Raises ValueError if they are incomplete, or not as they were written."""
-        found = self._described(name)
-        count = math.prod(found.shape)
-        with self._archive.open(found.member) as file:
-            file.read(found.start)
-            content = file.read(count * found.dtype.itemsize)
-            if len(content) != count * found.dtype.itemsize or file.read(1):  # at the end, the checksum is compared
+        member = self._describe_member(name)
+        count = math.prod(member.shape)
+        with self._archive.open(member.member) as file:
+            file.read(member.start)
+            content = file.read(count * member.dtype.itemsize)
+            if len(content) != count * member.dtype.itemsize or file.read(1):  # at the end, the checksum is compared
                 raise ValueError(f"{name} ends within its values, or after them")
-        values = np.frombuffer(content, found.dtype)
-        return values.reshape(found.shape[::-1]).T if found.fortran_order else values.reshape(found.shape)
+        values = np.frombuffer(content, member.dtype)
+        return values.reshape(member.shape[::-1]).T if member.fortran_order else values.reshape(member.shape)
 
-    def _described(self, name: str) -> _Member:
+    def _describe_member(self, name: str) -> _Member:
+        """Return the description of an array. Raises ValueError if the archive cannot hold such an array."""
         member = self._members[name]
-        if member.flag_bits & ENCRYPTED or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if member.flag_bits & ENCRYPTION_FLAG or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name} is encrypted, or compressed as numpy.savez compresses nothing")
         with self._archive.open(member) as file:
             shape, fortran_order, dtype = _read_header(file)
@@ -120,9 +121,9 @@ class _SafetensorsReader:
 
     def header(self, name: str) -> tuple[str, tuple[int, ...]]:
         """Return a tensor's dtype and shape."""
-        found = self._file.get_slice(name)
-        dtype = str(found.get_dtype())
-        return DTYPES.get(dtype, dtype), tuple(found.get_shape())
+        tensor_slice = self._file.get_slice(name)
+        dtype = str(tensor_slice.get_dtype())
+        return DTYPES.get(dtype, dtype), tuple(tensor_slice.get_shape())
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor's values."""

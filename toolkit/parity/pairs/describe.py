@@ -90,17 +90,17 @@ class Sides:
             *drawn,
             *self._zero_rows(),
             *self._idle_masks(),
-            *self._shifted(),
+            *self._offset_notes(),
             *hints,
         ]
 
-    def _shifted(self) -> Iterator[Note]:
-        """Yield a note on parameters to which the map says that the port adds a number."""
+    def _offset_notes(self) -> Iterator[Note]:
+        """Yield a note on parameters that the port shifts by a number, as the map says."""
         if names := [match.reference for match in self.map.parameters if match.offset]:
             yield Note("shifted", {"names": ", ".join(names)})
 
     def _other_initial_values(self) -> Iterator[Note]:
-        """Yield hints at parameters to which a loader may add a number: both sides begin with one, and not the same."""
+        """Yield hints at parameters that a loader may shift: both sides begin with constants that differ."""
         sides = (self.reference, self.port)
         # A single element is constant even if it is drawn at random.
         theirs, ours = (
@@ -110,9 +110,9 @@ class Sides:
             before, after = theirs.get(match.reference), ours.get(match.port)
             is_whole = match.rows is None and match.port_rows is None
             if is_whole and not match.offset and before is not None and after is not None and before != after:
-                said = f"{match.reference}: {after - before:g} + {match.port}"
+                map_line = f"{match.reference}: {after - before:g} + {match.port}"
                 numbers = {"theirs": f"{before:g}", "ours": f"{after:g}"}
-                yield Note("other-initial-value", {"name": match.reference, **numbers, "map": said})
+                yield Note("other-initial-value", {"name": match.reference, **numbers, "map": map_line})
 
     def _other_shapes(self) -> Iterator[Note]:
         """Yield hints at parameters without a counterpart that have as many elements as one of the port's."""
@@ -266,7 +266,9 @@ def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndar
     buffers = TensorFile(job / "reference" / "buffers.safetensors")
     # A port in another framework is sent no buffers: it writes such constants itself.
     state = {} if request.pair.any_framework else {name: buffers[name] for name in sides.shared_state()}
-    frozen = {match.reference: weights[match.reference] for match in sides.map.buffers if match.reference in weights}
-    initial = {**randomize_constant_buffers(state, request.seed), **frozen}
+    frozen_values = {
+        match.reference: weights[match.reference] for match in sides.map.buffers if match.reference in weights
+    }
+    initial = {**randomize_constant_buffers(state, request.seed), **frozen_values}
     files.write_tensors(job / files.INITIAL_BUFFERS, initial)
     files.write_json(job / "job.json", job_of(replace(request, pair=sides.pair_of(request))))

@@ -36,7 +36,7 @@ def text_of(sides: Sides) -> str:
         shape = "x".join(map(str, shapes[name])) or "a number"
         is_guess = not all(match.certain for match in pieces)
         words = [shape, "transposed" if pieces[0].transpose else "", "a guess" if is_guess else ""]
-        lines.append(f"  {_quoted(name)}: {_told(pieces, sides)}  # {', '.join(filter(None, words))}")
+        lines.append(f"  {_quoted(name)}: {_format_pieces(pieces, sides)}  # {', '.join(filter(None, words))}")
     theirs, ours = sides.alone()
     for side, names in (("reference", theirs), ("port", ours)):
         lines += [f"# in the {side} alone: {name}" for name in names]
@@ -52,18 +52,18 @@ def text_of(sides: Sides) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(pieces: Sequence[ParameterMatch], sides: Sides) -> str:
-    """Return what a map says of a parameter's counterpart, or of its pieces."""
+def _format_pieces(pieces: Sequence[ParameterMatch], sides: Sides) -> str:
+    """Return a map's entry for a parameter's counterpart, or for the pieces of its counterpart."""
     theirs, ours = ({one.name: one for one in side.parameters} for side in (sides.reference, sides.port))
-    named = []
+    names = []
     for one in pieces:
         offset = f"{one.offset:g} + " if one.offset else ""
         rows = "" if one.port_rows is None else f"[{one.port_rows[0]}:{one.port_rows[1]}]"
         whole, other = theirs[one.reference], ours[one.port]
         is_turned = one.transpose != (whole.transposed != other.transposed)
-        is_turned = is_turned and not is_only_turned(whole.shape, other.shape)  # which the shapes tell
-        named.append(_quoted(f"{offset}{one.port}{rows}{'.T' if is_turned else ''}"))
-    return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
+        is_turned = is_turned and not is_only_turned(whole.shape, other.shape)  # the shapes already show it
+        names.append(_quoted(f"{offset}{one.port}{rows}{'.T' if is_turned else ''}"))
+    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
 def _quoted(name: str) -> str:

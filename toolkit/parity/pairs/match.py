@@ -30,7 +30,7 @@ from toolkit.parity.pairs.words import distance, is_spelled_alike, leaf
 #: Distance in the order of execution that counts as much as names without a common word.
 FAR = 10.0
 #: Cost of each certain pair that ran before one parameter and after its counterpart; at most 1 in all.
-CROSSED = 0.25
+CROSSING_COST = 0.25
 #: Cost of a pair such as `weight` and `gamma`: a port may call a norm's weight so, but also a scale of a block.
 OTHER_SPELLING = 1.0
 #: Cost of a pair that an assignment must not choose.
@@ -56,14 +56,14 @@ def propose(
     modules = match_modules(reference, port, parameters)
     draws = match_draws(reference.draws, port.draws, modules)
     modules = _with_the_same_draws(modules, draws)
-    matched = {match.port for match in parameters}
-    held = [one for one in port.buffers if one.name not in matched]
-    matched = {match.reference for match in parameters}
-    tables = [one for one in reference.buffers if one.name not in matched]
+    matched_names = {match.port for match in parameters}
+    held = [one for one in port.buffers if one.name not in matched_names]
+    matched_names = {match.reference for match in parameters}
+    tables = [one for one in reference.buffers if one.name not in matched_names]
     buffers = match_parameters(tables, held, {})
     counterparts = {name for match in buffers for name in (match.reference, match.port)}
-    drawn = {one.name for one in (*tables, *held) if one.is_drawn}
-    drawn_parameters = drawn & {one.name for one in reference.parameters}  # which a port can only load
+    drawn_names = {one.name for one in (*tables, *held) if one.is_drawn}
+    drawn_parameters = drawn_names & {one.name for one in reference.parameters}  # which a port can only load
     return PairMap(
         parameters=parameters,
         orders=_orders_of(reference, modules, parameters),
@@ -73,7 +73,7 @@ def propose(
         drawn_buffers=[
             match.reference
             for match in buffers
-            if {match.reference, match.port} <= drawn or match.reference in drawn_parameters
+            if {match.reference, match.port} <= drawn_names or match.reference in drawn_parameters
         ],
         modules=modules,
         axes=axes_of(reference, port, modules, draws, layouts or {}),
@@ -113,11 +113,11 @@ def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterF
     rows: dict[str, list[Sequence[int]]] = defaultdict(list)
     for match in matches:
         rows[match.port].append(match.port_rows or (0, (port[match.port].shape or [0])[0]))
-    for name, taken in rows.items():
-        numbers = [number for first, end in taken for number in range(first, end)]
+    for name, row_ranges in rows.items():
+        numbers = [number for first, end in row_ranges for number in range(first, end)]
         count = (port[name].shape or [0])[0]
         if sorted(numbers) != list(range(count)):
-            parts = ", ".join(f"{first}:{end}" for first, end in taken)
+            parts = ", ".join(f"{first}:{end}" for first, end in row_ranges)
             raise ValueError(
                 f"{name} of the port has the rows 0:{count}, of which the map takes {parts}; name each once"
             )
@@ -154,7 +154,7 @@ def _assigned(
     if not possible.any():
         return []
     names = np.array([[_name_cost(one.name, other.name) for other in free] for one in left])
-    # Two encoders may run in another order than they are made in: the order that fits the names better counts.
+    # Two encoders may not run in the order of their construction: the order that fits the names better counts.
     by_execution, by_branch = (
         np.where(possible, names + np.minimum(np.abs(np.subtract.outer(places(left), places(free))) / FAR, 1.0), NEVER)
         for places in (_execution_places, _branch_places)
@@ -164,10 +164,10 @@ def _assigned(
 
     def assign(cost: np.ndarray) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
         rows, columns = linear_sum_assignment(cost)
-        chosen = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
-        crossing = _crossing([(left[row], free[column]) for row, column in chosen])
+        chosen_places = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
+        crossing = _crossing([(left[row], free[column]) for row, column in chosen_places])
         pairs = []
-        for place, (row, column) in enumerate(chosen):
+        for place, (row, column) in enumerate(chosen_places):
             alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
             best = _is_best(names[row], column) and _is_best(names[:, column], row)
             pairs.append((left[row], free[column], bool(alone or (best and place not in crossing))))
@@ -176,7 +176,7 @@ def _assigned(
     if not ran_in_order:
         return assign(by_branch)
     certain = [(one, other) for one, other, is_certain in assign(by_execution) if is_certain]
-    return assign(by_execution + np.minimum(CROSSED * _count_crossed(left, free, certain), 1.0))
+    return assign(by_execution + np.minimum(CROSSING_COST * _count_crossed(left, free, certain), 1.0))
 
 
 def _total_cost(cost: np.ndarray) -> float:
@@ -187,8 +187,8 @@ def _total_cost(cost: np.ndarray) -> float:
 
 
 def _count_crossed(
-    left: Sequence[ParameterFacts],
-    free: Sequence[ParameterFacts],
+    reference: Sequence[ParameterFacts],
+    port: Sequence[ParameterFacts],
     certain: Sequence[tuple[ParameterFacts, ParameterFacts]],
 ) -> np.ndarray:
     """Return how many certain pairs ran before a parameter and after its counterpart, or the other way around.
@@ -196,7 +196,7 @@ def _count_crossed(
     Returns:
         The counts, (parameters of the reference, parameters of the port).
     """
-    sides = [(left, [one for one, _ in certain]), (free, [other for _, other in certain])]
+    sides = [(reference, [one for one, _ in certain]), (port, [other for _, other in certain])]
     is_after, is_before = [], []
     for parameters, anchors in sides:
         orders, of_anchors = (
@@ -209,8 +209,8 @@ def _count_crossed(
     return is_after[0] @ is_before[1].T + is_before[0] @ is_after[1].T
 
 
-def _name_cost(one: str, other: str) -> float:
-    return distance(one, other) + OTHER_SPELLING * (not is_spelled_alike(one, other))
+def _name_cost(reference_name: str, port_name: str) -> float:
+    return distance(reference_name, port_name) + OTHER_SPELLING * (not is_spelled_alike(reference_name, port_name))
 
 
 def _is_best(costs: np.ndarray, place: int) -> bool:
@@ -243,7 +243,7 @@ def _execution_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
 
 
 def _branch_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
-    """Return the same, if the parts of the model had run in the order in which they are made."""
+    """Return these ranks for parts of the model that run in the order of their construction."""
     paths = [one.name.split(".") for one in parameters]
     depth = next((depth for depth, words in enumerate(zip(*paths, strict=False)) if len({*words}) > 1), 0)
     branches = list(dict.fromkeys(path[depth] for path in paths))
@@ -251,7 +251,7 @@ def _branch_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
 
 
 def _ranks(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.ndarray:
-    """Return the rank of each parameter by its branch and by when it ran, among those of its shape and leaf."""
+    """Return the rank of each parameter by branch and execution time, among parameters of its shape and leaf."""
     places = np.full(len(parameters), float(len(parameters)))
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
@@ -338,7 +338,7 @@ def _orders_of(
     pieces: dict[str, list[ParameterMatch]] = defaultdict(list)
     for match in parameters:
         pieces[match.reference].append(match)
-    found = {}
+    orders = {}
     for name, matches in pieces.items():
         one, module, [port, *others] = facts[name], facts[name].module, {match.port: None for match in matches}
         is_of_module = not others and port.rpartition(".")[0] == modules.get(module)
@@ -346,8 +346,8 @@ def _orders_of(
         if not is_of_module or one.role == "embedding" or len(rows) == 1 or None in rows:
             continue
         places = [place for first, end in filter(None, rows) for place in range(first, end)]
-        found[module] = OutputOrder(1 if one.role == "conv" else -1, places)
-    return found
+        orders[module] = OutputOrder(1 if one.role == "conv" else -1, places)
+    return orders
 
 
 def _is_in(path: str, module: str) -> bool:
@@ -399,11 +399,13 @@ def match_draws(
     matches: dict[str, str] = {}
     for kind in dict.fromkeys(draw.kind for draw in port):
         ours, theirs = ([one for one in side if one.kind == kind] for side in (port, reference))
-        matches |= _in_counterparts(theirs, ours, modules or {}) or _named(theirs, ours, _lined_up(theirs, ours))
+        matches |= _in_counterparts(theirs, ours, modules or {}) or _pair_names(theirs, ours, _lined_up(theirs, ours))
     return matches
 
 
-def _named(theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], places: Sequence[tuple[int, int]]) -> dict[str, str]:
+def _pair_names(
+    theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], places: Sequence[tuple[int, int]]
+) -> dict[str, str]:
     return {ours[column].name: theirs[row].name for row, column in places}
 
 
@@ -418,15 +420,15 @@ def _in_counterparts(
         [[_is_in(a, b) or _is_in(b, a) or "" in (a, b) for b in our_modules] for a in their_modules], bool
     ).reshape(len(theirs), len(ours))
     matches: dict[str, str] = {}
-    while aligned := _lined_up(theirs, ours, is_possible):
-        matches |= _named(theirs, ours, aligned)
-        for row, column in aligned:
+    while aligned_places := _lined_up(theirs, ours, is_possible):
+        matches |= _pair_names(theirs, ours, aligned_places)
+        for row, column in aligned_places:
             is_possible[row], is_possible[:, column] = False, False
     return matches if len(matches) >= len(_lined_up(theirs, ours)) else {}
 
 
 def _innermost(draw: DrawFacts, modules: Iterable[str]) -> str:
-    """Return the path of the innermost of some modules in which a draw is made; "" if it is made in none."""
+    """Return the path of the innermost of these modules that makes a draw; "" if none of them makes it."""
     module = TensorName.parse(draw.name).module
     return max((one for one in modules if _is_in(module, one)), key=len, default="")
 

@@ -36,19 +36,23 @@ def as_told(one: ParameterFacts, told: Sequence[str], port: Mapping[str, Paramet
     """
     found, start = [], 0
     for piece in told:
-        offset, name, *rows, turned = PIECE.fullmatch(piece).groups()  # type: ignore[union-attr]  # any text is one
-        if turned and f"{name}.T" in port:
-            name, turned = f"{name}.T", None
+        offset, name, *rows, transpose_mark = PIECE.fullmatch(piece).groups()  # type: ignore[union-attr]  # any text is one
+        if transpose_mark and f"{name}.T" in port:
+            name, transpose_mark = f"{name}.T", None
         if name not in port:
             raise ValueError(f"the port has no parameter {name}; toolkit parity map lists them")
         other = port[name]
         port_rows = None if rows[0] is None else (int(rows[0]), int(rows[1]))
         shape = list(other.shape) if port_rows is None else [port_rows[1] - port_rows[0], *other.shape[1:]]
-        fits = math.prod(shape) == math.prod(one.shape) if len(told) == 1 else shape[1:] == one.shape[1:] and not turned
+        fits = (
+            math.prod(shape) == math.prod(one.shape)
+            if len(told) == 1
+            else shape[1:] == one.shape[1:] and not transpose_mark
+        )
         if not fits or (port_rows and not 0 <= port_rows[0] < port_rows[1] <= other.shape[0]):
             raise ValueError(f"{one.name} is {one.shape} in torch's layout, {piece} is {shape}")
         end = start + shape[0] if shape else 0
-        is_turned = bool(turned) or (len(told) == 1 and is_only_turned(one.shape, shape))
+        is_turned = bool(transpose_mark) or (len(told) == 1 and is_only_turned(one.shape, shape))
         found.append(
             ParameterMatch(
                 one.name,
@@ -71,8 +75,8 @@ def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
     """Return whether one shape becomes the other by merging neighboring axes of its transpose, and not of itself."""
     ends, of_ours, of_turned = (set(accumulate(shape, operator.mul)) for shape in (theirs, ours, ours[::-1]))
 
-    def merges(one: set[int]) -> bool:
-        return one <= ends or ends <= one
+    def merges(products: set[int]) -> bool:
+        return products <= ends or ends <= products
 
     return len(ours) == 2 and merges(of_turned) and not merges(of_ours)
 

@@ -46,21 +46,21 @@ def prepare(request: GateRequest, job: Path, console: Console) -> Prepared:
         UserError, Inconclusive: of a pair, as :func:`.describe.described`.
     """
     if request.pair is None:
-        weights, randomized = randomize_constants(request.weights, request.seed)
+        weights, num_randomized = randomize_constants(request.weights, request.seed)
         write_request(request, weights, job)
         table = part(request.model, "weights").parameters(
             part(request.model, "schema").resolve(request.config), request.head
         )
-        return Prepared(job, randomized, {name: role for name, (_, role) in table.items()})
+        return Prepared(job, num_randomized, {name: role for name, (_, role) in table.items()})
     sides = described(request, job, console)
     tables = {match.reference for match in sides.map.buffers}
-    trained = {name: value for name, value in sides.weights.items() if name not in tables}
-    weights, randomized = randomize_constants(trained, request.seed)
+    trained_weights = {name: value for name, value in sides.weights.items() if name not in tables}
+    weights, num_randomized = randomize_constants(trained_weights, request.seed)
     weights |= {name: sides.weights[name] for name in tables & sides.weights.keys()}
     write_pair(request, sides, weights, job)
     matched = {match.reference for match in sides.map.parameters}
     roles = {one.name: role_of(one) for one in sides.reference.parameters if one.name in matched}
-    return Prepared(job, randomized, roles, sides)
+    return Prepared(job, num_randomized, roles, sides)
 
 
 def role_of(one: ParameterFacts) -> str:

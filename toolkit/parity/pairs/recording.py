@@ -51,14 +51,14 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
         ask([request], [job], console, alone)
         own = description_of(job, "reference")
         large = is_large(own.parameters, request)
-        mapped = propose(own, own)
+        own_map = propose(own, own)
         tables = {one.name for one in own.buffers} & {one.name for one in own.parameters}
-        mapped.buffers += [ParameterMatch(name, name) for name in sorted(tables)]  # of which a port may make buffers
-        itself = Sides(own, own, mapped, weights_of(job), large)
-        weights, randomized = randomize_constants(itself.weights, request.seed)
+        own_map.buffers += [ParameterMatch(name, name) for name in sorted(tables)]  # a port may make them buffers
+        itself = Sides(own, own, own_map, weights_of(job), large)
+        weights, num_randomized = randomize_constants(itself.weights, request.seed)
         write_pair(request, itself, weights, job)
         run_workers([job], console, alone)
-        seal(job, randomized, beside(folder) if request.pair.small else None)
+        seal(job, num_randomized, beside(folder) if request.pair.small else None)
 
 
 def describe_port(recording: Recording, request: GateRequest, job: Path, console: Console) -> Sides:

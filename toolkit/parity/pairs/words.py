@@ -26,9 +26,9 @@ def leaf(name: str) -> str:
     return SAME.get(last, last)
 
 
-def is_spelled_alike(one: str, other: str) -> bool:
+def is_spelled_alike(first_name: str, second_name: str) -> bool:
     """Return whether the last words of two parameters' names are the same, and not only of one meaning."""
-    return re.split(r"[._]", one)[-1] == re.split(r"[._]", other)[-1]
+    return re.split(r"[._]", first_name)[-1] == re.split(r"[._]", second_name)[-1]
 
 
 def words(name: str) -> list[str]:
