@@ -46,16 +46,16 @@ def facts_of(
         other: the values of a model that was built with another seed.
         described: describes a tensor of that name.
     """
-    tensors, frozen = dict(model.named_buffers()), frozen_parameters(model)
-    kept = (
-        model.state_dict().keys() - frozen.keys()
+    tensors, frozen_values = dict(model.named_buffers()), frozen_parameters(model)
+    checkpoint_names = (
+        model.state_dict().keys() - frozen_values.keys()
     )  # a frozen parameter without a counterpart is missed as a parameter
     tensors |= dict(model.named_parameters())
-    after = {**buffers_of(model), **frozen}
+    after = {**buffers_of(model), **frozen_values}
     return [
         BufferFacts(
             **vars(described(name, tensors[name])),
-            is_state=name in kept or not is_same(value, after[name]),
+            is_state=name in checkpoint_names or not is_same(value, after[name]),
             is_drawn=not is_same(value, other[name]),
             is_real=tensors[name].is_floating_point(),
         )

@@ -66,8 +66,8 @@ class DispatchedResults(TorchDispatchMode):
                 if isinstance(value, torch.Tensor):
                     self._see(value)
             if function.overloadpacket.__name__ in LOSSES:
-                taken = (fingerprint(values_of(value)) for value in args if isinstance(value, torch.Tensor))
-                self.taken_by_losses |= {one: None for one in taken if one is not None}
+                fingerprints = (fingerprint(values_of(value)) for value in args if isinstance(value, torch.Tensor))
+                self.taken_by_losses |= {one: None for one in fingerprints if one is not None}
         return result
 
     def _see(self, value: torch.Tensor) -> None:

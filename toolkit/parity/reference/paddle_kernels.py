@@ -19,7 +19,7 @@ class InterpolatedAxis:
 
     Attributes:
         operation: torch's name of the interpolation, such as `upsample_bilinear2d`.
-        is_backward: whether the weights are those of the backward.
+        is_backward: whether the weights are for the backward.
         number: number of the axis, counted from the first interpolated one.
         length: number of elements along the axis.
         target_length: number of interpolated elements along the axis.
@@ -36,7 +36,7 @@ class InterpolatedAxis:
     scale: float | None = None
 
     def weights(self) -> np.ndarray:
-        """Return the matrix (length, target_length) by which Paddle interpolates the axis, in float64."""
+        """Return Paddle's interpolation matrix of the axis, (length, target_length), in float64."""
         positions = self._source_positions()
         if self.operation == "upsample_bicubic2d":
             first = np.floor(positions)
@@ -82,8 +82,8 @@ def _outer_cubic(distances: np.ndarray) -> np.ndarray:
 
 def smooth_labels(labels: torch.Tensor, smoothing: float) -> torch.Tensor:
     """Return smoothed labels (..., classes). Paddle holds both of the smoothing's numbers in float32."""
-    rounded = np.float32(smoothing)
-    return float(np.float32(1) - rounded) * labels + float(rounded / np.float32(labels.shape[-1]))
+    rounded_smoothing = np.float32(smoothing)
+    return float(np.float32(1) - rounded_smoothing) * labels + float(rounded_smoothing / np.float32(labels.shape[-1]))
 
 
 def cross_entropy_of_soft_labels(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -22,8 +22,10 @@ def ignore(name: str, value: np.ndarray) -> None:
 
 
 def values_of(tensor: torch.Tensor) -> np.ndarray:
-    """The current values of a tensor, without a copy if they are in host memory; of complex ones, both parts. The
-    gradient of an embedding may be sparse."""
+    """Return the current values of a tensor, without a copy if they are in host memory.
+
+    Complex values are returned as both parts. The gradient of an embedding may be sparse.
+    """
     tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return as_real(tensor.numpy(force=True))
 

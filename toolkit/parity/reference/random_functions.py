@@ -1,4 +1,4 @@
-"""Torch's random functions, in every form in which they can be called, with recorded draws."""
+"""Torch's random functions with recorded draws, for every form of a call."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         return draw("normal", normal, input.shape, like(input, options))
 
     def whole_numbers(low: int, high: int, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
-        drawn = uniform(recorder.stack.draw("uniform"), tuple(shape)).astype(np.float64)
-        return requested_tensor((low + np.floor(drawn * (high - low))).astype(np.int64), options)
+        fractions = uniform(recorder.stack.draw("uniform"), tuple(shape)).astype(np.float64)
+        return requested_tensor((low + np.floor(fractions * (high - low))).astype(np.int64), options)
 
     def randint(*arguments: Any, **options: Any) -> torch.Tensor:
         *bounds, size = (*arguments, options["size"]) if "size" in options else arguments
         return whole_numbers(*requested_range(bounds, options), size, {"dtype": torch.int64, **options})
 
     def randint_like(input: torch.Tensor, *bounds: int, **options: Any) -> torch.Tensor:
-        asked = {"dtype": input.dtype, "device": input.device, **options}
-        return whole_numbers(*requested_range(bounds, options), input.shape, asked)
+        tensor_options = {"dtype": input.dtype, "device": input.device, **options}
+        return whole_numbers(*requested_range(bounds, options), input.shape, tensor_options)
 
     def randperm(n: int, **options: Any) -> torch.Tensor:
         order = uniform(recorder.stack.draw("uniform"), (int(n),)).argsort(kind="stable")
@@ -111,9 +111,9 @@ def requested_range(bounds: Sequence[int], options: Mapping[str, Any]) -> tuple[
     """Return the least number that ``torch.randint`` may give, and the number above the largest.
 
     Args:
-        bounds: its positional arguments before the shape: both, the upper one, or, if ``high`` is among the keyword
-            arguments, the lower one or none.
-        options: its keyword arguments.
+        bounds: positional arguments before the shape: both bounds or only the upper bound. If ``high`` is a keyword
+            argument, they are the lower bound or empty.
+        options: keyword arguments of the call.
     """
     if "high" in options:
         return int(options.get("low", bounds[0] if bounds else 0)), int(options["high"])

@@ -23,7 +23,7 @@ from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
 
 
-#: Attribute of packed sequences' ``batch_sizes``: how long they were with padding. A layer's output has the same ones.
+#: Attribute of packed sequences' ``batch_sizes``: their length with padding. A layer's output keeps ``batch_sizes``.
 TOTAL_LENGTH = "total_length"
 
 
@@ -181,8 +181,8 @@ class Recorder:
         functional = torch.nn.functional
         undo.append(set_attribute(functional, "dropout", self._dropout))
         for dimensions in (1, 2, 3):
-            changed = functools.partial(self._dropout_of_channels, dimensions)
-            undo.append(set_attribute(functional, f"dropout{dimensions}d", changed))
+            dropout_fn = functools.partial(self._dropout_of_channels, dimensions)
+            undo.append(set_attribute(functional, f"dropout{dimensions}d", dropout_fn))
         undo.append(set_attribute(torch, "dropout", self._dropout))
         undo.append(set_attribute(torch, "randn", self._randn))
         try:
@@ -195,27 +195,29 @@ class Recorder:
         """Pass an operation's result in the running module through the points, if any."""
         return x if self.points is None else self.points.pass_through(self.stack.draw(operation), x)
 
-    def _note_read(self, called: str, output: Any) -> None:
-        """Have the backward note where it brings a gradient into an output. Padding of packed sequences does not exist,
-        and counts as read."""
+    def _note_read(self, output_name: str, output: Any) -> None:
+        """Have the backward note which elements of an output get a gradient.
+
+        Packed sequences have no padding, so padding counts as read.
+        """
         sequences = first_packed(output)
         tensor = first_tensor(output) if sequences is None else sequences.data
         if self.unread is None or tensor is None or not tensor.is_floating_point():
             return
-        unread, self._own_outputs[called] = self.unread, weakref.ref(tensor)
+        unread, self._own_outputs[output_name] = self.unread, weakref.ref(tensor)
 
         def note(is_unread: torch.Tensor) -> None:
             if sequences is not None:
-                is_unread = padded(sequences._replace(data=is_unread.byte()))
-            unread[called] = is_unread.bool().numpy(force=True)
+                is_unread = pad_packed(sequences._replace(data=is_unread.byte()))
+            unread[output_name] = is_unread.bool().numpy(force=True)
 
         def note_gradient(gradient: torch.Tensor) -> None:
-            if called in self._own_outputs:
+            if output_name in self._own_outputs:
                 note(gradient == 0)
 
         def note_beside(gradient: torch.Tensor) -> None:
-            if called in self._own_outputs and gradient.any():
-                self.read_beside.add(called)
+            if output_name in self._own_outputs and gradient.any():
+                self.read_beside.add(output_name)
 
         for other in tensors_in(output):
             if other is not tensor and other.requires_grad:
@@ -226,11 +228,11 @@ class Recorder:
             tensor.register_hook(note_gradient)
 
     def _note_returned(self, output: Any) -> None:
-        """Count what the model itself returns as unread: its caller may use it in any way."""
-        returned = {one.untyped_storage().data_ptr() for one in tensors_in(output)}
-        alive = {name: made() for name, made in self._own_outputs.items()}
+        """Count the outputs that the model returns as unread: the caller may use them in any way."""
+        returned_memory = {one.untyped_storage().data_ptr() for one in tensors_in(output)}
+        alive = {name: get_tensor() for name, get_tensor in self._own_outputs.items()}
         for name, tensor in alive.items():
-            if tensor is not None and tensor.untyped_storage().data_ptr() in returned:
+            if tensor is not None and tensor.untyped_storage().data_ptr() in returned_memory:
                 del self._own_outputs[name]
 
     def _values(self, tensor: torch.Tensor) -> np.ndarray:
@@ -282,8 +284,10 @@ class Recorder:
 
     def _dropout_of_channels(self, dimensions, input, p=0.5, training=True, inplace=False):
         """Drop whole channels; only ``dropout2d`` takes an input without a last dimension for one without a batch."""
-        kept = 1 if dimensions != 2 and input.ndim == dimensions + 1 else 2
-        return self._dropped(input, p, training, tuple(input.shape[:kept]) + (1,) * (input.ndim - kept))
+        num_mask_axes = 1 if dimensions != 2 and input.ndim == dimensions + 1 else 2
+        return self._dropped(
+            input, p, training, tuple(input.shape[:num_mask_axes]) + (1,) * (input.ndim - num_mask_axes)
+        )
 
     def _dropped(self, x, p, training, mask_shape):
         if not training or p == 0.0:
@@ -301,11 +305,11 @@ class Recorder:
 
 
 def requested_shape(size: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape that a function such as ``torch.randn`` is asked for.
+    """Return the shape that a call of a function such as ``torch.randn`` requests.
 
     Args:
-        size: its positional arguments: numbers, or one sequence of numbers.
-        options: its keyword arguments, of which ``size`` may be one.
+        size: positional arguments of the call: numbers, or one sequence of numbers.
+        options: keyword arguments of the call; they may include ``size``.
     """
     size = options.get("size", size)
     if len(size) == 1 and isinstance(size[0], (list, tuple)):
@@ -314,16 +318,16 @@ def requested_shape(size: Sequence[Any], options: Mapping[str, Any]) -> tuple[in
 
 
 def requested_tensor(values: np.ndarray, options: Mapping[str, Any]) -> torch.Tensor:
-    """Return a copy of recorded values as a function such as ``torch.randn`` gives them.
+    """Return a copy of recorded values as a function such as ``torch.randn`` returns them.
 
     Args:
-        options: its keyword arguments; ``dtype``, ``device``, ``out`` and ``requires_grad`` count.
+        options: keyword arguments of the call; ``dtype``, ``device``, ``out`` and ``requires_grad`` count.
     """
     dtype = options.get("dtype") or torch.get_default_dtype()
-    made = torch.from_numpy(np.asarray(values)).to(options.get("device"), dtype, copy=True)
+    tensor = torch.from_numpy(np.asarray(values)).to(options.get("device"), dtype, copy=True)
     if (out := options.get("out")) is not None:
-        return out.resize_(made.shape).copy_(made)
-    return made.requires_grad_(options.get("requires_grad", False))
+        return out.resize_(tensor.shape).copy_(tensor)
+    return tensor.requires_grad_(options.get("requires_grad", False))
 
 
 def tensors_in(output: Any) -> Iterator[torch.Tensor]:
@@ -341,7 +345,7 @@ def first_tensor(output: Any) -> torch.Tensor | None:
     if isinstance(output, torch.Tensor):
         return output
     if (sequences := first_packed(output)) is not None:
-        return padded(sequences)
+        return pad_packed(sequences)
     return next((value for value in parts_of(output) if isinstance(value, torch.Tensor)), None)
 
 
@@ -353,14 +357,14 @@ def first_packed(output: Any) -> PackedSequence | None:
     return first if isinstance(first, PackedSequence) else None
 
 
-def padded(sequences: PackedSequence) -> torch.Tensor:
+def pad_packed(sequences: PackedSequence) -> torch.Tensor:
     """Return packed sequences as a tensor with zeros for padding, (B, T, D), as long as before they were packed."""
     length = getattr(sequences.batch_sizes, TOTAL_LENGTH, None)
     return pad_packed_sequence(sequences, batch_first=True, total_length=length)[0]
 
 
 def packed_like(tensor: torch.Tensor, sequences: PackedSequence) -> PackedSequence:
-    """Return a padded tensor packed as other sequences are (:func:`padded`)."""
+    """Return a padded tensor packed as other sequences are (:func:`pad_packed`)."""
     lengths = pad_packed_sequence(sequences, batch_first=True)[1]
     return sequences._replace(data=pack_padded_sequence(tensor, lengths, True, enforce_sorted=False).data)
 

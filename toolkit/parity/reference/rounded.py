@@ -137,7 +137,7 @@ def _in_all(moved: Sequence[Mapping[str, TensorRecord]]) -> dict[str, TensorReco
 
 
 def subsets(keys: Sequence[str]) -> list[Sequence[str]]:
-    """Return all constants of a list, and each half of them: what one moves may cancel another's."""
+    """Return all constants of a list, and each half of them: the effects of two constants may cancel."""
     return [keys, keys[::2], keys[1::2]] if len(keys) > 1 else [keys]
 
 
@@ -146,7 +146,7 @@ class Norm(NamedTuple):
 
     Attributes:
         order: its order.
-        held_order: the order with which this run computes.
+        held_order: the order that this run uses.
         place: the line that computes it.
         floor: the number that replaces a smaller norm, as in `normalize`; 0 if none does.
     """
@@ -174,7 +174,7 @@ class ConstantsRounded(TorchDispatchMode):
         self._norms: dict[int, Norm] = {}  # by the address of its numbers
         self._norm: Norm | None = None  # whose own backward is running
         self._caller: FrameType | None = None
-        self._losses = LossesRounded(self)
+        self._losses = RoundedLossMode(self)
 
     def __enter__(self) -> ConstantsRounded:
         self._losses.__enter__()
@@ -199,7 +199,7 @@ class ConstantsRounded(TorchDispatchMode):
         if name.removesuffix("_backward") in UPSAMPLED:
             return self._upsampled(function, name, args, kwargs)
         if name in NORMS:
-            return self._normed(function, name, args, kwargs)
+            return self._compute_norm(function, name, args, kwargs)
         if name == "_weight_norm_interface":
             weight, norm = function(*args, **kwargs)
             self._norms[norm.data_ptr()] = Norm(2.0, 2.0, calling_line(self._caller))
@@ -263,18 +263,18 @@ class ConstantsRounded(TorchDispatchMode):
         self.found[key] = f"{called} ({place})" if place else f"{called} of a backward"
         return True
 
-    def _normed(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
-        """Compute a norm, of which Paddle holds the order and its reciprocal in float32."""
+    def _compute_norm(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
+        """Compute a norm. Paddle holds its order and the reciprocal of the order in float32."""
         number = NORMS[name]
         order = 2.0 if len(args) <= number or args[number] is None else float(args[number])
-        held = self._share(name, order)
-        if held != order:
-            args = (*args[:number], held, *args[number + 1 :])
+        held_order = self._share(name, order)
+        if held_order != order:
+            args = (*args[:number], held_order, *args[number + 1 :])
         result = function(*args, **kwargs)
         if math.isfinite(order) and order:
-            root = self._share(f"{name}'s root", 1 / held)
-            result = result if root == 1 / held else result ** (root * held)
-        self._norms[result.data_ptr()] = Norm(order, held, calling_line(self._caller))
+            root = self._share(f"{name}'s root", 1 / held_order)
+            result = result if root == 1 / held_order else result ** (root * held_order)
+        self._norms[result.data_ptr()] = Norm(order, held_order, calling_line(self._caller))
         return result
 
     def _norm_backward(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
@@ -283,20 +283,20 @@ class ConstantsRounded(TorchDispatchMode):
             self._norm = self._norms.get(args[0].data_ptr())
         if (norm := self._norm) is None:
             return function(*args, **kwargs)
-        moved = norm.held_order - norm.order
+        order_change = norm.held_order - norm.order
         if name == "pow_":  # of |x|
-            return function(args[0], args[1] + moved)
+            return function(args[0], args[1] + order_change)
         if name == "pow":
             if norm.order < 1:  # torch multiplies
-                return 1 / (1 / function(args[0], args[1] - moved) + self._norm_epsilon(norm))
-            return function(args[0], args[1] + moved) + self._norm_epsilon(norm)
+                return 1 / (1 / function(args[0], args[1] - order_change) + self._norm_epsilon(norm))
+            return function(args[0], args[1] + order_change) + self._norm_epsilon(norm)
         if name == "div" and norm.order == 2:
             return function(args[0], args[1] + self._norm_epsilon(norm))
         result = function(*args, **kwargs)
         return result / (1 + self._norm_epsilon(norm)) if name == "mul" and norm.order == 1 else result
 
     def _norm_epsilon(self, norm: Norm) -> float:
-        """Return what this run adds to a norm in its backward. Paddle's `normalize` adds its own epsilon."""
+        """Return the epsilon that this run adds to a norm in its backward. Paddle's `normalize` adds another one."""
         place, more = norm.place, norm.floor - NORM_EPSILON
         epsilon = 0.0
         if self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", place):
@@ -326,16 +326,16 @@ class ConstantsRounded(TorchDispatchMode):
             scale = scales[number] if number < len(scales) else None
             axis = InterpolatedAxis(operation, is_backward, number, length, target_length, align_corners, scale)
             weights = torch.from_numpy(axis.weights()).to(x)
-            moved = torch.tensordot(x, weights.T if is_backward else weights, dims=([number + 2], [0]))
-            x = moved.movedim(-1, number + 2)
+            interpolated = torch.tensordot(x, weights.T if is_backward else weights, dims=([number + 2], [0]))
+            x = interpolated.movedim(-1, number + 2)
         return x
 
 
-class LossesRounded(TorchFunctionMode):
-    """Inside the ``with`` block, cross entropies of smoothed or soft labels are those of Paddle's kernels.
+class RoundedLossMode(TorchFunctionMode):
+    """Inside the ``with`` block, cross entropies of smoothed or soft labels are computed as in Paddle's kernels.
 
     Args:
-        constants: tells which constants the run rounds.
+        constants: decides which constants the run rounds.
     """
 
     def __init__(self, constants: ConstantsRounded) -> None:

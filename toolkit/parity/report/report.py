@@ -83,11 +83,11 @@ class Report:
             known = f"; {accepted} known differences are accepted" if accepted else ""
             agree = f"{len(self.verdict.comparisons) - accepted} tensors of the port agree with the reference"
             step = self.verdict.training_unjudged_from
-            unjudged = "" if step is None else f"; training is not judged from step {step} on"
+            training_note = "" if step is None else f"; training is not judged from step {step} on"
             num_set_aside = len({TensorName.parse(finding.name).module for finding in self.verdict.set_aside})
             modules = f"{num_set_aside} module{'s' * (num_set_aside > 1)}"
             set_aside = f"; outputs of {modules} are not compared" if num_set_aside else ""
-            return f"parity: {agree} ({dtypes}){known}{unjudged}{set_aside}"
+            return f"parity: {agree} ({dtypes}){known}{training_note}{set_aside}"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
         place, message = self.headline()

@@ -87,7 +87,7 @@ def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult
 
 
 def _of_gradient(name: str, reference: ReferenceResult) -> float | None:
-    """Return the bound over the gradient's size: it is the gradient that is compared. None if there is no gradient."""
+    """Return the bound relative to the size of the gradient; None if the reference has none."""
     theirs = reference.tensors.get(f"gradient:{name}")
     if theirs is None:
         return None
@@ -130,8 +130,8 @@ def is_seen(limit: Limit) -> bool:
 
 
 def _median_and_worst(values: Sequence[float | None]) -> tuple[str, str]:
-    measured = [value for value in values if value is not None]
-    return (_figure(float(np.median(measured))), _figure(max(measured))) if measured else (_figure(None), _figure(None))
+    numbers = [value for value in values if value is not None]
+    return (_figure(float(np.median(numbers))), _figure(max(numbers))) if numbers else (_figure(None), _figure(None))
 
 
 def _figure(value: float | None) -> str:

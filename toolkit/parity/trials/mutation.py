@@ -221,9 +221,11 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
     if not sides:
         return Trials(trials)
-    found = Trials(with_effect(one, candidate.mutants[one.mutant.name].moved, reference.tensors) for one in trials)
-    found.untried = pair_faults.untried(sides, mutants)
-    return found
+    trials_with_effects = Trials(
+        with_effect(one, candidate.mutants[one.mutant.name].moved, reference.tensors) for one in trials
+    )
+    trials_with_effects.untried = pair_faults.untried(sides, mutants)
+    return trials_with_effects
 
 
 def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
@@ -324,7 +326,7 @@ def _to_be_named(mutant: Mutant) -> str:
 
 
 def print_trials(trials: Trials, console: Console) -> None:
-    """Print a row for each mutant, then the score and what was not tried."""
+    """Print a row for each mutant, then the score and the sentence on parts without a fault."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("mutant", "caught", "by", "named", "wrong by itself"):
         table.add_column(title, overflow="fold")

@@ -21,15 +21,15 @@ def faults_of(sides: Sides) -> list[Mutant]:
 
 
 def untried(sides: Sides, faults: Sequence[Mutant]) -> str:
-    """Return a sentence that counts what no fault was put into: parameters, functions and masks of the port."""
+    """Return a sentence that counts the parameters, functions and masks of the port without a fault."""
     places = {path for fault in faults for path in fault.name.partition(":")[2].split("+")}
     port = sides.port
     parameters = [one for one in port.parameters if not places & {one.module, one.name}]
-    bounds, masked = {mask.site for mask in port.masks}, _masked(sides)
+    bounds, masked_modules = {mask.site for mask in port.masks}, _masked_modules(sides)
     counts = {
         "parameters": (len(parameters), len(port.parameters)),
         "operations": (port.num_operations - len(bounds & places), port.num_operations),
-        "masks": (len(bounds - places) + len(set(masked) - places), len(bounds) + len(masked)),
+        "masks": (len(bounds - places) + len(set(masked_modules) - places), len(bounds) + len(masked_modules)),
     }
     return f"no fault at all in {', '.join(f'{few} of {many} {kind}' for kind, (few, many) in counts.items())}"
 
@@ -157,22 +157,22 @@ def _shared(sides: Sides) -> Iterator[Mutant]:
 
 def _masks(sides: Sides) -> Iterator[Mutant]:
     """Yield a fault for each innermost module that is given a mask."""
-    for path in _masked(sides):
+    for path in _masked_modules(sides):
         yield fault("mask-shifted", path, expected=_module_after(sides, path))
 
 
-def _masked(sides: Sides) -> list[str]:
+def _masked_modules(sides: Sides) -> list[str]:
     """Return the innermost modules that are given a mask."""
     paths = list(dict.fromkeys(module.name for module in sides.port.modules if "mask" in module.has))
     return [path for path in paths if not any(other.startswith(f"{path}.") for other in paths)]
 
 
 def _bounds(sides: Sides) -> Iterator[Mutant]:
-    """Yield a fault for each comparison that makes a mask. Its first module is named, in which it is seen first."""
+    """Yield a fault for each comparison that makes a mask. It names the first module that shows the fault."""
     for site in dict.fromkeys(mask.site for mask in sides.port.masks):
         masks = [mask for mask in sides.port.masks if mask.site == site]
-        unreached = "" if any(mask.hides for mask in masks) else UNREACHED
-        yield shifted_bound(site, _module(sides, masks[0].module), unreached)
+        reason = "" if any(mask.hides for mask in masks) else UNREACHED
+        yield shifted_bound(site, _module(sides, masks[0].module), reason)
 
 
 def _embeddings(sides: Sides) -> Iterator[Mutant]:
