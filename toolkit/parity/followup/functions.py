@@ -87,13 +87,18 @@ def function_at_fault(
         return ours.calls[_completed(ours.calls, not_right, wrong) if misplaced_call is None else misplaced_call]
     moved = _moved(ours.calls, result_matches, [last] if wrong is None else ours.calls[wrong].inputs)
     moved = moved if moved is not None and moved.layer != module else None
-    given, entered = _given(ours.calls, origins, module), theirs.inputs.get(module)
-    if given is None or given.result is None or entered is None or given.result.size != entered.size:
+    module_input, expected_input = _given(ours.calls, origins, module), theirs.inputs.get(module)
+    if (
+        module_input is None
+        or module_input.result is None
+        or expected_input is None
+        or module_input.result.size != expected_input.size
+    ):
         return moved
-    in_order, apart = distance(given.result, entered)
+    in_order, apart = distance(module_input.result, expected_input)
     if in_order <= within:
         return None  # the module is wrong itself
-    return moved or (given if apart <= within else None)
+    return moved or (module_input if apart <= within else None)
 
 
 def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprints) -> bool:
@@ -265,13 +270,19 @@ def _found(
     return {number: looked_up(calls[number]) for number in numbers}
 
 
-def _moved(calls: Sequence[FunctionCall], found: dict[int, Found], numbers: Sequence[int]) -> FunctionCall | None:
+def _moved(
+    calls: Sequence[FunctionCall], result_matches: dict[int, Found], numbers: Sequence[int]
+) -> FunctionCall | None:
     """The first call that orders right numbers as the reference nowhere has them; None if there is none."""
     left, moved, seen = list(numbers), [], set()
     while left:
         number = left.pop()
-        if number not in seen and found[number] in (Found.IN_ANOTHER_ORDER, Found.MISPLACED, Found.SAYS_NOTHING):
+        if number not in seen and result_matches[number] in (
+            Found.IN_ANOTHER_ORDER,
+            Found.MISPLACED,
+            Found.SAYS_NOTHING,
+        ):
             seen.add(number)
             left += calls[number].inputs
-            moved += [number] if found[number] is not Found.SAYS_NOTHING else []
+            moved += [number] if result_matches[number] is not Found.SAYS_NOTHING else []
     return calls[min(moved)] if moved else None

@@ -27,7 +27,7 @@ def is_same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def hide_initial_infinities(value: np.ndarray, initial: np.ndarray) -> np.ndarray:
-    """Replace the infinities and NaN that a buffer has held since before a step, such as those of a mask.
+    """Replace the infinities and NaN that a buffer has held since before a step, such as the infinities of a mask.
 
     No distance could be measured otherwise. Before the step, the infinities of both sides are compared.
     """

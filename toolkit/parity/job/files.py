@@ -68,7 +68,7 @@ CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
 #: That of a pair: the weights that its ``build`` makes.
 OWN_WEIGHTS = "weights.safetensors"
 
-#: Values with which the constant buffers of a pair begin.
+#: Initial values of the constant buffers of a pair.
 INITIAL_BUFFERS = "buffers.safetensors"
 
 #: For a pair's reference with rounded constants: by tensor, the port's error and its bound.

@@ -72,7 +72,7 @@ def as_told(one: ParameterFacts, told: Sequence[str], port: Mapping[str, Paramet
 
 
 def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
-    """Return whether one shape becomes the other by merging neighboring axes of its transpose, and not of itself."""
+    """Return whether merging neighboring axes turns only the transposed shape, not the shape itself, into the other."""
     ends, of_ours, of_turned = (set(accumulate(shape, operator.mul)) for shape in (theirs, ours, ours[::-1]))
 
     def merges(products: set[int]) -> bool:

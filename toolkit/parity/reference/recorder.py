@@ -75,10 +75,10 @@ class Draws:
             self.tensors[name] = self._generator(name).random(shape, np.float32)
         return self.tensors[name]
 
-    def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
+    def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
         """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may get either sign, which changes
         a whole row of a gradient."""
-        key, given, module = str(drawn), str(drawn._replace(kind="input")), drawn.module + drawn.call
+        key, given, module = str(draw_name), str(draw_name._replace(kind="input")), draw_name.module + draw_name.call
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
             self.tensors[given] = x.detach().numpy(force=True)
@@ -87,21 +87,21 @@ class Draws:
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def chosen(
-        self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
+        self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
         """R64's choice of indices along the last axis of scores; R64 takes its ``own``.
 
         Args:
             is_ordered: whether the order of the indices is part of the choice.
         """
-        key, given = str(drawn), str(drawn._replace(kind="scores"))
+        key, given = str(draw_name), str(draw_name._replace(kind="scores"))
         if key not in self.tensors:
             self.tensors[key] = own.numpy(force=True).copy()
             self.tensors[given] = scores.detach().numpy(force=True)
             if not is_ordered:
-                self.tensors[str(drawn._replace(kind="unordered"))] = np.ones(1, np.uint8)
+                self.tensors[str(draw_name._replace(kind="unordered"))] = np.ones(1, np.uint8)
         else:
-            self._note_moved(self.choices_moved, drawn.module + drawn.call, scores, given)
+            self._note_moved(self.choices_moved, draw_name.module + draw_name.call, scores, given)
         return torch.from_numpy(self.tensors[key]).to(own, copy=True)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:

@@ -505,15 +505,15 @@ class _InOrder(Draws):
         self.made.append(DrawFacts(name, list(shape)))
         return super().uniform(name, shape)
 
-    def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
-        self.made.append(DrawFacts(str(drawn), list(x.shape)))
-        return super().positive(drawn, x)
+    def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
+        self.made.append(DrawFacts(str(draw_name), list(x.shape)))
+        return super().positive(draw_name, x)
 
     def chosen(
-        self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
+        self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
-        self.made.append(DrawFacts(str(drawn), list(own.shape)))
-        return super().chosen(drawn, scores, own)
+        self.made.append(DrawFacts(str(draw_name), list(own.shape)))
+        return super().chosen(draw_name, scores, own)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
         self.made.append(DrawFacts(name, [*p.shape[:-1], count]))

@@ -418,9 +418,9 @@ def default_dtype(dtype: str) -> Iterator[None]:
 leaks: list[str] = []
 
 
-#: Types in which float64 loses digits.
+#: Dtypes that hold fewer digits than float64.
 NARROW = ("float32", "float16", "bfloat16")
-#: Functions with a ``dtype`` that describes one, and computes nothing in it.
+#: Functions that describe a ``dtype`` and do not compute in it.
 DESCRIPTIONS = ("finfo", "iinfo")
 _keeps_double = False
 
