@@ -49,7 +49,7 @@ NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release", "NRT_MemInfo_call_dtor"
 _DIGEST = hashlib.sha256().digest_size
 #: Name of Python's own folder of compiled files, which all users read.
 PYTHONS = "__pycache__"
-#: Most bytes read of an object file; those of the loops have some thousands.
+#: Maximum number of bytes read of an object file; the loops' object files have some thousands.
 MAX_BYTES = 2**24
 
 
@@ -131,9 +131,9 @@ def _kept(loop: str) -> bytes | None:
     """Return the loop's object file from :func:`_keep`; None if there is no intact one."""
     for folder in _folders():
         with contextlib.suppress(OSError):
-            stored = _read_trusted(folder, _file_name(loop))
-            code = stored[_DIGEST:]
-            if _digest(loop, code) == stored[:_DIGEST]:
+            file_content = _read_trusted(folder, _file_name(loop))
+            code = file_content[_DIGEST:]
+            if _digest(loop, code) == file_content[:_DIGEST]:
                 return code
     return None
 
@@ -168,20 +168,24 @@ def _restrict_to_owner(folder: Path) -> None:
 
 
 def _folders() -> list[Path]:
-    """Return the folders of object files: Python's own beside this module, then one in the user's cache.
+    """Return the folders of object files: Python's folder next to this module, then a folder in the user's cache.
 
     A relative ``XDG_CACHE_HOME`` or ``HOME`` is ignored: it would be a folder of the current folder.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "")
     if not cache.is_absolute():
-        with contextlib.suppress(RuntimeError):  # nobody's home
+        with contextlib.suppress(RuntimeError):  # the user has no home folder
             cache = Path.home() / ".cache"
     own = [cache / "toolkit" / "loops"] if cache.is_absolute() else []
     return [Path(__file__).parent / PYTHONS, *own]
 
 
 def _read_trusted(folder: Path, name: str) -> bytes:
-    """Read a file in a folder. Raises OSError unless it is a plain file there that nobody else may write."""
+    """Read a file in a folder.
+
+    Raises:
+        OSError: it is not a plain file, or other users may write to it.
+    """
     opened_folder = _open_trusted_folder(folder)
     try:
         with os.fdopen(_open_trusted(name, opened_folder), "rb") as file:
@@ -195,7 +199,7 @@ def _read_trusted(folder: Path, name: str) -> bytes:
 def _open_trusted_folder(folder: Path) -> int:
     """Open a folder. Raises OSError if it or its parent is a link, another user's or writable by other users.
 
-    A group may write to the parent, as with a umask of 002: what it puts there belongs to another user.
+    A group may write to the parent, as with a umask of 002: a folder that it creates there belongs to another user.
     """
     parent = _open_trusted(folder.parent, writers=stat.S_IWOTH)
     try:
@@ -210,20 +214,20 @@ def _open_trusted(
     """Open a path to read it; do not follow a link or wait for a pipe.
 
     Args:
-        path: what to open, relative to ``folder``.
+        path: file or folder to open, relative to ``folder``.
         folder: descriptor of an open folder.
         flags: further flags of :func:`os.open`.
         writers: permission bits that it must not have.
 
     Raises:
-        OSError: it is a link, has one of these bits, or belongs to another user than this one and root.
+        OSError: the path is a link, has one of these bits, or belongs to neither this user nor root.
     """
-    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
-    status = os.fstat(opened)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
+    status = os.fstat(descriptor)
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & writers:
-        os.close(opened)
+        os.close(descriptor)
         raise PermissionError(errno.EPERM, "other users may write here", str(path))
-    return opened
+    return descriptor
 
 
 def _digest(loop: str, code: bytes) -> bytes:

@@ -35,13 +35,14 @@ MOST = 2**31 - 1
 #: The largest epsilon that Paddle's layer norm takes.
 MOST_EPSILON = 1e-3
 
-#: Two hundred times those of the published models; a larger number is a mistake, and would fill the memory.
+#: Maximum number of layers, 200 times as many as in the published models. A larger number is a mistake, and would fill
+#: the memory.
 MOST_LAYERS = 10_000
 
 #: More labels than any data has; a larger number is a mistake, and would fill the memory with names.
 MOST_LABELS = 1_000_000
 
-#: Characters of a message about a value; the middle of a longer one is left out.
+#: Maximum number of characters of a message about a value; the middle of a longer message is left out.
 LONGEST_MESSAGE = 400
 
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
