@@ -103,10 +103,10 @@ def measurable(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
     # that trusts remote code.
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
-    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
-    if prepared.label_names != run.label_names:
+    prepared_data = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    if prepared_data.label_names != run.label_names:
         raise UserError(f"{folder}: the labels of {recipe.data.dataset} have changed since the model was trained")
-    return run, splits, prepared
+    return run, splits, prepared_data
 
 
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
@@ -126,17 +126,17 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written again") if path.exists() else {}
-    run, splits, prepared = measurable(folder, recipe)
-    dataset = getattr(prepared, split)
+    run, splits, prepared_data = measurable(folder, recipe)
+    dataset = getattr(prepared_data, split)
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")
     metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
     unit = run.task.DESCRIPTION.unit(recipe)
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
-    if changed := describe_changed_split(folder, split, splits[split]):
+    if split_change := describe_changed_split(folder, split, splits[split]):
         meaning = "these figures are of other data than the run's, and some rows may have been trained on"
-        console.print(f"note: {changed}; {meaning}", highlight=False, soft_wrap=True)
+        console.print(f"note: {split_change}; {meaning}", highlight=False, soft_wrap=True)
     if (wrong := complaint_of_finished(folder)) is not None:
         console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
     if refused := check_writable(folder):
@@ -144,8 +144,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
         return metrics
     with amending(folder):
         known = read_json(path, "remove it: it is written again") if path.exists() else {}
-        measured = {**metrics, unit: len(dataset), **({"data_changed": True} if changed else {})}
-        write_text(path, dumps({**known, split: measured}, indent=1) + "\n")
+        measurement = {**metrics, unit: len(dataset), **({"data_changed": True} if split_change else {})}
+        write_text(path, dumps({**known, split: measurement}, indent=1) + "\n")
     return metrics
 
 

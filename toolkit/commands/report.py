@@ -58,17 +58,19 @@ def _check_writable(folder: Path, missing: list[str]) -> None:
 
 def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
     """Compute the best model's predictions for splits that lack them, and rewrite the task's own files."""
-    run, splits, prepared = measurable(folder, recipe)
+    run, splits, prepared_data = measurable(folder, recipe)
     trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
     outputs = {}
     for split in missing:
-        if (dataset := getattr(prepared, split)) is None:
+        if (dataset := getattr(prepared_data, split)) is None:
             raise UserError(f"{folder}: its data has no {split} split any more")
-        if changed := describe_changed_split(folder, split, splits[split]):
+        if split_change := describe_changed_split(folder, split, splits[split]):
             lacking = predictions_file(folder, split).name
-            raise UserError(f"{folder}: lacks {lacking}, and {changed}; put back the data of the run, or {lacking}")
+            raise UserError(
+                f"{folder}: lacks {lacking}, and {split_change}; put back the data of the run, or {lacking}"
+            )
         trainer.measure(dataset, split)
         outputs[split] = trainer.outputs
     with amending(folder):
-        write_split_predictions(run, splits, prepared, outputs)
-        run.task.write_artifacts(run, trainer, prepared, console)
+        write_split_predictions(run, splits, prepared_data, outputs)
+        run.task.write_artifacts(run, trainer, prepared_data, console)

@@ -110,10 +110,10 @@ def _check_cards(recipe: Recipe, folder: Path) -> None:
         try:
             text = read_text(card) if card.stat().st_size else ""
             block = re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL) if name == "README.md" else None
-            written = block.group(1) if block else "" if name == "README.md" else text
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(written, Loader=yaml.SafeLoader)):
+            yaml_text = block.group(1) if block else "" if name == "README.md" else text
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(yaml_text, Loader=yaml.SafeLoader)):
                 raise ValueError("aliases (*) are not read")  # a few of them can stand for gigabytes
-            content = yaml.safe_load(written)
+            content = yaml.safe_load(yaml_text)
         except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as problem:
             raise recipe.error("data.dataset", f"cannot read {card}: {' '.join(str(problem).split())[:300]}") from None
         configs = content.get("configs") if isinstance(content, dict) else None

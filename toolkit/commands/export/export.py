@@ -169,10 +169,10 @@ def _calibration(run: Run, form: str) -> dict[str, float]:
     A graph divides its logits itself, by the ``divided_by`` that is recorded. The weights for transformers are as they
     were trained.
     """
-    found = {name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration}
-    if "temperature" in found and form != "hf":
-        found |= {"temperature": 1.0, "divided_by": found["temperature"]}
-    return found
+    calibration = {name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration}
+    if "temperature" in calibration and form != "hf":
+        calibration |= {"temperature": 1.0, "divided_by": calibration["temperature"]}
+    return calibration
 
 
 def _say(console: Console, target: Path, found: Difference, of: str) -> None:

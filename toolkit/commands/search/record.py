@@ -89,18 +89,18 @@ class Record:
         search."""
         path, others = self.folder / FILE, f"set train.output_dir to another folder, or remove {self.folder}"
         if not path.exists():
-            if {found.name for found in self.folder.iterdir()} - {LOCK}:
+            if {entry.name for entry in self.folder.iterdir()} - {LOCK}:
                 raise UserError(f"{self.folder}: is not empty and holds no search; {others}")
             self.save()
         with reading(path, others):
-            saved, over = _parse(read_json(path, others)), self._over()
-            differing = [f"--over {saved.over} there, {over} here"] if saved.over != over else []
-            differing += differing_keys(saved.recipe, self.recipe.to_yaml())
-            if differing and saved.trials:
+            saved_search, over = _parse(read_json(path, others)), self._over()
+            differing = [f"--over {saved_search.over} there, {over} here"] if saved_search.over != over else []
+            differing += differing_keys(saved_search.recipe, self.recipe.to_yaml())
+            if differing and saved_search.trials:
                 raise UserError(f"{self.folder}: holds another search ({'; '.join(differing[:3])}); {others}")
-            for number, trial in enumerate(saved.trials):
+            for number, trial in enumerate(saved_search.trials):
                 self._check_trial(number, trial)
-            self.trials = saved.trials
+            self.trials = saved_search.trials
 
     def _check_trial(self, number: int, trial: Trial) -> None:
         """Check that a saved trial has the name of its number, and settings that this search could have drawn.
@@ -170,8 +170,10 @@ class Record:
     def validated(self, trial: Trial) -> list[tuple[int, float]]:
         """Step and value of each validation that a trial has had, if finite."""
         rows = read_metrics(self.folder / trial.name / "metrics.jsonl")
-        found = [(row["step"], row.get(self.metric)) for row in rows if row.get("split") == "validation"]
-        return [(step, value) for step, value in found if isinstance(value, (int, float)) and math.isfinite(value)]
+        validations = [(row["step"], row.get(self.metric)) for row in rows if row.get("split") == "validation"]
+        return [
+            (step, value) for step, value in validations if isinstance(value, (int, float)) and math.isfinite(value)
+        ]
 
     def table(self) -> Table:
         """The trials, the best first."""

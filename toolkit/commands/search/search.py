@@ -171,7 +171,7 @@ class Search:
         return recipe.with_values({"train.output_dir": str(self.record.folder / trial.name)})
 
     def _discard(self) -> None:
-        """Remove the checkpoints of all trials but the best. A link in place of a trial's folder is not followed."""
+        """Remove the checkpoints of all trials except the best. A trial's folder that is a link is not followed."""
         for trial in self.record.trials:
             run = self.record.folder / trial.name
             if trial is not self.record.best and not run.is_symlink():

@@ -1,4 +1,4 @@
-"""The server's connections: one that does not send its whole request is closed, and keeps nobody out."""
+"""Connections of the server. A connection that does not send its whole request is closed, to admit others."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        answered = self.cycle is not None and self.cycle.response_complete
-        if answered and self._closing is None:
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        if is_answered and self._closing is None:
             self._wait_for_headers()
         super().data_received(data)
 
@@ -74,7 +74,7 @@ class Connection(H11Protocol):
             self._stop_waiting()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, as JSON like every other answer."""
+        """Answer a message that is not HTTP with JSON, like every other answer."""
         body = (dumps({"error": msg}) + "\n").encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -83,7 +83,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def close(self) -> None:
-        """Close the connection; what has been answered is still sent."""
+        """Close the connection; answers that are already written are still sent."""
         self.transport.close()
 
     def _wait_for_headers(self) -> None:
