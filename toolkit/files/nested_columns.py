@@ -42,10 +42,10 @@ def opened(rows: Dataset, names: Iterable[str]) -> Dataset:
     return concatenate_datasets(parts, axis=1) if len(parts) > 1 else rows
 
 
-def flattened(rows: Dataset) -> Dataset:
+def flatten_columns(rows: Dataset) -> Dataset:
     """Return the rows with each nested column replaced by the columns inside, under their names with dots."""
-    nested = [name for name, kind in rows.features.items() if isinstance(kind, dict)]
-    return opened(rows, names_within(rows.features)).remove_columns(nested)
+    nested_names = [name for name, kind in rows.features.items() if isinstance(kind, dict)]
+    return opened(rows, names_within(rows.features)).remove_columns(nested_names)
 
 
 def values_of(rows: Dataset, name: str) -> list[Any]:

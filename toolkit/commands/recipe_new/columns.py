@@ -70,12 +70,12 @@ class Columns:
 
 
 def choose_columns(
-    where: str, rows: datasets.Dataset, texts: Sequence[str], labels: Sequence[str], problem: str | None = None
+    source_name: str, rows: datasets.Dataset, texts: Sequence[str], labels: Sequence[str], problem: str | None = None
 ) -> Columns:
     """Find the columns.
 
     Args:
-        where: the file, for errors.
+        source_name: name of the data file, for error messages.
         texts, labels: names that the user gave; none to find them.
         problem: as ``data.problem_type``; None to see.
 
@@ -85,26 +85,26 @@ def choose_columns(
     names = rows.column_names
     for name in (*texts, *labels):
         if name not in names:
-            raise UserError(f"{where}: has no column {name}{suggest(name, names)}; it has {', '.join(names)}")
+            raise UserError(f"{source_name}: has no column {name}{suggest(name, names)}; it has {', '.join(names)}")
     if both := next((name for name in texts if name in labels), None):
-        raise UserError(f"{where}: {both} cannot be both the text and the label; name two columns")
+        raise UserError(f"{source_name}: {both} cannot be both the text and the label; name two columns")
     if len(texts) > 2:
-        raise UserError(f"{where}: --text names {len(texts)} columns; name one, or two that are read together")
+        raise UserError(f"{source_name}: --text names {len(texts)} columns; name one, or two that are read together")
     sample = rows.select(spread(len(rows)))
     guesses: list[str] = []
-    chosen, compares = list(texts), len(texts) > 1
+    chosen_texts, compares = list(texts), len(texts) > 1
     if not texts:
-        chosen, compares, guesses = text_columns(where, sample, labels)
+        chosen_texts, compares, guesses = text_columns(source_name, sample, labels)
     if labels:
-        target = named_target(where, rows, labels, problem)
+        target = named_target(source_name, rows, labels, problem)
     else:
-        target, others = _label(where, rows, chosen, problem, compares)
+        target, others = _label(source_name, rows, chosen_texts, problem, compares)
         if others:
             doubt = f"{', '.join(others[:4])} could be predicted as well"
             guesses.append(f"that {target.columns[0]} holds the labels is a guess: {doubt}; --label NAME chooses")
-    _check(where, len(rows), target, problem)
-    used = (*chosen, *target.columns)
-    return Columns(chosen, target, [name for name in names if name not in used], guesses)
+    _check(source_name, len(rows), target, problem)
+    used = (*chosen_texts, *target.columns)
+    return Columns(chosen_texts, target, [name for name in names if name not in used], guesses)
 
 
 def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
@@ -139,7 +139,9 @@ def spread(count: int) -> list[int]:
     return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 
-def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+def text_columns(
+    source_name: str, sample: datasets.Dataset, labels: Sequence[str]
+) -> tuple[list[str], bool, list[str]]:
     """Find the column of the texts, or two whose texts belong together.
 
     Returns:
@@ -148,27 +150,29 @@ def text_columns(where: str, sample: datasets.Dataset, labels: Sequence[str]) ->
     Raises:
         UserError: there is none.
     """
-    found = {name: values for name in sample.column_names if name not in labels and (values := _texts_in(sample, name))}
-    if not found:
-        raise UserError(f"{where}: has no column of texts; it has {', '.join(sample.column_names)}")
-    distinct = {name: len(set(values)) for name, values in found.items()}
+    texts_by_column = {
+        name: values for name in sample.column_names if name not in labels and (values := _texts_in(sample, name))
+    }
+    if not texts_by_column:
+        raise UserError(f"{source_name}: has no column of texts; it has {', '.join(sample.column_names)}")
+    distinct = {name: len(set(values)) for name, values in texts_by_column.items()}
     # Few values that occur again and again are labels or templates, however long they are.
     scores = {
         name: float(np.mean([len(value) for value in values]))
         * (2 if TEXT_NAMES.fullmatch(name.strip()) else 1)
         * distinct[name]
         / max(distinct.values())
-        for name, values in found.items()
+        for name, values in texts_by_column.items()
     }
     if pair := _pair(scores):
         return pair, True, []
-    ranked = sorted(scores, key=lambda name: scores[name], reverse=True)
-    if titled := _titled(ranked, found, len(sample)):
-        return titled, False, []
-    if len(ranked) > 1 and scores[ranked[1]] * UNSURE >= scores[ranked[0]]:
-        doubt = f"{ranked[1]} would do as well; --text {shlex.quote(ranked[1])} reads that"
-        return ranked[:1], False, [f"that {ranked[0]} holds the texts is a guess: {doubt}"]
-    return ranked[:1], False, []
+    ranked_columns = sorted(scores, key=lambda name: scores[name], reverse=True)
+    if titled_columns := _find_titled_texts(ranked_columns, texts_by_column, len(sample)):
+        return titled_columns, False, []
+    if len(ranked_columns) > 1 and scores[ranked_columns[1]] * UNSURE >= scores[ranked_columns[0]]:
+        doubt = f"{ranked_columns[1]} would do as well; --text {shlex.quote(ranked_columns[1])} reads that"
+        return ranked_columns[:1], False, [f"that {ranked_columns[0]} holds the texts is a guess: {doubt}"]
+    return ranked_columns[:1], False, []
 
 
 def _texts_in(sample: datasets.Dataset, name: str) -> list[str]:
@@ -185,17 +189,21 @@ def _texts_in(sample: datasets.Dataset, name: str) -> list[str]:
     return [] if is_identifier else texts + numbers
 
 
-def _titled(ranked: Sequence[str], texts: Mapping[str, list[str]], rows: int) -> list[str] | None:
+def _find_titled_texts(ranked_columns: Sequence[str], texts: Mapping[str, list[str]], rows: int) -> list[str] | None:
     """Return the columns of titles and of the texts that they stand above; None if there are none.
 
     Args:
-        ranked: candidate columns, the likeliest first.
+        ranked_columns: candidate columns, the likeliest first.
         texts: name -> the column's texts.
         rows: number of rows; a title or text must not be missing in any.
     """
-    titles = [name for name in ranked if TITLE_NAMES.fullmatch(name.strip()) and 2 * len(set(texts[name])) >= rows]
+    titles = [
+        name for name in ranked_columns if TITLE_NAMES.fullmatch(name.strip()) and 2 * len(set(texts[name])) >= rows
+    ]
     bodies = [
-        name for name in ranked if name not in titles and (TEXT_NAMES.fullmatch(name.strip()) or name == ranked[0])
+        name
+        for name in ranked_columns
+        if name not in titles and (TEXT_NAMES.fullmatch(name.strip()) or name == ranked_columns[0])
     ]
     if not titles or not bodies or len(texts[titles[0]]) < rows or len(texts[bodies[0]]) < rows:
         return None
@@ -219,27 +227,29 @@ def _pair(lengths: dict[str, float]) -> list[str] | None:
     return found[max(found)] if found else None
 
 
-def named_target(where: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
+def named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
     """What the columns that the user named can be predicted as."""
     if len(labels) > 1:
         if (wrong := no_indicator(rows, labels)) is not None:
             raise UserError(
-                f"{where}: several columns of labels hold 0 and 1 each, and {wrong} does not; name one column"
+                f"{source_name}: several columns of labels hold 0 and 1 each, and {wrong} does not; name one column"
             )
         if problem not in (None, "multi_label") or (found := indicators(rows, labels)) is None:
-            raise UserError(f"{where}: several columns of labels are for --problem-type multi_label; name one column")
+            raise UserError(
+                f"{source_name}: several columns of labels are for --problem-type multi_label; name one column"
+            )
         return found
     target = target_of(rows, labels[0], problem, asked=True)
     if target is None:
         what = {
             "regression": "numbers", "multi_label": "several labels a text, with a separator between them",
         }.get(problem or "", "words, whole numbers, or lists of them")  # fmt: skip
-        raise UserError(f"{where}: the column {labels[0]} does not hold {what}; name another with --label")
+        raise UserError(f"{source_name}: the column {labels[0]} does not hold {what}; name another with --label")
     return target
 
 
 def _label(
-    where: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None, compares: bool
+    source_name: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None, compares: bool
 ) -> tuple[Target, list[str]]:
     """Find the column to predict, and the others that are as likely.
 
@@ -275,11 +285,15 @@ def _label(
         as_likely = [other for rank, _, other in found.values() if rank == best[0] and other is not best[2]]
         return best[2], [name for other in as_likely for name in other.columns]
     if single:
-        raise UserError(f"{where}: all {len(rows)} rows have the same {single[0]}; there is nothing to tell apart")
+        raise UserError(
+            f"{source_name}: all {len(rows)} rows have the same {single[0]}; there is nothing to tell apart"
+        )
     if (asked := question_names(rows)) and texts[0] in (asked["question"], asked["context"]):
         why.append(f"few answers in {asked['answers']} are in their {asked['context']}, where one could be found")
     said = "; ".join(why) or "there is no other column"
-    raise UserError(f"{where}: has no column of labels beside the texts in {texts[0]}: {said}; name one with --label")
+    raise UserError(
+        f"{source_name}: has no column of labels beside the texts in {texts[0]}: {said}; name one with --label"
+    )
 
 
 def _odd(name: str, value: str) -> str:
@@ -308,18 +322,18 @@ def _rank(target: Target, name: str, rows: int, compared: bool) -> float | None:
     return 1 if is_named else 3 if amount else 2
 
 
-def _check(where: str, rows: int, target: Target, problem: str | None) -> None:
+def _check(source_name: str, rows: int, target: Target, problem: str | None) -> None:
     """Refuse labels that cannot be told apart, or that name rows."""
     label = target.columns[0]
     if len(target.counts) < 2:
         raise UserError(
-            f"{where}: all {rows} rows have the same {label}; classification needs two labels or more "
+            f"{source_name}: all {rows} rows have the same {label}; classification needs two labels or more "
             "(another column: --label NAME)"
         )
     if target.odd is not None and problem is None and "," in target.odd:
         told = "mend the column, or say what it holds with --problem-type single_label or multi_label"
-        raise UserError(f"{where}: {_odd(label, target.odd)}; {told}")
+        raise UserError(f"{source_name}: {_odd(label, target.odd)}; {told}")
     if target.problem == "single_label" and len(target.counts) == rows - len(target.absent):
         if target.odd is not None:
-            raise UserError(f"{where}: {_odd(label, target.odd)}; mend the column, or name another with --label")
-        raise UserError(f"{where}: each of the {rows} rows has another {label}, so it is no label; set --label")
+            raise UserError(f"{source_name}: {_odd(label, target.odd)}; mend the column, or name another with --label")
+        raise UserError(f"{source_name}: each of the {rows} rows has another {label}, so it is no label; set --label")

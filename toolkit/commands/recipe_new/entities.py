@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from toolkit.commands.recipe_new.look import DataFiles
-from toolkit.files.nested_columns import flattened
+from toolkit.files.nested_columns import flatten_columns
 from toolkit.files.written_values import value_of
 from toolkit.tasks.token_classification.rows import TaggedText, counting_in, tag_names, tagged
 from toolkit.tasks.token_classification.tags import entities
@@ -17,20 +17,22 @@ from toolkit.tasks.token_classification.tags import entities
 JUDGED = 100
 
 
-def entity_columns(found: DataFiles) -> tuple[str, str] | None:
-    """Return the columns of texts, or tokens, and of their entities, or tags; None if there are none. Of several with
-    tags, the one that is called after entities is taken."""
-    if found.rows is None or found.classes:
+def entity_columns(data_files: DataFiles) -> tuple[str, str] | None:
+    """Return the columns of texts, or tokens, and of their entities, or tags; None if there are none.
+
+    Of several columns with tags, a column that is named after entities is preferred.
+    """
+    if data_files.rows is None or data_files.classes:
         return None
-    first = _first_rows(found)
+    first = _first_rows(data_files)
     return next((pair for pair in _pairs(first) if _have_entities(first, *pair)), None)
 
 
-def entity_problem(found: DataFiles) -> str:
-    """Describe what the column that is nearest to entities lacks; empty if no column holds lists."""
-    if found.rows is None or found.classes:
+def entity_problem(data_files: DataFiles) -> str:
+    """Describe the first row that does not fit as a text with entities; empty if no column holds lists."""
+    if data_files.rows is None or data_files.classes:
         return ""
-    first = _first_rows(found)
+    first = _first_rows(data_files)
     for text, label in _pairs(first):
         try:
             _tagged(first, text, label)
@@ -40,16 +42,16 @@ def entity_problem(found: DataFiles) -> str:
     return ""
 
 
-def _first_rows(found: DataFiles) -> Any:
-    assert found.rows is not None
-    return flattened(found.rows.select(range(min(JUDGED, len(found.rows)))))
+def _first_rows(data_files: DataFiles) -> Any:
+    assert data_files.rows is not None
+    return flatten_columns(data_files.rows.select(range(min(JUDGED, len(data_files.rows)))))
 
 
 def _pairs(first: Any) -> Iterator[tuple[str, str]]:
-    """Yield columns of texts and of lists; columns whose names say that they hold entities come first."""
-    named = sorted(first.column_names, key=lambda name: not ("ner" in name.lower() or "entit" in name.lower()))
-    labels = [name for name in named if any(map(_is_list, first[name]))]
-    return ((text, label) for label in labels for text in named if text != label)
+    """Yield pairs of a text column and a list column; columns that are named after entities come first."""
+    ordered_names = sorted(first.column_names, key=lambda name: not ("ner" in name.lower() or "entit" in name.lower()))
+    labels = [name for name in ordered_names if any(map(_is_list, first[name]))]
+    return ((text, label) for label in labels for text in ordered_names if text != label)
 
 
 def _is_list(value: Any) -> bool:
@@ -59,16 +61,16 @@ def _is_list(value: Any) -> bool:
 def _have_entities(rows: Any, text: str, label: str) -> bool:
     """Return whether most rows are texts and entities, and some have entities."""
     tagged_rows = tagged_texts(rows, text, label)
-    return 2 * len(tagged_rows) > len(rows) and any(entities(one.tags) for one in tagged_rows)
+    return 2 * len(tagged_rows) > len(rows) and any(entities(row.tags) for row in tagged_rows)
 
 
 def tagged_texts(rows: Any, text: str, label: str) -> list[TaggedText]:
-    """Return the texts of all rows that are not wrong; `recipe check` says what is wrong with the others."""
-    found = []
+    """Return the tagged texts of all valid rows; `recipe check` reports the faults of the other rows."""
+    tagged_rows = []
     for read in _readers(rows, text, label):
         with contextlib.suppress(ValueError):
-            found.append(read())
-    return found
+            tagged_rows.append(read())
+    return tagged_rows
 
 
 def _tagged(rows: Any, text: str, label: str) -> list[TaggedText]:

@@ -303,8 +303,8 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
         found.delimiter = layout.get("delimiter") or _delimiter(found, train)
         rows = first_rows(train, _layout(found, train), LOOKED_AT_ROWS)
     if kind == "xlsx":
-        named = tuple(found.columns) if found.columns else None
-        rows = list(itertools.islice(sheet_rows(train, named), LOOKED_AT_ROWS))
+        known_columns = tuple(found.columns) if found.columns else None
+        rows = list(itertools.islice(sheet_rows(train, known_columns), LOOKED_AT_ROWS))
     if found.columns is None and kind in ("csv", "xlsx"):
         found.columns = _columns(found, rows, said.header)
     if kind == "json" and found.encoding is None and (questions := _squad(train)):

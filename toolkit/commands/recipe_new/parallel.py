@@ -17,7 +17,7 @@ from toolkit.errors import UserError
 from toolkit.files.kinds import KINDS
 from toolkit.files.packed import ending
 
-#: A word of a file's name, with its separator, that says that the file holds texts or labels.
+#: A word of a file's name, with its separator, that marks the file as texts or labels.
 TEXTS = re.compile(r"(?<![a-z])[_.-]?(texts?|sentences?|seq\.in|utterances?|inputs?|x)(?![a-z])", re.IGNORECASE)
 LABELS = re.compile(r"(?<![a-z])[_.-]?(labels?|intents?|targets?|categor(y|ies)|classes|y)(?![a-z])", re.IGNORECASE)
 #: Names of files that name the labels: a number and a name on each line, or the names in the order of the numbers.
@@ -42,30 +42,30 @@ class ParallelFiles:
 
 
 def find_parallel(data: Path) -> dict[str, ParallelFiles]:
-    """Return split -> its two files, of a folder or of the folder of a file of texts; empty if there are none.
+    """Return split -> its two files, for a folder or for the folder of a text file; empty if there are none.
 
     Raises:
-        UserError: two such files do not have as many lines, or there is no split to train on.
+        UserError: the two files of a split have different numbers of lines, or the training split is missing.
     """
     folder = data if data.is_dir() else data.parent
-    found: dict[str, ParallelFiles] = {}
+    files_by_split: dict[str, ParallelFiles] = {}
     for place in (folder, *(path for path in visible(folder) if path.is_dir() and data.is_dir())):
         for pair in _pairs_in(place):
             split = _split_of(pair.texts_path if place == folder else place)
-            found.setdefault(split or "train", pair)
-    if not data.is_dir() and data not in [pair.texts_path for pair in found.values()]:
+            files_by_split.setdefault(split or "train", pair)
+    if not data.is_dir() and data not in [pair.texts_path for pair in files_by_split.values()]:
         return {}
-    if found and "train" not in found:
-        pair = next(iter(found.values()))
+    if files_by_split and "train" not in files_by_split:
+        pair = next(iter(files_by_split.values()))
         names = f"{pair.labels_path.name} has the labels of {pair.texts_path.name}"
         raise UserError(f"{data}: {names}, and no such file has those of a split to train on; add one")
-    return found
+    return files_by_split
 
 
 def _pairs_in(folder: Path) -> list[ParallelFiles]:
     files = [path for path in visible(folder) if path.is_file() and KINDS.get(ending(path), "text") == "text"]
     labels = {_key(path, LABELS): path for path in files if LABELS.search(path.name) and not NAMES.fullmatch(path.name)}
-    found = []
+    pairs = []
     for texts_path in files:
         if texts_path in labels.values() or NAMES.fullmatch(texts_path.name):
             continue
@@ -77,8 +77,8 @@ def _pairs_in(folder: Path) -> list[ParallelFiles]:
         if len(texts) != len(names):
             counts = f"{texts_path.name} has {len(texts):,} lines and {labels_path.name} {len(names):,}"
             raise UserError(f"{folder}: {counts}; each line of texts needs its label on the same line")
-        found.append(ParallelFiles(texts_path, labels_path, texts, names))
-    return found
+        pairs.append(ParallelFiles(texts_path, labels_path, texts, names))
+    return pairs
 
 
 def _key(path: Path, role: re.Pattern[str]) -> str:
@@ -102,17 +102,17 @@ def _lines(path: Path) -> list[str]:
 
 
 def label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str], Path | None]:
-    """Return number -> name of labels that are numbers, and the file that says so; empty if there is none.
+    """Return number -> name for labels that are numbers, and the file with the names; empty if there is no such file.
 
     Args:
-        labels: those of all splits.
+        labels: the labels of all splits.
     """
     for path in visible(folder):
         if not path.is_file() or not NAMES.fullmatch(path.name) or not all(label.isdecimal() for label in labels):
             continue
         lines = [line.strip() for line in _lines(path) if line.strip()]
-        numbered = [re.fullmatch(r"(\d+)[\t ,:]+(.+)", line) for line in lines]
-        names = {match[1]: match[2].strip() for match in numbered if match} if all(numbered) else {
+        numbered_lines = [re.fullmatch(r"(\d+)[\t ,:]+(.+)", line) for line in lines]
+        names = {match[1]: match[2].strip() for match in numbered_lines if match} if all(numbered_lines) else {
             str(index): line for index, line in enumerate(lines)
         }  # fmt: skip
         if set(labels) <= names.keys() and len(set(names.values())) == len(names):

@@ -82,12 +82,12 @@ def new_recipe(
     if task in (None, "classification") and not pretrain and data.exists() and (pairs := find_parallel(data)):
         tables, notes = _join(data, path, pairs)
         try:
-            made = new_recipe(tables[0], path, task, text, label, problem_type, missing_labels, layout, header)
+            joined_recipe = new_recipe(tables[0], path, task, text, label, problem_type, missing_labels, layout, header)
         except BaseException:
             for table in tables:
                 table.unlink(missing_ok=True)
             raise
-        return replace(made, assumed=[*notes, *made.assumed])
+        return replace(joined_recipe, assumed=[*notes, *joined_recipe.assumed])
     found = look(data, layout, header, task == "language_modeling")
     task = task or _task(found)
     wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)

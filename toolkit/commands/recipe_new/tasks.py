@@ -23,7 +23,7 @@ from toolkit.commands.recipe_new.target import Target, separated_target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
 from toolkit.files.json_rows import SPLIT
-from toolkit.files.nested_columns import flattened, names_within
+from toolkit.files.nested_columns import flatten_columns, names_within
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
 from toolkit.tasks.question_answering.squad import OTHER_KEYS
@@ -87,7 +87,7 @@ def classification(
         UserError: no columns of texts and labels, or rows without a label.
     """
     assert found.rows is not None
-    rows = flattened(found.rows)
+    rows = flatten_columns(found.rows)
     if found.separates_labels and not wanted.labels:
         columns = Columns(["text"], separated_target(rows, "label", " "), [])
     else:
@@ -99,12 +99,12 @@ def classification(
         if found.separates_labels and not wanted.labels:
             columns = replace(columns, target=separated_target(rows, "label", " "))
         else:
-            chosen = named_target(where, rows, columns.target.columns, columns.target.problem)
-            columns = replace(columns, target=chosen)
+            remaining_target = named_target(where, rows, columns.target.columns, columns.target.problem)
+            columns = replace(columns, target=remaining_target)
     _leave_unlabelled(found, columns.target)
-    target, dropped = without_missing(where, len(rows), columns.target, wanted.missing)
+    target, dropped_labels = without_missing(where, len(rows), columns.target, wanted.missing)
     if wanted.missing == "drop" and len(found.files) > 1:
-        dropped = dropped or "drop"  # other splits may lack some
+        dropped_labels = dropped_labels or "drop"  # other splits may lack some
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
@@ -122,7 +122,7 @@ def classification(
         *(
             _folders(found, write)
             if found.classes
-            else [*_files(found, write), *_columns(columns, target, dropped, drops_texts)]
+            else [*_files(found, write), *_columns(columns, target, dropped_labels, drops_texts)]
         ),
         (
             "max_length",
@@ -200,16 +200,16 @@ def _missing_texts(rows: Dataset, texts: Sequence[str]) -> list[int]:
     return [place for place, row in enumerate(cells) if any(text is None or not str(text).strip() for text in row)]
 
 
-def _others_lack_texts(found: DataFiles, texts: Sequence[str]) -> bool:
+def _others_lack_texts(data_files: DataFiles, texts: Sequence[str]) -> bool:
     """Return whether a file of another split has a row without one of the texts."""
-    for split in [split for split in found.files if split != "train"]:
-        rows = flattened(rows_of_split(found, split))
+    for split in [split for split in data_files.files if split != "train"]:
+        rows = flatten_columns(rows_of_split(data_files, split))
         if set(texts) <= set(rows.column_names) and _missing_texts(rows, texts):
             return True
     return False
 
 
-def _columns(columns: Columns, target: Target, dropped: list[str] | str | None, drops_texts: bool) -> list[Line]:
+def _columns(columns: Columns, target: Target, dropped_labels: list[str] | str | None, drops_texts: bool) -> list[Line]:
     two, several = len(columns.texts) > 1, len(target.columns) > 1
     number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
     lines: list[Line] = [
@@ -224,8 +224,10 @@ def _columns(columns: Columns, target: Target, dropped: list[str] | str | None, 
         lines.append(("label_separator", target.separator, "what parts the labels of a text"))
     if drops_texts:
         lines.append(("missing_texts", "drop", "rows without a text are left out; or refuse"))
-    if dropped:
-        lines.append(("missing_labels", dropped, "rows without a label, or with this word for none, are left out"))
+    if dropped_labels:
+        lines.append(
+            ("missing_labels", dropped_labels, "rows without a label, or with this word for none, are left out")
+        )
     return lines
 
 
@@ -289,7 +291,7 @@ def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlab
     """Draft a small model with new weights that finds entities."""
     columns = entity_columns(found)
     assert found.rows is not None and columns is not None
-    table = flattened(found.rows)
+    table = flatten_columns(found.rows)
     rows = tagged_texts(table, *columns)
     texts = [rows[place].text for place in spread(len(rows))]
     name = _drafted("token_classification")
