@@ -199,7 +199,7 @@ def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_a_value(name: str, values: Sequence[str]) -> bool | None:
-    """Return whether the first cell of a column is a value of it; None if that cannot be said."""
+    """Return whether the first cell of a column is a value of it; None if that is unclear."""
     if not _has_many(values):
         return name in values
     return True if len(name.split()) >= LONG_NAME and len(name) >= median(map(len, values)) / 2 else None

@@ -29,7 +29,7 @@ MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 #: First bytes of Excel's files before 2007, and of its encrypted ones.
 OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 #: A line that begins with its only label.
-LABELLED = re.compile(r"[A-Za-z_]+:\w+ \S")
+LABEL_PREFIX = re.compile(r"[A-Za-z_]+:\w+ \S")
 #: Bytes that are looked at.
 LOOKED_AT = 2**16
 
@@ -83,7 +83,7 @@ def first_label(text: str) -> str | None:
         return None
     if all(line.startswith(LABEL) for line in lines):
         return labels_and_text(lines[0])[0]
-    return lines[0].partition(" ")[0] if all(map(LABELLED.match, lines)) else None
+    return lines[0].partition(" ")[0] if all(map(LABEL_PREFIX.match, lines)) else None
 
 
 def _decoded(head: bytes) -> str:

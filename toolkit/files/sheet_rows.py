@@ -16,7 +16,7 @@ from typing import Any
 from models.files.plain import UnreadableFile
 from toolkit.files.packed import ALWAYS_ALLOWED, LARGEST_RATIO
 
-#: First rows of a sheet by which its table is found.
+#: Number of first rows of a sheet among which the beginning of its table is searched.
 HEAD_ROWS = 20
 #: Rows of a sheet of Excel.
 MAX_ROWS = 2**20
@@ -67,23 +67,23 @@ def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[l
     The table is in the first sheet that has a header and rows. Titles above it are left out, too.
 
     Args:
-        columns: names of the columns; None for those of the first row. A first row of these names is left out.
+        columns: names of the columns; None to read them from the first row. A first row with these names is left out.
 
     Raises:
-        UnreadableFile: it is no such file, or a row is wider than the header.
+        UnreadableFile: the file is not a sheet of Excel, or a row is wider than the header.
     """
     with _opened_book(path) as book:
-        found = _find_table(path, book)
+        table = _find_table(path, book)
         if columns:
             yield list(columns)
         width, number = len(columns or ()), 1 if columns else 0
-        for line, row in _lines(path, book.worksheets[found.index]):
-            if line < found.first_line or (line == found.first_line and _are_names(row, columns)):
+        for line, row in _lines(path, book.worksheets[table.index]):
+            if line < table.first_line or (line == table.first_line and _are_names(row, columns)):
                 continue
             width = width or len(row)
             if len(row) > width:
-                named = f"{width} columns are named" if columns else f"the header {width}"
-                what = f"row {number} has {len(row)} fields and {named}"
+                named_columns = f"{width} columns are named" if columns else f"the header {width}"
+                what = f"row {number} has {len(row)} fields and {named_columns}"
                 raise UnreadableFile(f"{path}:{line}:", f"{what}; empty the cells beyond, or name their columns")
             yield row + [""] * (width - len(row))
             number += 1
@@ -98,29 +98,30 @@ def sheet_table(path: Path) -> SheetTable:
 
 
 def _find_table(path: Path, book: Any) -> SheetTable:
-    """Find the table of a file: in the first sheet whose rows are not far fewer than those of another.
+    """Find the table of a file, in the first sheet that has at least half as many rows as any other sheet.
 
     A sheet with a header and a row of several columns precedes others.
     """
     if not book.worksheets:
         raise UnreadableFile(path, "has no sheet with cells; save the table as one, or as csv")
-    names, found = [sheet.title for sheet in book.worksheets], []
+    names, candidates = [sheet.title for sheet in book.worksheets], []
     for index, sheet in enumerate(book.worksheets):
         head = list(itertools.islice(_lines(path, sheet), HEAD_ROWS))
         count = _count_titles(head)
         titles = [" ".join(filter(None, row)) for _, row in head[:count]]
         rows = len(head) - count
         is_table = rows > 1 and len(head[count][1]) > 1
-        found.append((is_table, rows, SheetTable(names, index, titles, head[count][0] if head else 1)))
-    best = max((is_table, rows) for is_table, rows, _ in found)
-    return next(table for is_table, rows, table in found if is_table == best[0] and 2 * rows >= best[1])
+        candidates.append((is_table, rows, SheetTable(names, index, titles, head[count][0] if head else 1)))
+    best = max((is_table, rows) for is_table, rows, _ in candidates)
+    return next(table for is_table, rows, table in candidates if is_table == best[0] and 2 * rows >= best[1])
 
 
 def _count_titles(head: Sequence[tuple[int, list[str]]]) -> int:
     """Return how many of a sheet's first rows are above its table.
 
-    A title is narrower than the table, and a blank row follows on the last; or each fills at most half of the columns,
-    of which there are three or more. Another narrow row might be a header that lacks a name.
+    Titles are narrower than the table, and a blank row follows the last title. Without a blank row, the table has at
+    least three columns and each title fills at most half of them. Another narrow row might be a header that lacks a
+    name.
     """
     widths = Counter(len(row) for _, row in head)
     width = max(widths, key=lambda size: (widths[size], size), default=0)
@@ -175,7 +176,7 @@ def _lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
 
 @contextlib.contextmanager
 def _opened_book(path: Path) -> Iterator[Any]:
-    """Open a file's workbook, of which only the sheets with cells are read."""
+    """Open a file's workbook; only its sheets with cells are read."""
     from openpyxl.reader.excel import ExcelReader
 
     class CellReader(ExcelReader):

@@ -27,7 +27,7 @@ from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 
 #: Endings of files that are written.
-WRITTEN = (".csv", ".tsv", ".xlsx", ".jsonl", ".json", ".parquet")
+WRITABLE_ENDINGS = (".csv", ".tsv", ".xlsx", ".jsonl", ".json", ".parquet")
 #: Type of a column -> its parquet type; lists are written as JSON.
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64(), list: pa.string()}
 
@@ -54,7 +54,7 @@ class Writer(Protocol):
 
     formulas: int
 
-    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+    def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
         """Write rows with the values of the added columns, a sequence for each column."""
 
 
@@ -63,9 +63,9 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
     columns, a file that exists and may not be overwritten or is the input, or a folder that is missing or not
     writable."""
     if kind_of(target) == "text":
-        raise UserError(f"{target}: a text file has no columns; end it in {', '.join(WRITTEN)}")
-    if target.suffix.lower() not in WRITTEN:
-        raise UserError(f"{target}: is not of a kind that is written; end it in {', '.join(WRITTEN)}")
+        raise UserError(f"{target}: a text file has no columns; end it in {', '.join(WRITABLE_ENDINGS)}")
+    if target.suffix.lower() not in WRITABLE_ENDINGS:
+        raise UserError(f"{target}: is not of a kind that is written; end it in {', '.join(WRITABLE_ENDINGS)}")
     if target.is_dir():
         raise UserError(f"{target}: is a folder, where a file is to be written")
     if os.path.lexists(target) and os.path.lexists(source) and target.resolve() == source.resolve():
@@ -140,8 +140,8 @@ class _Csv:
         self._rows = csv.writer(file, delimiter=layout.delimiter, lineterminator=layout.line_end)
         self._rows.writerow(map(self._field, names))
 
-    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
-        columns = [*(rows.column(index) for index in range(len(rows.names))), *added]
+    def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        columns = [*(rows.column(index) for index in range(len(rows.names))), *added_columns]
         for row in zip(*columns, strict=True):
             self._rows.writerow(map(self._field, row))
 
@@ -176,8 +176,8 @@ class _Json:
         self._file, self._added, self._in_list = file, added, in_list
         self._begun = False
 
-    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
-        new = [_json(dict(zip(self._added, values, strict=True))) for values in zip(*added, strict=True)]
+    def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        new = [_json(dict(zip(self._added, values, strict=True))) for values in zip(*added_columns, strict=True)]
         if rows.written is not None:
             old = [re.sub(r"[\r\n]+", " ", text) for text in rows.written]
         else:
@@ -225,10 +225,10 @@ class _Parquet:
     def __init__(self, file: pq.ParquetWriter) -> None:
         self._file = file
 
-    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+    def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
         kinds = self._file.schema.types
         old = rows.arrays(kinds[: len(rows.names)])
-        plain = [[_json(value) if isinstance(value, list) else value for value in values] for values in added]
+        plain = [[_json(value) if isinstance(value, list) else value for value in values] for values in added_columns]
         new = [as_array(values, kind) for values, kind in zip(plain, kinds[len(old) :], strict=True)]
         if len(rows):
             self._file.write_batch(pa.RecordBatch.from_arrays([*old, *new], schema=self._file.schema))
@@ -250,8 +250,8 @@ class _Xlsx:
         self._sheet = self._book.create_sheet("Sheet1")
         self._append(names)
 
-    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
-        columns = [*(rows.column(index) for index in range(len(rows.names))), *added]
+    def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
+        columns = [*(rows.column(index) for index in range(len(rows.names))), *added_columns]
         for row in zip(*columns, strict=True):
             self._append(row)
 
@@ -275,8 +275,8 @@ class _Xlsx:
         cell.data_type = "s"
         return cell
 
-    def _refuse(self, what: str) -> None:
-        raise UserError(f"{self._target}: a sheet of Excel cannot hold {what}; end the output in .csv")
+    def _refuse(self, unsupported_content: str) -> None:
+        raise UserError(f"{self._target}: a sheet of Excel cannot hold {unsupported_content}; end the output in .csv")
 
     def save(self, path: Path) -> None:
         """Write the file."""
