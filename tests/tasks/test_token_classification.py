@@ -166,18 +166,18 @@ def test_what_is_no_conll_is_refused_with_its_line(text, said):
 
 
 def test_tokens_become_a_text_and_spans_become_tags():
-    found = rows.tagged(["Ann", "Lee", "ran"], [1, 2, 0], {"0": "O", "1": "B-PER", "2": "I-PER"})
+    found = rows.tag_row(["Ann", "Lee", "ran"], [1, 2, 0], {"0": "O", "1": "B-PER", "2": "I-PER"})
     assert (found.text, found.words, found.tags) == ("Ann Lee ran", [(0, 3), (4, 7), (8, 11)], ["B-PER", "I-PER", "O"])
-    chinese = rows.tagged(list("他在北京。"), ["O", "O", "B-LOC", "I-LOC", "O"], {})
+    chinese = rows.tag_row(list("他在北京。"), ["O", "O", "B-LOC", "I-LOC", "O"], {})
     assert chinese.text == "他在北京。" and chinese.words[2] == (2, 3)
     text = "In New York, Ann's."
     spans = [{"start": 13, "end": 16, "label": "PER"}, {"start": 3, "end": 11, "label": "LOC"}]
     doccano = [{"start_offset": one["start"], "end_offset": one["end"], "label": one["label"]} for one in spans]
     for given in (spans, doccano, [list(one.values()) for one in spans], json.dumps(spans)):
-        found = rows.tagged(text, given, {})
+        found = rows.tag_row(text, given, {})
         assert [text[a:b] for a, b in found.words] == ["In", "New", "York", ",", "Ann", "'", "s", "."]
         assert found.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"] and not found.widened
-    inside = rows.tagged("Bobby and", [[0, 3, "PER"]], {})
+    inside = rows.tag_row("Bobby and", [[0, 3, "PER"]], {})
     assert inside.tags == ["B-PER", "O"] and inside.widened == [("Bob", "Bobby")]
 
 
@@ -201,7 +201,7 @@ def test_tokens_become_a_text_and_spans_become_tags():
 )
 def test_a_wrong_row_is_refused(text, label, said):
     with pytest.raises(ValueError, match=said):
-        rows.tagged(text, label, {})
+        rows.tag_row(text, label, {})
 
 
 #: Texts before a name, in which characters, UTF-16 units and bytes differ, and in which they do not.
@@ -241,7 +241,7 @@ def entity_texts(text: str, one: rows.TaggedText) -> list[str]:
 def test_offsets_are_found_however_they_are_counted(encoding, size, shifts, is_moved, has_text):
     counted = spans_counted(encoding, size, shifts, has_text)
     counting = rows.counting_in([(text, spans) for text, spans, _ in counted])
-    read = [rows.tagged(text, spans, {}, counting) for text, spans, _ in counted]
+    read = [rows.tag_row(text, spans, {}, counting) for text, spans, _ in counted]
     wanted = [[name] for _, _, name in counted]
     assert [entity_texts(text, one) for (text, *_), one in zip(counted, read, strict=True)] == wanted
     assert any(one.moves for one in read) == is_moved

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.files.nested_columns import flatten_columns
 from toolkit.files.written_values import value_of
-from toolkit.tasks.token_classification.rows import TaggedText, counting_in, tag_names, tagged
+from toolkit.tasks.token_classification.rows import TaggedText, counting_in, tag_names, tag_row
 from toolkit.tasks.token_classification.tags import entities
 
 #: Rows by which columns are judged.
@@ -81,4 +81,4 @@ def _readers(rows: Any, text: str, label: str) -> list[Callable[[], TaggedText]]
     """Return a function for each row that reads its text and entities, or raises ValueError."""
     names, pairs = tag_names(rows, label), [(row[text], row[label]) for row in rows.select_columns([text, label])]
     counting = counting_in(pairs)
-    return [partial(tagged, *pair, names, counting) for pair in pairs]
+    return [partial(tag_row, *pair, names, counting) for pair in pairs]

@@ -1,7 +1,7 @@
 """Spans of entities as annotation tools write them, and where in the text they stand.
 
 Offsets may count UTF-16 units or bytes, may start at 1, or may include the last character. A span with its own text is
-compared with it. Of spans without one, the words of all texts tell which of these ways of counting fits.
+compared with it. For spans without a text, the way of counting is used that fits the words of all texts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EntitySpan:
     """An entity of a text.
 
     Attributes:
-        start, end: offsets of the first character and of the one behind the last, as they are counted in the data.
+        start, end: offsets of the first character and of the character after the last, as they are counted in the data.
         label: the type of the entity.
         text: the entity's characters as the data repeat them; None if they do not.
     """
@@ -45,7 +45,7 @@ class Counting:
 
     Attributes:
         encoding, size: the encoding whose code units are counted, and the bytes of a unit; None for characters.
-        start_shift, end_shift: what is added to the offsets.
+        start_shift, end_shift: numbers that are added to the offsets.
         description: the way of counting, in words.
     """
 
@@ -113,9 +113,9 @@ def _span(fields: Any, item: Any) -> EntitySpan:
         label = fields[2][0] if isinstance(fields[2], list) and len(fields[2]) == 1 else fields[2]
         if start is not None and end is not None and isinstance(label, str) and label.strip():
             return EntitySpan(start, end, label.strip(), text if isinstance(text, str) and text else None)
-    shown = {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
+    shown_item = {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
     right = "[start, end, label], or a mapping with these keys and one label"
-    raise ValueError(f"has {shown!r:.60} as an entity; it should be {right}")
+    raise ValueError(f"has {shown_item!r:.60} as an entity; it should be {right}")
 
 
 def _first_of(fields: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -129,7 +129,7 @@ def _whole(place: Any) -> int | None:
 
 
 def counting_of(rows: Iterable[tuple[str, Sequence[EntitySpan], set[int], set[int]]]) -> Counting:
-    """Return the way of counting that fits the spans without a text of their own best.
+    """Return the way of counting that is the best fit for the spans without a text.
 
     Args:
         rows: of each text: the text, its spans, and the offsets of its words' starts and ends, in characters.
@@ -144,11 +144,11 @@ def counting_of(rows: Iterable[tuple[str, Sequence[EntitySpan], set[int], set[in
             if span.text is None:
                 plain = (span.start, span.end)
                 is_plain = fits(plain)
-                for counting, found in counts.items():
+                for counting, tally in counts.items():
                     if (places := counting.resolve(text, span)) != plain:
-                        found[0] += 1
-                        found[1] += fits(places)
-                        found[2] += is_plain
+                        tally[0] += 1
+                        tally[1] += fits(places)
+                        tally[2] += is_plain
     likely = [
         (fitting, counting)
         for counting, (count, fitting, plain_fitting) in counts.items()
@@ -162,20 +162,20 @@ def place_span(text: str, span: EntitySpan, counting: Counting) -> tuple[int, in
     """Return a span's offsets in characters, and how it was moved there; None if it was not moved.
 
     Raises:
-        ValueError: it is no span of the text, or its own text is not in it.
+        ValueError: the span is not inside the text, or the span's text does not occur in it.
     """
     if span.text is not None and not (span.start >= 0 and text[span.start : span.end] == span.text):
-        if (found := find(text, span.text, span.start)) is None:
+        if (occurrence := find(text, span.text, span.start)) is None:
             there = text[span.start : span.end] if 0 <= span.start < span.end else ""
             wrong = f"has {there!r:.40} at {span.start} to {span.end}, not the entity {span.text!r:.40}"
             raise ValueError(f"{wrong}, and does not have it elsewhere; correct or remove it")
-        start, end = found.start, found.start + len(found.text)
+        start, end = occurrence.start, occurrence.start + len(occurrence.text)
         if (start, end) == (span.start, span.end):
             return start, end, None
         if start == span.start:
             return start, end, OTHER_END
-        if found.how != NEAREST:
-            return start, end, found.how
+        if occurrence.how != NEAREST:
+            return start, end, occurrence.how
         return start, end, OFF_BY_ONE if abs(start - span.start) == 1 else NEAREST_TEXT
     places = (span.start, span.end) if span.text is not None else counting.resolve(text, span)
     if places is None or not 0 <= places[0] < places[1] <= len(text):

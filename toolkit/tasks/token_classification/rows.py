@@ -86,19 +86,19 @@ def of_spans(text: str, spans: Sequence[Any], counting: Counting = CHARACTERS) -
     An entity that begins or ends inside a word is widened to the word.
 
     Args:
-        counting: how the offsets of spans without a text of their own are counted.
+        counting: the way of counting offsets in spans without a text.
 
     Raises:
-        ValueError: something is no span of the text, or two overlap.
+        ValueError: an item is not a span of the text, or two spans overlap.
     """
-    words, widened, moves, past = words_of(text), [], [], 0
-    placed = []
+    words, widened_entities, moves, past = words_of(text), [], [], 0
+    placed_spans = []
     for span in entity_spans(spans):
         first, behind, how = place_span(text, span, counting)
-        placed.append((first, behind, span.label))
+        placed_spans.append((first, behind, span.label))
         moves += [how] if how else []
     tags, starts, ends = [OUTSIDE] * len(words), [word[0] for word in words], [word[1] for word in words]
-    for start, end, label in sorted(placed):
+    for start, end, label in sorted(placed_spans):
         if start < past:
             raise ValueError(f"has two entities at character {start}; each character can be in one")
         past = end
@@ -108,12 +108,12 @@ def of_spans(text: str, spans: Sequence[Any], counting: Counting = CHARACTERS) -
             tags[place] = f"{'B' if place == inside[0] else 'I'}-{label}"
         whole = text[words[inside[0]][0] : words[inside[-1]][1]] if inside else ""
         if whole != text[start:end].strip():
-            widened.append((text[start:end], whole))
-    return TaggedText(representable(text), words, tags, widened, moves)
+            widened_entities.append((text[start:end], whole))
+    return TaggedText(representable(text), words, tags, widened_entities, moves)
 
 
-def tagged(text: Any, label: Any, names: Mapping[str, str], counting: Counting = CHARACTERS) -> TaggedText:
-    """Return a row's text and tags: of a list of tokens and one of tags, or of a text and the spans of its entities.
+def tag_row(text: Any, label: Any, names: Mapping[str, str], counting: Counting = CHARACTERS) -> TaggedText:
+    """Tag a row: a list of tokens with a list of tags, or a text with the spans of its entities.
 
     Raises:
         ValueError: it is neither.
@@ -140,11 +140,11 @@ def counting_in(pairs: Iterable[tuple[Any, Any]]) -> Counting:
             if not isinstance(text, str) or not isinstance(label, list) or not label:
                 continue
             try:
-                found = list(entity_spans(label))
+                row_spans = list(entity_spans(label))
             except ValueError:
                 continue
             words = words_of(text)
-            yield text, found, {start for start, _ in words}, {end for _, end in words}
+            yield text, row_spans, {start for start, _ in words}, {end for _, end in words}
 
     return counting_of(spans())
 
@@ -181,11 +181,11 @@ def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     if recipe.data.dataset != "text":
         return read_file(recipe, split, path)
     try:
-        found = conll.read(plain_text(recipe, path))
+        sentences = conll.read(plain_text(recipe, path))
     except conll.ConllError as problem:
         raise recipe.error(f"data.files.{split}", f"{path}:{problem}") from None
     names = (*recipe.data.text_columns, *recipe.data.label_columns)
-    return Dataset.from_dict({name: [one[place] for one in found] for place, name in enumerate(names)})
+    return Dataset.from_dict({name: [sentence[place] for sentence in sentences] for place, name in enumerate(names)})
 
 
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dataset:
@@ -200,7 +200,7 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
     counting = counting_in(pairs)
     for number, pair in enumerate(pairs, 1):
         try:
-            found.append(tagged(*pair, names, counting))
+            found.append(tag_row(*pair, names, counting))
         except ValueError as problem:
             raise recipe.error("data.label", f"row {number} of the {split} split {problem}") from None
     if moves := Counter(how for one in found for how in one.moves):
