@@ -83,9 +83,10 @@ def note_similar(recipe: Recipe, names: Sequence[str]) -> None:
     for name in names:
         groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
     if similar := [group for group in groups.values() if len(group) > 1]:
-        shown = "; ".join(", ".join(map(repr, group[:4])) for group in similar[:3]) + "; ..." * (len(similar) > 3)
+        more = "; ..." * (len(similar) > 3)
+        examples = "; ".join(", ".join(map(repr, group[:4])) for group in similar[:3]) + more
         how = f"to join them, give them one name in {KEY} ({{{similar[0][0]}: NAME, {similar[0][1]}: NAME, ...}})"
-        recipe.found.note(f"labels that differ only by capitals or blanks are different labels: {shown}; {how}")
+        recipe.found.note(f"labels that differ only by capitals or blanks are different labels: {examples}; {how}")
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

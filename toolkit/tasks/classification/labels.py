@@ -126,7 +126,7 @@ def _check_columns(recipe: Recipe, splits: DatasetDict) -> None:
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """Check that texts are strings; write numbers among them as text, and drop missing texts where the recipe does."""
-    found = DatasetDict()
+    text_splits = DatasetDict()
     for split, rows in splits.items():
         for text in recipe.data.text_columns:
             kind = rows.features[text]
@@ -136,8 +136,8 @@ def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
                 wrong = f"the column {text} of the {split} split holds {_named(kind)}, not text"
                 raise recipe.error("data.text", wrong)
             rows = _without_missing_texts(recipe, split, rows, text)
-        found[split] = rows
-    return found
+        text_splits[split] = rows
+    return text_splits
 
 
 def _with_numbers_as_text(recipe: Recipe, split: str, rows: Dataset, column: str) -> Dataset:
@@ -154,8 +154,10 @@ def _with_numbers_as_text(recipe: Recipe, split: str, rows: Dataset, column: str
     numbers = [(place, value) for place, value in enumerate(values, 1) if not isinstance(value, str | None)]
     if numbers:
         place, value = numbers[0]
-        shown = f"row {place} ({json.dumps(value)})"
-        recipe.found.note(f"{len(numbers)} {split} rows have a number as their {column}, such as {shown}; read as text")
+        example = f"row {place} ({json.dumps(value)})"
+        recipe.found.note(
+            f"{len(numbers)} {split} rows have a number as their {column}, such as {example}; read as text"
+        )
     texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
     return quietly(rows.remove_columns(column).add_column, column, texts, feature=Value("string"))
 
@@ -304,25 +306,26 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     if getattr(kind, "dtype", None) == "bool":
         return [str(value).lower() for value in values]
     if all(isinstance(value, (int, str)) for value in values):
-        stripped = [value.strip() if isinstance(value, str) else value for value in values]
-        if padded := [value for value, label in zip(values, stripped, strict=True) if value != label]:
+        stripped_values = [value.strip() if isinstance(value, str) else value for value in values]
+        if padded_values := [value for value, label in zip(values, stripped_values, strict=True) if value != label]:
+            count, example = len(padded_values), padded_values[0]
             recipe.found.note(
-                f"{len(padded)} {split} rows have blanks around their {column}, such as {padded[0]!r}; they are removed"
+                f"{count} {split} rows have blanks around their {column}, such as {example!r}; they are removed"
             )
-        return stripped
+        return stripped_values
     if all(isinstance(value, float) and value.is_integer() for value in values):
         return [int(value) for value in values]
-    found = next(value for value in values if not isinstance(value, (int, str)))
-    held = f"the column {column} of the {split} split holds {found!r}"
-    numbers = "; to predict numbers, set data.problem_type: regression" if isinstance(found, float) else ""
+    invalid_label = next(value for value in values if not isinstance(value, (int, str)))
+    held = f"the column {column} of the {split} split holds {invalid_label!r}"
+    numbers = "; to predict numbers, set data.problem_type: regression" if isinstance(invalid_label, float) else ""
     raise recipe.error("data.label", f"{held}: a label is a word or a whole number{numbers}")
 
 
 def _without_missing_texts(recipe: Recipe, split: str, rows: Dataset, column: str) -> Dataset:
-    """Return the rows that have a text. With ``data.missing_texts: drop`` blank ones are none.
+    """Return the rows that have a text. With ``data.missing_texts: drop``, a blank text counts as missing.
 
     Raises:
-        UserError: there are others and the recipe does not drop them, or there are only others.
+        UserError: a text is missing and the recipe does not drop such rows, or all texts are missing.
     """
     drops = recipe.data.missing_texts == "drop"
     values = rows.select_columns([column])[:][column]

@@ -20,7 +20,7 @@ from models import families
 #: first call); returns the next token's logits [B, V].
 NextLogits = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
-#: Limits of float32, in which logits are.
+#: Limits of float32, the type of the logits.
 FLOAT32 = np.finfo(np.float32)
 #: Added to the score of a candidate that must not be chosen, as the reference does.
 NEVER = np.float32(-1e9)
@@ -110,14 +110,14 @@ def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.nd
         return logits
     present = np.take_along_axis(logits, sequences, axis=1)
     with np.errstate(over="ignore"):
-        lowered = np.where(present < 0, present * np.float32(penalty), present / np.float32(penalty))
+        lowered_logits = np.where(present < 0, present * np.float32(penalty), present / np.float32(penalty))
     penalised = logits.copy()
-    np.put_along_axis(penalised, sequences, np.clip(lowered, -FLOAT32.max, FLOAT32.max), axis=1)
+    np.put_along_axis(penalised, sequences, np.clip(lowered_logits, -FLOAT32.max, FLOAT32.max), axis=1)
     return penalised
 
 
 def is_valid_penalty(penalty: float) -> bool:
-    """Return whether a repetition penalty is a positive finite number in float32, in which logits are."""
+    """Return whether a repetition penalty is a positive finite number in float32, the type of the logits."""
     return bool(FLOAT32.tiny <= penalty <= FLOAT32.max)
 
 
