@@ -132,9 +132,11 @@ def assemble(recipe: Recipe) -> Assembled:
     prepared = task.prepare(recipe, tokenizer, splits, fit.length)
     stored_config = build_config(recipe, tokenizer, prepared.label_names)
     checkpoint = weights_folder(recipe)
-    tensors, changed = _with_own_labels(recipe, stored_config, tensors_folder(recipe, checkpoint), prepared.label_names)
+    tensors, relabeled_names = _with_own_labels(
+        recipe, stored_config, tensors_folder(recipe, checkpoint), prepared.label_names
+    )
     weights, new = first_weights(recipe, stored_config, tensors)
-    new = [name for name in weights if name in new or name in changed]
+    new = [name for name in weights if name in new or name in relabeled_names]
     unreached = None
     if fit.cut:
         positions = families.part(recipe.model.name, "positions")
@@ -163,7 +165,7 @@ def assemble(recipe: Recipe) -> Assembled:
 def _with_own_labels(
     recipe: Recipe, config: Any, checkpoint: Path | None, label_names: Sequence[str] | None
 ) -> tuple[Path | None, list[str]]:
-    """Return a checkpoint whose head has a row for each label of the data, and the parameters that were changed.
+    """Return a checkpoint whose head has a row for each label of the data, and the names of its changed parameters.
 
     A checkpoint without such a head, or with one for the same labels, is returned as it is.
     """
@@ -172,11 +174,11 @@ def _with_own_labels(
     if checkpoint is None or label_names is None:
         return checkpoint, []
     try:
-        stored = {name for _, name in names_by_file(checkpoint)}
-        changed = label_parameters(families.part(recipe.model.name, "weights"), config, head_of(recipe))
-        if stored.isdisjoint(changed) or (rows := label_rows(recipe, label_names)) is None:
+        stored_names = {name for _, name in names_by_file(checkpoint)}
+        head_names = label_parameters(families.part(recipe.model.name, "weights"), config, head_of(recipe))
+        if stored_names.isdisjoint(head_names) or (rows := label_rows(recipe, label_names)) is None:
             return checkpoint, []
-        return relabeled_checkpoint(recipe, config, checkpoint, rows), changed
+        return relabeled_checkpoint(recipe, config, checkpoint, rows), head_names
     except (OSError, ValueError) as error:
         raise recipe.error("model.weights", " ".join(str(error).split())) from None
 

@@ -96,7 +96,7 @@ logits = linear(model(**inputs).last_hidden_state, head["classifier.weight"], he
 }
 
 #: The same for probabilities, of a classifier whose logits are calibrated.
-CALIBRATED = """\
+CALIBRATION_TEXT = """\
 These probabilities are those of the logits as they were trained. `toolkit predict` divides the logits by a temperature
 that fits the validation split:
 
@@ -318,7 +318,7 @@ def _loading(run: Run) -> list[str]:
     if data.long_texts == "windows":
         texts.append(IN_WINDOWS)
     if "temperature" in run.calibration:
-        texts.append(CALIBRATED)
+        texts.append(CALIBRATION_TEXT)
     return [text.format(**values) for text in texts if text]
 
 

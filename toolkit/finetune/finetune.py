@@ -248,15 +248,16 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     if found is not None:
         step = checkpoint.read_state(found)["step"]
         console.print(f"resuming {folder} after step {step}", highlight=False, soft_wrap=True)
-        changed: list[str] = []
+        differences: list[str] = []
         with contextlib.suppress(UserError):  # it is written again below
-            changed = differing_keys(json.dumps(read_json(versions, "")), json.dumps(here))
+            differences = differing_keys(json.dumps(read_json(versions, "")), json.dumps(here))
         if note := note_on_processes(found):
             console.print(f"note   {note}", highlight=False, soft_wrap=True)
-            changed = [key for key in changed if not key.startswith(THREADS)]
-        if changed:
+            differences = [key for key in differences if not key.startswith(THREADS)]
+        if differences:
+            examples = "; ".join(differences[:3])
             console.print(
-                f"note   {'; '.join(changed[:3])}: the result may differ in its last digits from an uninterrupted run",
+                f"note   {examples}: the result may differ in its last digits from an uninterrupted run",
                 highlight=False,
             )
     write_text(folder / "recipe.yaml", recipe.to_yaml())

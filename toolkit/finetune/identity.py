@@ -22,8 +22,8 @@ from toolkit.recipe.revisions import IDENTITY
 from toolkit.run_folder.read import read_json
 
 FILE = IDENTITY
-#: Characters of a digest that a message shows.
-SHOWN = 12
+#: Number of a digest's characters that a message shows.
+NUM_SHOWN_CHARACTERS = 12
 
 
 def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, checkpoint: Path | None) -> dict[str, Any]:
@@ -93,19 +93,23 @@ def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str
 
 
 def describe_changed_split(folder: Path, split: str, rows: Any) -> str | None:
-    """Describe how a split differs from the one of a finished run; None if it does not, or the run's is not recorded.
+    """Describe how a split differs from the same split of a finished run.
+
+    Returns:
+        The description; None if the rows are the same, or if the run did not record its data.
 
     Raises:
         UserError: the run's record of its data is damaged.
     """
     if not (folder / FILE).exists():
         return None
-    recorded = read_json(folder / FILE, "remove it to measure without this comparison").get("splits")
-    then = recorded.get(split) if isinstance(recorded, dict) else None
+    recorded_splits = read_json(folder / FILE, "remove it to measure without this comparison").get("splits")
+    then = recorded_splits.get(split) if isinstance(recorded_splits, dict) else None
     now = digest_of_rows(rows)
     if then in (None, now):
         return None
-    return f"the {split} split is not the one of the run (SHA-256 {str(then)[:SHOWN]} then, {now[:SHOWN]} now)"
+    digests = f"SHA-256 {str(then)[:NUM_SHOWN_CHARACTERS]} then, {now[:NUM_SHOWN_CHARACTERS]} now"
+    return f"the {split} split is not the one of the run ({digests})"
 
 
 def _data_files(recipe: Recipe) -> Iterator[Path]:

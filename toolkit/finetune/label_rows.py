@@ -1,4 +1,4 @@
-"""The head of a checkpoint whose labels are not those of the data: its rows by label, and new rows for new labels."""
+"""Fit the head of a checkpoint to the labels of the data: reuse its rows by label, and add rows for new labels."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def relabeled_checkpoint(recipe: Recipe, config: Any, checkpoint: Path, rows: Se
     """
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     initial = weights.initial_values(config, head, recipe.seed)
-    changed = label_parameters(weights, config, head)
+    head_names = label_parameters(weights, config, head)
     keys = {**read_object(checkpoint / "config.json"), **{key: config.to_hf()[key] for key in ("id2label", "label2id")}}
     keys.pop("num_labels", None)
     files = tensor_files(checkpoint)
     tensors = dict(read_tensors(checkpoint))
-    for name in changed:
+    for name in head_names:
         if name in tensors:
             tensors[name] = _with_rows(tensors[name], np.array(initial[name], dtype=np.float32), rows)
 
@@ -73,42 +73,51 @@ def relabeled_checkpoint(recipe: Recipe, config: Any, checkpoint: Path, rows: Se
     return kept("weights", key, fill)
 
 
-def _with_rows(stored: np.ndarray, own: np.ndarray, rows: Sequence[int | None]) -> np.ndarray:
-    """Return ``own`` with the rows of ``stored`` that are named."""
+def _with_rows(checkpoint_values: np.ndarray, own: np.ndarray, rows: Sequence[int | None]) -> np.ndarray:
+    """Return ``own`` with the named rows of ``checkpoint_values``."""
     for place, row in enumerate(rows):
-        if row is not None and row < len(stored) and stored.shape[1:] == own.shape[1:]:
-            own[place] = stored[row]
+        if row is not None and row < len(checkpoint_values) and checkpoint_values.shape[1:] == own.shape[1:]:
+            own[place] = checkpoint_values[row]
     return own
 
 
 def label_rows(recipe: Recipe, names: Sequence[str]) -> list[int | None] | None:
     """Return the row in the checkpoint's head of each label; None if the head fits as it is.
 
-    What becomes of the head is noted. A run that continues another begins with a new optimizer if the head changes,
+    The change of the head is noted. A run that continues another begins with a new optimizer if the head changes,
     since the moments are of the former rows.
 
     Args:
         names: the labels of the data, in the order of their ids.
     """
     keys, continues = checkpoint_keys(recipe), recipe.found.continues
-    stored = names_of(keys.get("id2label"))
+    stored_labels = names_of(keys.get("id2label"))
     count = len(keys.get("id2label") or ()) or keys.get("num_labels", 2)
-    if list(names) == stored or (stored is None and count == len(names)):
+    if list(names) == stored_labels or (stored_labels is None and count == len(names)):
         return None
-    if stored is not None and count == len(names) and not continues and not set(stored) & set(names):
+    if stored_labels is not None and count == len(names) and not continues and not set(stored_labels) & set(names):
         return None  # a checkpoint for another task with as many labels: its head is one to start from
-    known = {name: row for row, name in enumerate(stored or ())}
-    new = [name for name in names if name not in known]
-    gone = [name for name in known if name not in names]
-    what = f"the head keeps its rows of {len(names) - len(new)} labels" if len(new) < len(names) else "the head is new"
-    said = [what, "the body is kept", *_listed("new labels", new), *_listed("left out", gone)]
+    rows_by_label = {name: row for row, name in enumerate(stored_labels or ())}
+    new_labels = [name for name in names if name not in rows_by_label]
+    removed_labels = [name for name in rows_by_label if name not in names]
+    head_change = (
+        f"the head keeps its rows of {len(names) - len(new_labels)} labels"
+        if len(new_labels) < len(names)
+        else "the head is new"
+    )
+    note_parts = [
+        head_change,
+        "the body is kept",
+        *_describe_labels("new labels", new_labels),
+        *_describe_labels("left out", removed_labels),
+    ]
     if continues.get("optimizer"):
-        said.append("the optimizer is new after all")
+        note_parts.append("the optimizer is new after all")
         continues["optimizer"] = None
     origin = continues.get("run", recipe.model.weights)
-    recipe.found.note(f"the labels are not those of {origin}: {'; '.join(said)}")
-    return [known.get(name) for name in names]
+    recipe.found.note(f"the labels are not those of {origin}: {'; '.join(note_parts)}")
+    return [rows_by_label.get(name) for name in names]
 
 
-def _listed(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{what}: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"] if names else []
+def _describe_labels(description: str, names: Sequence[str]) -> list[str]:
+    return [f"{description}: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"] if names else []

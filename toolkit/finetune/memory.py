@@ -167,9 +167,9 @@ def unfit_here(recipe: Recipe) -> list[str]:
     device, obstacle = recipe.runtime.device, runtime.gpu_obstacle()
     if device == "gpu" and obstacle is not None:
         return [f"runtime.device is gpu, and {obstacle}"]
-    if (device != "cpu" and obstacle is None) or (known := known_model(recipe)) is None:
+    if (device != "cpu" and obstacle is None) or (config_and_length := known_model(recipe)) is None:
         return []
-    config, length = known
+    config, length = config_and_length
     backward = choose_backward(recipe, config, length).backward if recipe.model.backward == AUTO else None
     total, there = training_of(recipe, config, length, backward=backward).total, memory_there("cpu")
     if there is not None and total > there:
@@ -214,8 +214,8 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str, exampl
     if device != "gpu" and LEAST * training.total > there + swap_memory():
         key = "train.batch_size" if batch_size > 1 else "data.max_length"
         has = f"this machine has {amount(there)}{_swap()}"
-        given = f"{batch_size:,} texts of {length:,} tokens at once"
-        raise recipe.error(key, f"{given} take {training.text}; {has}{less or '; set a smaller'}")
+        batch_description = f"{batch_size:,} texts of {length:,} tokens at once"
+        raise recipe.error(key, f"{batch_description} take {training.text}; {has}{less or '; set a smaller'}")
     return f"training takes {training.text}; {what} has {amount(there)}, and may kill the run without a message{less}"
 
 

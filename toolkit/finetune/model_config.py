@@ -52,8 +52,8 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
-    stored = checkpoint_keys(recipe)
-    keys = resolve(recipe, stored, tokenizer, label_names)
+    checkpoint_config = checkpoint_keys(recipe)
+    keys = resolve(recipe, checkpoint_config, tokenizer, label_names)
     if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
         raise recipe.error("model.config", problem)
     lora_of(recipe, _resolved(recipe, keys))
@@ -74,8 +74,8 @@ def trained_config(config: Any, fit: Fit) -> Any:
 def fit_training_length(recipe: Recipe) -> Fit:
     """Length that the recipe's texts are padded to, and the part of the model that it uses. Raises as
     :func:`build_config`."""
-    stored = checkpoint_keys(recipe)
-    return _fit(recipe, _resolved(recipe, resolve(recipe, stored)))
+    checkpoint_config = checkpoint_keys(recipe)
+    return _fit(recipe, _resolved(recipe, resolve(recipe, checkpoint_config)))
 
 
 def length_of(recipe: Recipe, config: Any) -> int:
@@ -88,13 +88,13 @@ def check_model(recipe: Recipe) -> list[str]:
     """Check the model section without data, Paddle or network; return notes on what could not be checked, and on how
     texts of ``data.max_length`` fit the model. Raises UserError at the line of an unknown key, a wrong value, or a
     length that the model cannot be trained on."""
-    stored = _local_checkpoint_keys(recipe)
-    if stored is None:
+    checkpoint_config = _local_checkpoint_keys(recipe)
+    if checkpoint_config is None:
         _check_keys(recipe, recipe.model.config)
         return [
             f"model.weights: {recipe.model.weights} is not on this machine; it is fetched and checked when a run starts"
         ]
-    keys = resolve(recipe, stored)
+    keys = resolve(recipe, checkpoint_config)
     lora_of(recipe, _resolved(recipe, keys))
     fit, problem = _fit(recipe, _resolved(recipe, keys)), _too_large(recipe, keys)
     return [*fit.notes, *([f"model.config: {problem}"] if problem else [])]
