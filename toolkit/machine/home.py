@@ -1,12 +1,12 @@
 """The home folder of the libraries: the user's, or a temporary one if the user's is not writable.
 
-PaddleNLP, Paddle and VisualDL make folders in it on import; a service, a container or ``nobody`` often has none, or a
-read-only one. Some of them have no variable of their own for it, so ``HOME`` is set, for this process and all that it
-starts. Files that are only read are still found in the user's own home.
+PaddleNLP, Paddle and VisualDL make folders in it on import. A service or a container often has no home folder, or a
+read-only home folder. Some of these libraries have no variable for it. So ``HOME`` is set for this process and its
+child processes. Files that are only read are still found in the user's home folder.
 
-The temporary folder is always new. Python and its libraries run files of a home folder (``.local``, compiled code), so
-a folder that somebody else may have filled, such as ``.cache`` of the current folder, cannot be a home folder. Only
-data is written to the cache: the downloads from the hub.
+The temporary folder is always new. Python and its libraries run files of a home folder (``.local``, compiled code). So
+a folder that another user may have filled, such as ``.cache`` of the current folder, cannot be a home folder. Only data
+is written to the cache: the downloads from the hub.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from toolkit.machine.disk import check_writable
 
 #: The user's home, if the libraries have another.
 OWN = "TOOLKIT_OWN_HOME"
-#: Libraries' folders to test if they exist: they may belong to somebody else.
+#: Libraries' folders to test if they exist: they may belong to another user.
 WRITTEN = (".cache", ".cache/paddle", ".paddlenlp", ".visualdl")
-#: Variable -> what is read in the user's home: keys, settings.
+#: Variable -> file or folder that is read in the user's home: keys, settings.
 READ = {"NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
 #: Variables of the hub's folders that are written beside its downloads.
 OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
@@ -29,7 +29,7 @@ OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
 def give_libraries_a_home() -> None:
     """Set ``HOME`` to a new temporary folder if the user's home is not writable; call it before importing a library."""
     home = Path(os.path.expanduser("~"))
-    if home.is_absolute() and _can_be_written(home):  # where nobody has one, "~" stays "~"
+    if home.is_absolute() and _can_be_written(home):  # without a home folder, "~" stays "~"
         return
     from toolkit.machine.scratch import scratch_until_exit
 
@@ -53,11 +53,11 @@ def _set_hub_folders(downloads: Path, place: Path) -> None:
     from toolkit.machine.runtime import cache_place
 
     if check_writable(downloads):
-        written = (place if check_writable(cache_place()) else cache_place()) / "huggingface"
+        writable_folder = (place if check_writable(cache_place()) else cache_place()) / "huggingface"
         for variable, folder in OF_THE_HUB.items():
-            os.environ.setdefault(variable, str(written / folder))
+            os.environ.setdefault(variable, str(writable_folder / folder))
         os.environ.setdefault("HF_MODULES_CACHE", str(place / "modules"))  # its modules are imported
-        downloads = downloads if os.access(downloads, os.R_OK) else written
+        downloads = downloads if os.access(downloads, os.R_OK) else writable_folder
     os.environ["HF_HOME"] = str(downloads)
 
 

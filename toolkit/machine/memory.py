@@ -37,7 +37,7 @@ def container_limit() -> int | None:
 
 
 def swap_memory() -> int:
-    """Return the bytes of this machine's swap that this process may use; 0 where the system does not say."""
+    """Return the bytes of this machine's swap that this process may use; 0 if the system does not report it."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         swap = int(lines["SwapTotal"].split()[0]) * 1024

@@ -80,15 +80,13 @@ def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
         return path, "missing; it has no default"
     if kind == "literal_error":
         known = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return (
-            path,
-            f"{yaml_source.shown(given)} is not one of {', '.join(known)}{yaml_source.suggest(str(given), known)}",
-        )
+        suggestion = yaml_source.suggest(str(given), known)
+        return path, f"{yaml_source.quote_value(given)} is not one of {', '.join(known)}{suggestion}"
     if kind == "value_error":  # of a validator here
         return path, str(problem["ctx"]["error"])
     if kind in ("model_type", "dict_type"):
-        return path, f"expected a mapping of keys to values, got {yaml_source.shown(given)}"
-    return path, f"{yaml_source.shown(given)}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+        return path, f"expected a mapping of keys to values, got {yaml_source.quote_value(given)}"
+    return path, f"{yaml_source.quote_value(given)}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 def _known_keys(path: yaml_source.KeyPath) -> list[str]:

@@ -125,7 +125,11 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
 
 
 def parse_mapping(text: str, name: str) -> dict[str, Any]:
-    """Parse the YAML mapping in a text; errors name the text by ``name``. Raises UserError if it is no such thing."""
+    """Parse the YAML mapping in a text; errors name the text by ``name``.
+
+    Raises:
+        UserError: the text is not a YAML mapping.
+    """
     return _mapping(text, Source(name))
 
 
@@ -171,7 +175,7 @@ def dump(values: dict[str, Any]) -> str:
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def shown(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """Return a value of a file as an error message quotes it."""
     text = repr(value)
     return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 1]}…"
@@ -186,9 +190,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 def _in_one_line(text: str) -> str:
     """Escape invisible characters (line breaks, control characters) as Python does, and cut a long text."""
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    escaped_text = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
     half = LONGEST_MESSAGE // 2
-    return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[:half]} ... {shown[-half:]}"
+    return escaped_text if len(escaped_text) <= LONGEST_MESSAGE else f"{escaped_text[:half]} ... {escaped_text[-half:]}"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -333,7 +339,7 @@ def _apply(values: dict[str, Any], override: str, source: Source) -> None:
 def _kind(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
-    return "a mapping" if isinstance(value, dict) else f"the value {shown(value)}"
+    return "a mapping" if isinstance(value, dict) else f"the value {quote_value(value)}"
 
 
 def _nearby(path: Path) -> str:
