@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from faulty_ports import PAIRS, Fault, named_lines, run_gate
 from soak import some
-
-PAIRS = Path(__file__).parents[1] / "pairs"
-
-
-class Fault(NamedTuple):
-    """A fault of a port.
-
-    Attributes:
-        removed: code of the correct port, which occurs once.
-        added: what the faulty port has for it.
-        line: code of the line that is at fault, in the faulty port; by default the last line of ``added``.
-    """
-
-    removed: str
-    added: str
-    line: str = ""
-
 
 #: Pair -> name of a fault -> the fault.
 FAULTS: dict[str, dict[str, Fault]] = {
@@ -239,15 +220,6 @@ CORRECT_VARIANTS = [
 ]
 
 
-def run_gate(command_line, pair: str, port: Path, folder: Path, *options: str) -> tuple[int, str]:
-    """Run the gate of a pair with one port; return the exit status and what was printed."""
-    map_path = PAIRS / pair / "map.yaml"
-    options += ("--map", str(map_path)) if map_path.exists() else ()
-    sides = ("--port", port, "--reference-model", PAIRS / pair / "reference.py")
-    status, out, error = command_line("parity", *sides, *options, "--output", folder / "out")
-    return status, out + error
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", FAULTS)
 def test_a_correct_port_passes(pair, command_line, tmp_path):
@@ -268,20 +240,18 @@ def test_a_port_that_computes_the_same_in_another_way_passes(pair, removed, adde
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair", "name"), some([(pair, name) for pair in FAULTS for name in FAULTS[pair]], 4))
 def test_a_fault_is_named(pair, name, command_line, tmp_path):
-    fault, port = FAULTS[pair][name], (PAIRS / pair / "port.py").read_text()
-    assert port.count(fault.removed) == 1
-    faulty = port.replace(fault.removed, fault.added)
-    (tmp_path / "port.py").write_text(faulty)
-    status, out = run_gate(command_line, pair, tmp_path / "port.py", tmp_path, "--dtype", "float64")
+    fault = FAULTS[pair][name]
+    port, faulty = fault.put_into(pair, tmp_path)
+    status, out = run_gate(command_line, pair, port, tmp_path, "--dtype", "float64")
     assert status == 1 and out.startswith("DRIFT "), out
-    code = fault.line or fault.added.splitlines()[-1]
+    code = fault.line or fault.faulty.splitlines()[-1]
     [line] = (number for number, text in enumerate(faulty.splitlines(), 1) if code in text)
-    named_lines = [int(number) for number in re.findall(r"port\.py:(\d+)", out.splitlines()[0])]
+    lines = named_lines(out.splitlines()[0])
     if name in NAMED_NEARBY.get(pair, ()):
         block = blocks_of(faulty)[line - 1]
-        assert block is not None and any(blocks_of(faulty)[one - 1] == block for one in named_lines), out
+        assert block is not None and any(blocks_of(faulty)[one - 1] == block for one in lines), out
     elif name not in NAMED_ELSEWHERE.get(pair, ()):
-        assert line in named_lines, out
+        assert line in lines, out
 
 
 def blocks_of(source: str) -> list[str | None]:

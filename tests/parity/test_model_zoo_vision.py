@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
+from faulty_ports import PAIRS, Fault, line_number, named_lines, run_gate
 from soak import some
-
-PAIRS = Path(__file__).parents[1] / "pairs"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """An edit of a port that makes it wrong.
-
-    Attributes:
-        correct: text of the port, which occurs once.
-        faulty: text in its place.
-        near: what the headline names if that is not the edited line: code of the line that uses what is wrong, or
-            else words for the module that it belongs to.
-    """
-
-    correct: str
-    faulty: str
-    near: str = ""
-
 
 #: Correct ports: folder of the pair, with the configuration.
 CORRECT = (
@@ -38,10 +16,12 @@ FAULTS = {
         "detached sigmoid": Fault(
             "F.sigmoid(1.702 * x)",
             "F.sigmoid(1.702 * x.detach())",
-            "the backward into output of text_model.encoder.layers.1.mlp.fc1",
+            near="the backward into output of text_model.encoder.layers.1.mlp.fc1",
         ),
         "exact gelu": Fault("return x * F.sigmoid(1.702 * x)", "return F.gelu(x)"),
-        "no causal mask": Fault("paddle.logical_or(is_later", "paddle.logical_and(is_later", "is_later = paddle.ones("),
+        "no causal mask": Fault(
+            "paddle.logical_or(is_later", "paddle.logical_and(is_later", near="is_later = paddle.ones("
+        ),
         "last token": Fault("input_ids.argmax(-1)]", "-1]"),
         "one direction": Fault("F.cross_entropy(logits.T, targets)", "F.cross_entropy(logits, targets)"),
     },
@@ -52,20 +32,20 @@ FAULTS = {
         "bias within the scale": Fault(
             "self.logit_scale.exp() + self.logit_bias",
             "(self.logit_scale + self.logit_bias).exp()",
-            "the gradient of logit_bias",
+            near="the gradient of logit_bias",
         ),
         "first token": Fault("self.head(x[:, -1])", "self.head(x[:, 0])"),
     },
     "swin": {
         "no window mask": Fault(
-            "shifted_window_mask(size, size, WINDOW, shift) if shift else None", "None", "F.softmax(scores, -1)"
+            "shifted_window_mask(size, size, WINDOW, shift) if shift else None", "None", near="F.softmax(scores, -1)"
         ),
-        "mask value": Fault("-100.0, 0.0)", "-10.0, 0.0)", "by_window + mask.astype("),
-        "bias table": Fault("row_offsets * (2 * window - 1)", "row_offsets * (2 * window)", "(WindowAttention, "),
+        "mask value": Fault("-100.0, 0.0)", "-10.0, 0.0)", near="by_window + mask.astype("),
+        "bias table": Fault("row_offsets * (2 * window - 1)", "row_offsets * (2 * window)", near="(WindowAttention, "),
         "order of corners": Fault(
             "for column in (0, 1) for row in (0, 1)",
             "for row in (0, 1) for column in (0, 1)",
-            "paddle.concat(corners, -1)",
+            near="paddle.concat(corners, -1)",
         ),
         "shift back": Fault("y.roll([self.shift, self.shift]", "y.roll([-self.shift, -self.shift]"),
     },
@@ -80,12 +60,14 @@ FAULTS = {
         "bias of the key": Fault(
             "k_proj = nn.Linear(WIDTH, WIDTH, bias_attr=False)", "k_proj = nn.Linear(WIDTH, WIDTH)"
         ),
-        "no causal mask": Fault("is_causal=True", "is_causal=False", "F.softmax(scores, -1)"),
-        "padding row is trained": Fault("x.detach(), x)", "x, x)", "the gradient of model.decoder.embed_tokens.weight"),
+        "no causal mask": Fault("is_causal=True", "is_causal=False", near="F.softmax(scores, -1)"),
+        "padding row is trained": Fault(
+            "x.detach(), x)", "x, x)", near="the gradient of model.decoder.embed_tokens.weight"
+        ),
         "no scale": Fault(
             "self.split_heads(self.q_proj(x)) * (WIDTH // HEADS) ** -0.5",
             "self.split_heads(self.q_proj(x))",
-            "scores = paddle.matmul(q, k",
+            near="scores = paddle.matmul(q, k",
         ),
         "memory without norm": Fault("return self.norm(x)\n", "return x\n"),
     },
@@ -100,46 +82,48 @@ FAULTS = {
         "positions in the values": Fault(
             "(placed, placed, x, mask)",
             "(placed, placed, placed, mask)",
-            "model.encoder.layers.0.self_attn.v_proj (Linear, ",
+            near="model.encoder.layers.0.self_attn.v_proj (Linear, ",
         ),
         "weight of no object": Fault(
-            "[1.0, 1.0, 1.0, 0.1]", "[0.1, 1.0, 1.0, 1.0]", "F.cross_entropy(logits.flatten(0, 1)"
+            "[1.0, 1.0, 1.0, 0.1]", "[0.1, 1.0, 1.0, 1.0]", near="F.cross_entropy(logits.flatten(0, 1)"
         ),
         "sines without pairs": Fault(
-            "(2 * (paddle.arange(half) // 2)", "(1 * (paddle.arange(half) // 1)", "angles[..., 0::2].sin()"
+            "(2 * (paddle.arange(half) // 2)", "(1 * (paddle.arange(half) // 1)", near="angles[..., 0::2].sin()"
         ),
         "no mask in the decoder": Fault(
-            "memory + positions, memory, mask)", "memory + positions, memory)", "F.softmax(scores, -1)"
+            "memory + positions, memory, mask)", "memory + positions, memory)", near="F.softmax(scores, -1)"
         ),
         "overlap": Fault("(hull - union) / hull", "(hull - union) / union"),
     },
     "vae": {
-        "deviation": Fault("paddle.exp(log_variance / 2)", "paddle.exp(log_variance)", "deviation * paddle.randn("),
+        "deviation": Fault(
+            "paddle.exp(log_variance / 2)", "paddle.exp(log_variance)", near="deviation * paddle.randn("
+        ),
         "divergence": Fault("log_variance.exp() - log_variance - 1", "log_variance.exp() - log_variance"),
         "mean over pixels": Fault("elements.sum([1, 2, 3]).mean()", "elements.mean()"),
         "detached deviation": Fault(
             "latent = mean + deviation *",
             "latent = mean + deviation.detach() *",
-            "the backward into output of to_log_variance",
+            near="the backward into output of to_log_variance",
         ),
         "slope": Fault("F.leaky_relu(self.conv1(images), 0.2)", "F.leaky_relu(self.conv1(images))"),
     },
     "gan": {
-        "not detached": Fault("generated.detach()", "generated", "the backward into output of generator"),
+        "not detached": Fault("generated.detach()", "generated", near="the backward into output of generator"),
         "sign": Fault("F.softplus(-scores)", "F.softplus(scores)"),
         "mean of features": Fault("x = x.sum([2, 3])", "x = x.mean([2, 3])"),
         "no spectral norm": Fault(
-            "spectral_norm(nn.Embedding(4, 8), dim=0)", "nn.Embedding(4, 8)", "discriminator.labels"
+            "spectral_norm(nn.Embedding(4, 8), dim=0)", "nn.Embedding(4, 8)", near="discriminator.labels"
         ),
         "epsilon": Fault("self.norm2 = nn.InstanceNorm2D(8)", "self.norm2 = nn.InstanceNorm2D(8, epsilon=1e-3)"),
     },
     "quantization": {
         "gradient of rounding": Fault(
-            "StraightThroughRound.apply(levels)", "paddle.round(levels)", "the gradient of act2.step_size"
+            "StraightThroughRound.apply(levels)", "paddle.round(levels)", near="the gradient of act2.step_size"
         ),
         "range": Fault("paddle.clip(x / step_size, 0, 15)", "paddle.clip(x / step_size, -8, 7)"),
         "scale of the gradient": Fault(
-            "(15 * x.shape[0] * 4) ** 0.5", "(15 * x.shape[0]) ** 0.5", "the gradient of act2.step_size"
+            "(15 * x.shape[0] * 4) ** 0.5", "(15 * x.shape[0]) ** 0.5", near="the gradient of act2.step_size"
         ),
         "scale of the whole weight": Fault(".abs().max(0, keepdim=True)", ".abs().max()"),
         "weight without gradient": Fault(
@@ -151,17 +135,17 @@ FAULTS = {
         "all earlier images": Fault(
             "image_numbers.unsqueeze(-1) == latent",
             "image_numbers.unsqueeze(-1) >= latent",
-            "paddle.where(mask.unsqueeze(1)",
+            near="paddle.where(mask.unsqueeze(1)",
         ),
         "latents do not see themselves": Fault(
             "paddle.concat([norm_media(media), queries], 1)",
             "norm_media(media)",
-            "resampler.attentions.0.to_kv (Linear, ",
+            near="resampler.attentions.0.to_kv (Linear, ",
         ),
         "text before an image": Fault(
             "probabilities * sees_image.astype(probabilities.dtype)",
             "probabilities * 1.0",
-            "self.out(merge_heads(probabilities @ v))",
+            near="self.out(merge_heads(probabilities @ v))",
         ),
         "frozen gain": Fault("return F.layer_norm(x, WIDTH) * self.weight + self.bias", "return super().forward(x)"),
     },
@@ -173,7 +157,7 @@ FAULTS = {
         ),
         "padding on the other sides": Fault("F.pad(skipped, [0, 1, 0, 1])", "F.pad(skipped, [1, 0, 1, 0])"),
         "no activation of time": Fault(
-            "self.time_proj(F.silu(time))", "self.time_proj(time)", "down.time_emb_proj (Linear, "
+            "self.time_proj(F.silu(time))", "self.time_proj(time)", near="down.time_emb_proj (Linear, "
         ),
     },
 }
@@ -186,24 +170,11 @@ NAMED_ELSEWHERE = {
 }
 
 
-def gated(command_line, folder: Path, pair: str, port: Path, *options: str) -> tuple[int, str]:
-    name, *config = pair.split()
-    sides = ("--port", port, "--reference-model", PAIRS / name / "reference.py")
-    status, out, err = command_line("parity", *sides, *config, *options, "--output", folder / "out")
-    return status, out or err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", CORRECT)
 def test_a_correct_port_passes(pair, command_line, tmp_path):
-    status, out = gated(command_line, tmp_path, pair, PAIRS / pair.split()[0] / "port.py")
+    status, out = run_gate(command_line, pair, PAIRS / pair.split()[0] / "port.py", tmp_path)
     assert status == 0 and out.startswith("PARITY "), out
-
-
-def line_with(code: str, text: str) -> int:
-    """Return the number of the line in which some code begins."""
-    assert text.count(code) == 1
-    return 1 + text[: text.index(code)].count("\n")
 
 
 @pytest.mark.slow
@@ -211,18 +182,15 @@ def line_with(code: str, text: str) -> int:
 def test_a_fault_is_named(pair, name, command_line, tmp_path):
     """The headline has the edited line, or the module or line next to it."""
     fault = FAULTS[pair][name]
-    text = (PAIRS / pair / "port.py").read_text()
-    lines = {line_with(fault.correct, text)}
-    text = text.replace(fault.correct, fault.faulty)
-    if fault.near and fault.near in text:
-        lines.add(line_with(fault.near, text))
-    (tmp_path / "port.py").write_text(text)
-    status, out = gated(command_line, tmp_path, pair, tmp_path / "port.py", "--dtype", "float64")
+    lines = {line_number(fault.correct, (PAIRS / pair / "port.py").read_text())}
+    port, source = fault.put_into(pair, tmp_path)
+    if fault.near and fault.near in source:
+        lines.add(line_number(fault.near, source))
+    status, out = run_gate(command_line, pair, port, tmp_path, "--dtype", "float64")
     headline = out.splitlines()[0]
     assert status == 1 and headline.startswith("DRIFT "), out
     if f"{pair} {name}" not in NAMED_ELSEWHERE:
-        named_lines = {int(number) for number in re.findall(r"port\.py:(\d+)", headline)}
-        assert named_lines & lines or (fault.near and fault.near in headline), out
+        assert named_lines(headline) & lines or (fault.near and fault.near in headline), out
 
 
 def test_every_fault_that_is_named_elsewhere_is_one_of_the_faults():
