@@ -109,11 +109,11 @@ def choose_columns(
 
 def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
     """Find the columns of questions, contexts and answers; None unless most answers are in their contexts."""
-    found = question_names(rows)
-    if rows is None or found is None:
+    columns_by_role = question_names(rows)
+    if rows is None or columns_by_role is None:
         return None
     sample = rows.select(spread(len(rows)))
-    questions, contexts, answers = (sample.select_columns([name])[:][name] for name in found.values())
+    questions, contexts, answers = (sample.select_columns([name])[:][name] for name in columns_by_role.values())
     if not all(isinstance(value, str) for value in (*questions, *contexts)):
         return None
     texts = [value_of(answer) if isinstance(answer, str) else answer for answer in answers]
@@ -124,14 +124,17 @@ def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
         for text, context in zip(texts, contexts, strict=True)
         if isinstance(text, str) and text.strip()
     ]
-    return found if not within or np.mean(within) > 0.5 else None
+    return columns_by_role if not within or np.mean(within) > 0.5 else None
 
 
 def question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
     """Find columns called as those of questions, contexts and answers are."""
     plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
-    found = {key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()}
-    return found if all(found.values()) and len(set(found.values())) == len(found) else None
+    columns_by_role = {
+        key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()
+    }
+    is_complete = all(columns_by_role.values()) and len(set(columns_by_role.values())) == len(columns_by_role)
+    return columns_by_role if is_complete else None
 
 
 def spread(count: int) -> list[int]:
@@ -217,14 +220,14 @@ def _pair(lengths: dict[str, float]) -> list[str] | None:
     for first, second in PAIRS:
         if first in plain and second in plain:
             return [plain[first], plain[second]]
-    found: dict[tuple[bool, float], list[str]] = {}
+    candidate_pairs: dict[tuple[bool, float], list[str]] = {}
     for first in plain:
         for one, two in NUMBERED:
             second, rest = first.replace(one, two), first.replace(one, "")
             if one in first and second in plain and not SAYS_NOTHING.fullmatch(rest):
                 two_names = [plain[first], plain[second]]
-                found[bool(TEXT_NAMES.fullmatch(rest)), sum(lengths[name] for name in two_names)] = two_names
-    return found[max(found)] if found else None
+                candidate_pairs[bool(TEXT_NAMES.fullmatch(rest)), sum(lengths[name] for name in two_names)] = two_names
+    return candidate_pairs[max(candidate_pairs)] if candidate_pairs else None
 
 
 def named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
@@ -234,11 +237,11 @@ def named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str]
             raise UserError(
                 f"{source_name}: several columns of labels hold 0 and 1 each, and {wrong} does not; name one column"
             )
-        if problem not in (None, "multi_label") or (found := indicators(rows, labels)) is None:
+        if problem not in (None, "multi_label") or (indicator_target := indicators(rows, labels)) is None:
             raise UserError(
                 f"{source_name}: several columns of labels are for --problem-type multi_label; name one column"
             )
-        return found
+        return indicator_target
     target = target_of(rows, labels[0], problem, asked=True)
     if target is None:
         what = {
@@ -256,7 +259,7 @@ def _label(
     Args:
         compares: whether the texts are two that are compared.
     """
-    found: dict[int, tuple[float, int, Target]] = {}
+    candidates: dict[int, tuple[float, int, Target]] = {}
     single, why = [], []
     others = [name for name in rows.column_names if name not in texts]
     for place, name in enumerate(others):
@@ -268,21 +271,23 @@ def _label(
         if number == 1:
             single.append(name)
         elif (rank := _rank(target, name, len(rows), compares)) is not None:
-            found[place] = (rank, number, target)
+            candidates[place] = (rank, number, target)
         else:
             every = number == len(rows) - len(target.absent)
             said = f"every value of {name} is another" if every else f"{name} has {number:,} values"
             why.append(said if target.odd is None else _odd(name, target.odd))
-    best = min(found.values(), key=lambda item: item[:2], default=None)
+    best = min(candidates.values(), key=lambda item: item[:2], default=None)
     if problem in (None, "multi_label") and (several := indicators(rows, others)):
-        inside = [target for rank, _, target in found.values() if rank < 1 and target.columns[0] in several.columns]
+        inside = [
+            target for rank, _, target in candidates.values() if rank < 1 and target.columns[0] in several.columns
+        ]
         outside = [
-            target for rank, _, target in found.values() if rank < 2 and target.columns[0] not in several.columns
+            target for rank, _, target in candidates.values() if rank < 2 and target.columns[0] not in several.columns
         ]
         if not inside and not outside:
             return several, []
     if best is not None:
-        as_likely = [other for rank, _, other in found.values() if rank == best[0] and other is not best[2]]
+        as_likely = [other for rank, _, other in candidates.values() if rank == best[0] and other is not best[2]]
         return best[2], [name for other in as_likely for name in other.columns]
     if single:
         raise UserError(

@@ -161,25 +161,29 @@ def _is_tagged(path: Path) -> bool:
 
 def _tagged(path: Path, said: Said) -> DataFiles:
     """Read a CoNLL file."""
-    found = DataFiles("text", {"train": [path], **splits_beside(path)}, tagged=True)
+    data_files = DataFiles("text", {"train": [path], **splits_beside(path)}, tagged=True)
     checked_layout(said.layout, "text", path)
-    found.encoding = _encoding(found, path, said)
+    data_files.encoding = _encoding(data_files, path, said)
     try:
-        sentences = conll.read(_whole(path, found.encoding or "utf-8", None))
+        sentences = conll.read(_whole(path, data_files.encoding or "utf-8", None))
     except conll.ConllError as problem:
         raise UserError(f"{path}:{problem}") from None
-    found.rows = datasets.Dataset.from_dict(dict(zip(("text", "label"), zip(*sentences, strict=True), strict=True)))
-    found.notes.append("each line is a token and its tag (CoNLL); --task language_modeling reads it as text")
-    found.notes += found.split_notes().values()
-    return found
+    data_files.rows = datasets.Dataset.from_dict(
+        dict(zip(("text", "label"), zip(*sentences, strict=True), strict=True))
+    )
+    data_files.notes.append("each line is a token and its tag (CoNLL); --task language_modeling reads it as text")
+    data_files.notes += data_files.split_notes().values()
+    return data_files
 
 
 def _folder(folder: Path, said: Said) -> DataFiles:
     if files := saved_splits(folder):
-        found = _table("arrow", files, said)
+        data_files = _table("arrow", files, said)
         others = ", ".join(saved_besides(folder, files))
-        found.notes += [f"not used: {others}, since a recipe has train, validation and test alone"] if others else []
-        return found
+        data_files.notes += (
+            [f"not used: {others}, since a recipe has train, validation and test alone"] if others else []
+        )
+        return data_files
     entries = visible(folder)
     tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
@@ -196,10 +200,10 @@ def _folder(folder: Path, said: Said) -> DataFiles:
     if below := folders_of_texts(folder):
         splits = by_split(below)
         if "train" in splits and len(splits) == len(below):  # texts without labels
-            found = _text({code_of(folder): below[splits.pop("train")]}, said)
+            data_files = _text({code_of(folder): below[splits.pop("train")]}, said)
             unused = ", ".join(path.name for path in splits.values())
-            found.notes += [f"not used: {unused}, since a language model's texts have no splits"] if unused else []
-            return found
+            data_files.notes += [f"not used: {unused}, since a language model's texts have no splits"] if unused else []
+            return data_files
         return _below(below, said)
     if texts := plain_texts(folder):
         many = len(texts) > MOST_CODES
@@ -233,20 +237,23 @@ def _below(
     labels = _labels_of(folders)
     if len(labels) < 2 or min(map(len, labels.values())) < FEWEST_TEXTS:
         return _text({code_of(path): files for path, files in folders.items()}, said)
-    found = _text(labels, said)
-    found.classes = True
+    data_files = _text(labels, said)
+    data_files.classes = True
     for split, others in (held_out or {}).items():
         if known := _labels_of(others):
-            found.held_out[split] = known
-            found.notes.append(f"{next(iter(others)).parent.name} is the {split} split")
-    found.notes += [
+            data_files.held_out[split] = known
+            data_files.notes.append(f"{next(iter(others)).parent.name} is the {split} split")
+    data_files.notes += [
         f"{path.name} is no label: --pretrain {path} reads it" for path in folders if path.name not in labels
     ]
-    read = {label: [_whole(path, found.encoding or "utf-8") for path in paths] for label, paths in found.files.items()}
+    read = {
+        label: [_whole(path, data_files.encoding or "utf-8") for path in paths]
+        for label, paths in data_files.files.items()
+    }
     texts = [text for texts in read.values() for text in texts]
     labels_of = [label for label, texts in read.items() for _ in texts]
-    found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels_of})
-    return found
+    data_files.rows = datasets.Dataset.from_dict({"text": texts, "label": labels_of})
+    return data_files
 
 
 def _labels_of(folders: dict[Path, list[Path]]) -> dict[str, list[Path]]:
@@ -260,7 +267,7 @@ def _whole(path: Path, encoding: str, newline: str | None = "") -> str:
 
 
 def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
-    found = DataFiles("text", files)
+    data_files = DataFiles("text", files)
     first = next(iter(files.values()))[0]
     checked_layout(said.layout, "text", first)
     if said.header is not None:
@@ -268,16 +275,16 @@ def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
     encodings: dict[str | None, list[Path]] = {}
     for paths in files.values():
         for path in paths:
-            encodings.setdefault(_encoding(found, plain_file(path), said), []).append(path)
+            encodings.setdefault(_encoding(data_files, plain_file(path), said), []).append(path)
     if len(encodings) == 2 and all(path.read_bytes().isascii() for path in encodings.get(None, [])):
         encodings.pop(None)  # ASCII is the same in the other
     if len(encodings) > 1:
         wrong = ", ".join(sorted(encoding or "utf-8" for encoding in encodings))
         raise UserError(f"{next(iter(files.values()))[0].parent}: the texts are in several encodings ({wrong})")
-    if len(found.notes) > 1:
-        found.notes = [f"{found.notes[0]}, as are {len(found.notes) - 1:,} other texts"]
-    (found.encoding,) = encodings
-    return found
+    if len(data_files.notes) > 1:
+        data_files.notes = [f"{data_files.notes[0]}, as are {len(data_files.notes) - 1:,} other texts"]
+    (data_files.encoding,) = encodings
+    return data_files
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------
@@ -285,65 +292,65 @@ def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
 
 def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     train = files["train"][0]
-    found = DataFiles(kind, files)
+    data_files = DataFiles(kind, files)
     if (by_name := KINDS.get(ending(train))) != kind:
         otherwise = "; --task language_modeling reads it as text" if by_name == "text" else ""
-        found.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
+        data_files.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
     layout = checked_layout(said.layout, kind, train)
     if said.header is not None and kind not in ("csv", "xlsx"):
         raise UserError(f"--header: is for csv, not for {train}; remove it")
     if kind in ("csv", "json"):
-        found.encoding = _encoding(found, train, said)
-    found.columns, is_labelled = layout.get("columns"), False
+        data_files.encoding = _encoding(data_files, train, said)
+    data_files.columns, is_labelled = layout.get("columns"), False
     if kind == "csv" and not layout.keys() - {"encoding"} and (label := first_label(head_of(train))):
-        found.delimiter, found.columns, is_labelled = " ", ["label", "text"], True
-        found.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
+        data_files.delimiter, data_files.columns, is_labelled = " ", ["label", "text"], True
+        data_files.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
     elif kind == "csv":
-        found.quote = _quote(found, train, layout)
-        found.delimiter = layout.get("delimiter") or _delimiter(found, train)
-        rows = first_rows(train, _layout(found, train), LOOKED_AT_ROWS)
+        data_files.quote = _quote(data_files, train, layout)
+        data_files.delimiter = layout.get("delimiter") or _delimiter(data_files, train)
+        rows = first_rows(train, _layout(data_files, train), LOOKED_AT_ROWS)
     if kind == "xlsx":
-        known_columns = tuple(found.columns) if found.columns else None
+        known_columns = tuple(data_files.columns) if data_files.columns else None
         rows = list(itertools.islice(sheet_rows(train, known_columns), LOOKED_AT_ROWS))
-    if found.columns is None and kind in ("csv", "xlsx"):
-        found.columns = _columns(found, rows, said.header)
-    if kind == "json" and found.encoding is None and (questions := _squad(train)):
-        found.questions = questions
-        return found
-    found.rows = rows_of_split(found, "train")
-    found.separates_labels = is_labelled and any(" " in label for label in found.rows["label"][:])
-    names = column_names(sum(name != SPLIT for name in found.rows.column_names))
-    if kind == "json" and found.columns is None and set(names) == {*found.rows.column_names} - {SPLIT}:
-        found.columns = names
-        found.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
-    _divide(found)
+    if data_files.columns is None and kind in ("csv", "xlsx"):
+        data_files.columns = _columns(data_files, rows, said.header)
+    if kind == "json" and data_files.encoding is None and (questions := _squad(train)):
+        data_files.questions = questions
+        return data_files
+    data_files.rows = rows_of_split(data_files, "train")
+    data_files.separates_labels = is_labelled and any(" " in label for label in data_files.rows["label"][:])
+    names = column_names(sum(name != SPLIT for name in data_files.rows.column_names))
+    if kind == "json" and data_files.columns is None and set(names) == {*data_files.rows.column_names} - {SPLIT}:
+        data_files.columns = names
+        data_files.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
+    _divide(data_files)
     if len(files["train"]) > 1:
-        found.notes.append(f"{len(files['train'])} files like {train.name} are the training split")
-    found.notes += found.split_notes().values()
-    return found
+        data_files.notes.append(f"{len(files['train'])} files like {train.name} are the training split")
+    data_files.notes += data_files.split_notes().values()
+    return data_files
 
 
-def _divide(found: DataFiles) -> None:
+def _divide(data_files: DataFiles) -> None:
     """Keep the training rows of a table whose column ``split`` says which these are."""
-    rows = found.rows
-    if rows is None or len(found.files) > 1 or SPLIT not in rows.column_names:
+    rows = data_files.rows
+    if rows is None or len(data_files.files) > 1 or SPLIT not in rows.column_names:
         return
     values = [str(value) for value in rows.unique(SPLIT)]
     for split, pattern in SPLIT_NAMES.items():
         if (value := next((one for one in values if re.fullmatch(pattern, one, re.IGNORECASE)), None)) is not None:
-            found.splits[split] = value
-    if "train" not in found.splits or len(found.splits) < 2:
-        found.splits.clear()
+            data_files.splits[split] = value
+    if "train" not in data_files.splits or len(data_files.splits) < 2:
+        data_files.splits.clear()
         return
-    left = [value for value in values if value not in found.splits.values()]
-    said = ", ".join(f"{split}: {value}" for split, value in found.splits.items())
+    left = [value for value in values if value not in data_files.splits.values()]
+    said = ", ".join(f"{split}: {value}" for split, value in data_files.splits.items())
     unused = f"; not used: {', '.join(left)}" if left else ""
-    found.notes.append(f"the column {SPLIT} divides the rows ({said}){unused}")
-    chosen = [index for index, value in enumerate(rows[SPLIT]) if str(value) == found.splits["train"]]
-    found.rows = rows.select(chosen).remove_columns(SPLIT)
+    data_files.notes.append(f"the column {SPLIT} divides the rows ({said}){unused}")
+    chosen = [index for index, value in enumerate(rows[SPLIT]) if str(value) == data_files.splits["train"]]
+    data_files.rows = rows.select(chosen).remove_columns(SPLIT)
 
 
-def _encoding(found: DataFiles, path: Path, said: Said) -> str | None:
+def _encoding(data_files: DataFiles, path: Path, said: Said) -> str | None:
     """Return a file's encoding; None for UTF-8."""
     if (given := said.layout.get("encoding")) is not None:
         try:
@@ -361,45 +368,49 @@ def _encoding(found: DataFiles, path: Path, said: Said) -> str | None:
             check_encoding(path, problem.likely)
         except WrongEncoding:
             raise UserError(f"{path}: is not utf-8, nor all of it {problem.likely}; is it text?") from None
-        found.notes.append(f"{path.name} {str(problem).rpartition(': set')[0]}")
+        data_files.notes.append(f"{path.name} {str(problem).rpartition(': set')[0]}")
         return problem.likely
 
 
-def _layout(found: DataFiles, path: Path) -> Layout:
+def _layout(data_files: DataFiles, path: Path) -> Layout:
     return Layout(
-        found.delimiter or usual_delimiter(path), encoding=found.encoding or "utf-8", quote=found.quote or '"'
+        data_files.delimiter or usual_delimiter(path),
+        encoding=data_files.encoding or "utf-8",
+        quote=data_files.quote or '"',
     )
 
 
-def _quote(found: DataFiles, path: Path, given: Mapping[str, Any]) -> str | None:
+def _quote(data_files: DataFiles, path: Path, given: Mapping[str, Any]) -> str | None:
     """Return what stands round the texts; None for the usual quotes."""
     if "quote" in given:
         return given["quote"]
-    if has_plain_quotes(path, found.encoding or "utf-8"):
-        found.notes.append("quotes are part of the texts, since one opens and does not close (--quote says otherwise)")
+    if has_plain_quotes(path, data_files.encoding or "utf-8"):
+        data_files.notes.append(
+            "quotes are part of the texts, since one opens and does not close (--quote says otherwise)"
+        )
         return "none"
-    if not has_single_quotes(path, found.encoding or "utf-8"):
+    if not has_single_quotes(path, data_files.encoding or "utf-8"):
         return None
-    found.notes.append("texts are between single quotes (--quote says otherwise)")
+    data_files.notes.append("texts are between single quotes (--quote says otherwise)")
     return "'"
 
 
-def _delimiter(found: DataFiles, path: Path) -> str | None:
+def _delimiter(data_files: DataFiles, path: Path) -> str | None:
     """Return the delimiter that fits; None for the default one."""
-    likely = likely_delimiter(path, replace(_layout(found, path), delimiter=""))
+    likely = likely_delimiter(path, replace(_layout(data_files, path), delimiter=""))
     if likely == usual_delimiter(path):
         return None
-    found.notes.append(f"the columns are parted by {likely!r}")
+    data_files.notes.append(f"the columns are parted by {likely!r}")
     return likely
 
 
-def _columns(found: DataFiles, rows: Sequence[Sequence[str]], header: bool | None) -> list[str] | None:
+def _columns(data_files: DataFiles, rows: Sequence[Sequence[str]], header: bool | None) -> list[str] | None:
     """Return names of the columns of a table without a header; None where there is one."""
     if header or not rows or (header is None and not lacks_header(rows)):
         return None
     names = column_names(len(rows[0]))
     shown = ", ".join(cell if len(cell) <= 20 else f"{cell[:19]}…" for cell in rows[0][:4])
-    found.notes.append(
+    data_files.notes.append(
         f"the first row ({shown}) is data, so there is no header: the columns are called {', '.join(names)} "
         "(--columns names them, --header makes it the header)"
     )
@@ -419,16 +430,16 @@ def _squad(path: Path) -> list[squad.Example]:
     return squad.read_examples(path)
 
 
-def rows_of_split(found: DataFiles, split: str) -> datasets.Dataset:
+def rows_of_split(data_files: DataFiles, split: str) -> datasets.Dataset:
     """Read the rows of a table's split as a run does.
 
     Raises:
         UserError: they cannot be read, or there are none.
     """
     keys = ("delimiter", "encoding", "quote", "columns")
-    settings: dict[str, Any] = {key: getattr(found, key) for key in keys}
-    paths = found.files[split]
-    data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(paths[0])}, **settings}
+    settings: dict[str, Any] = {key: getattr(data_files, key) for key in keys}
+    paths = data_files.files[split]
+    data = {"dataset": data_files.kind, "max_length": 1, "files": {"train": os.fspath(paths[0])}, **settings}
     provisional = Recipe.model_validate({"data": data, "train": {"learning_rate": 1.0, "epochs": 1.0}})
     try:
         parts = [read_file(provisional, "train", plain_file(path)) for path in paths]

@@ -88,10 +88,10 @@ def new_recipe(
                 table.unlink(missing_ok=True)
             raise
         return replace(joined_recipe, assumed=[*notes, *joined_recipe.assumed])
-    found = look(data, layout, header, task == "language_modeling")
-    task = task or _task(found)
+    data_files = look(data, layout, header, task == "language_modeling")
+    task = task or _task(data_files)
     wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)
-    _check_choice(data, found, task, wanted)
+    _check_choice(data, data_files, task, wanted)
 
     def write(file: Path) -> str:
         return _written(file, path)
@@ -103,13 +103,13 @@ def new_recipe(
             raise UserError(f"{data}: --pretrain is for a recipe with labels, and this is a language model; remove it")
         texts_alone = unlabelled(pretrain, text, f"runs/{new_file(first).stem}/model")
     if task == "classification":
-        draft = tasks.classification(found, str(data), write, wanted, texts_alone)
+        draft = tasks.classification(data_files, str(data), write, wanted, texts_alone)
     elif task == "token_classification":
-        draft = tasks.token_classification(found, write, texts_alone)
+        draft = tasks.token_classification(data_files, write, texts_alone)
     elif task == "question_answering":
-        draft = tasks.question_answering(found, str(data), write, texts_alone)
+        draft = tasks.question_answering(data_files, str(data), write, texts_alone)
     else:
-        draft = tasks.language_modeling(found, str(data), write)
+        draft = tasks.language_modeling(data_files, str(data), write)
     notes = _checked(_head(data, path, draft.assumed) + draft.body, data, path.name)
     recipes = {path: draft.body}
     if texts_alone:  # the model that the other starts from is not there yet
@@ -118,7 +118,7 @@ def new_recipe(
     for one, body in recipes.items():
         write_text(one, _head(data, one, draft.assumed[-1:] if one == first else draft.assumed) + body)
     about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
-    return NewRecipe(list(recipes), [*found.notes, *draft.assumed, *notes, about])
+    return NewRecipe(list(recipes), [*data_files.notes, *draft.assumed, *notes, about])
 
 
 def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles]) -> tuple[list[Path], list[str]]:
@@ -139,49 +139,51 @@ def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles]) -> tuple
     return [tables["train"], *(table for split, table in tables.items() if split != "train")], notes
 
 
-def _task(found: DataFiles) -> str:
-    if entity_columns(found) is not None:
+def _task(data_files: DataFiles) -> str:
+    if entity_columns(data_files) is not None:
         return "token_classification"
-    if found.kind == "text":
-        return "classification" if found.classes and not _whole_works(found) else "language_modeling"
-    return "question_answering" if found.questions or _asks(found) else "classification"
+    if data_files.kind == "text":
+        return "classification" if data_files.classes and not _whole_works(data_files) else "language_modeling"
+    return "question_answering" if data_files.questions or _asks(data_files) else "classification"
 
 
-def _whole_works(found: DataFiles) -> bool:
+def _whole_works(data_files: DataFiles) -> bool:
     """Whether folders of texts hold a few long works each: a classifier would read the beginnings of too few."""
-    sizes = [path.stat().st_size for files in found.files.values() for path in files]
-    return statistics.median(sizes) > LONG_WORK and min(map(len, found.files.values())) < FEWEST_TO_CLASSIFY
+    sizes = [path.stat().st_size for files in data_files.files.values() for path in files]
+    return statistics.median(sizes) > LONG_WORK and min(map(len, data_files.files.values())) < FEWEST_TO_CLASSIFY
 
 
-def _asks(found: DataFiles) -> bool:
-    return found.rows is not None and question_columns(found.rows) is not None
+def _asks(data_files: DataFiles) -> bool:
+    return data_files.rows is not None and question_columns(data_files.rows) is not None
 
 
-def _check_choice(data: Path, found: DataFiles, task: str, wanted: Wanted) -> None:
+def _check_choice(data: Path, data_files: DataFiles, task: str, wanted: Wanted) -> None:
     """Check that the data is of the kind that the task needs.
 
     Raises:
         UserError: it is not.
     """
-    likely = _task(found)
+    likely = _task(data_files)
     if wanted != Wanted() and task != "classification":
         options = "--text, --label, --problem-type and --missing-labels"
         raise UserError(f"{data}: {options} are for classification, not for {task}; remove them")
-    if found.classes and task == "language_modeling":
-        if _whole_works(found):
+    if data_files.classes and task == "language_modeling":
+        if _whole_works(data_files):
             what = "of which a classifier would read the beginnings alone: this is a language model of them"
-            found.notes.append(f"each folder holds a few long texts, {what}; --task classification tells them apart")
-        found.files = {code_of(files[0].parent): files for files in found.files.values()}
+            data_files.notes.append(
+                f"each folder holds a few long texts, {what}; --task classification tells them apart"
+            )
+        data_files.files = {code_of(files[0].parent): files for files in data_files.files.values()}
         return
-    if task == likely or (found.classes and task == "classification"):
+    if task == likely or (data_files.classes and task == "classification"):
         return
     if likely == "language_modeling":
         raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")
     if task == "language_modeling":
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
-    if task in WANTED or found.rows is None:
+    if task in WANTED or data_files.rows is None:
         right = WANTED.get(task, "texts and labels")
-        nearest = entity_problem(found) if task == "token_classification" else ""
+        nearest = entity_problem(data_files) if task == "token_classification" else ""
         raise UserError(f"{data}: is not made for {task}: that wants {right}{nearest}")
 
 

@@ -79,31 +79,31 @@ class Wanted:
 
 
 def classification(
-    found: DataFiles, where: str, write: PathWriter, wanted: Wanted, texts_alone: Unlabelled | None = None
+    data_files: DataFiles, where: str, write: PathWriter, wanted: Wanted, texts_alone: Unlabelled | None = None
 ) -> Draft:
     """Draft a small model with new weights that predicts labels or a number.
 
     Raises:
         UserError: no columns of texts and labels, or rows without a label.
     """
-    assert found.rows is not None
-    rows = flatten_columns(found.rows)
-    if found.separates_labels and not wanted.labels:
+    assert data_files.rows is not None
+    rows = flatten_columns(data_files.rows)
+    if data_files.separates_labels and not wanted.labels:
         columns = Columns(["text"], separated_target(rows, "label", " "), [])
     else:
         columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
-    missing = [] if found.classes else _missing_texts(rows, columns.texts)
-    drops_texts = bool(missing) or (not found.classes and _others_lack_texts(found, columns.texts))
+    missing = [] if data_files.classes else _missing_texts(rows, columns.texts)
+    drops_texts = bool(missing) or (not data_files.classes and _others_lack_texts(data_files, columns.texts))
     if missing:
         rows = rows.select(np.setdiff1d(np.arange(len(rows)), missing))
-        if found.separates_labels and not wanted.labels:
+        if data_files.separates_labels and not wanted.labels:
             columns = replace(columns, target=separated_target(rows, "label", " "))
         else:
             remaining_target = named_target(where, rows, columns.target.columns, columns.target.problem)
             columns = replace(columns, target=remaining_target)
-    _leave_unlabelled(found, columns.target)
+    _leave_unlabelled(data_files, columns.target)
     target, dropped_labels = without_missing(where, len(rows), columns.target, wanted.missing)
-    if wanted.missing == "drop" and len(found.files) > 1:
+    if wanted.missing == "drop" and len(data_files.files) > 1:
         dropped_labels = dropped_labels or "drop"  # other splits may lack some
     texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
     name = _drafted("sequence_classification")
@@ -114,15 +114,15 @@ def classification(
     windows = choose.windows_of(tokens.lengths, length) if long else 1.0
     one_each = target.problem == "single_label"
     counts = list(target.counts.values()) if one_each else [len(rows)]
-    share = None if found.has("validation") else choose.held_out(counts)
+    share = None if data_files.has("validation") else choose.held_out(counts)
     kept = round(len(rows) * (1 - (share or 0)) * windows)
     most = min(20, choose.epochs_for(len(target.counts), kept, length))
     steps = choose.steps_for(kept, length, choose.LABEL_BUDGET, most)
     data: list[Line] = [
         *(
-            _folders(found, write)
-            if found.classes
-            else [*_files(found, write), *_columns(columns, target, dropped_labels, drops_texts)]
+            _folders(data_files, write)
+            if data_files.classes
+            else [*_files(data_files, write), *_columns(columns, target, dropped_labels, drops_texts)]
         ),
         (
             "max_length",
@@ -143,26 +143,27 @@ def classification(
     model = _Sizes(name, "sequence_classification", length, round(len(rows) * windows), tokens.pieces)
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     script = choose.script_of(texts)
+    num_folders = len(data_files.files)
     assumed = [
-        f"{len(rows):,} texts ({script}): each of the {len(found.files)} folders is a label, each file in them a text"
-        if found.classes
+        f"{len(rows):,} texts ({script}): each of the {num_folders} folders is a label, each file in them a text"
+        if data_files.classes
         else f"{len(rows):,} rows; texts in the column{'s' * (len(columns.texts) > 1)} {' and '.join(columns.texts)} "
         f"({script}), {KINDS_OF[target.problem]} in {', '.join(target.columns)}{unused}",
         *columns.guesses,
         *_targets(target),
         _lengths(tokens, length, cut, "read in windows" if long else "cut"),
-        *_validation(found, share),
+        *_validation(data_files, share),
     ]
     return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
 
 
-def _leave_unlabelled(found: DataFiles, target: Target) -> None:
+def _leave_unlabelled(data_files: DataFiles, target: Target) -> None:
     """Leave out the files of other splits that lack the labels, as those of a competition do."""
-    for split, note in ({} if found.classes else found.split_notes()).items():
-        if lacking := set(target.columns) - set(names_within(rows_of_split(found, split).features)):
-            file, *_ = found.files.pop(split)
-            found.notes.remove(note)
-            found.notes.append(f"{file.name} is not used: it has no column {min(lacking)}")
+    for split, note in ({} if data_files.classes else data_files.split_notes()).items():
+        if lacking := set(target.columns) - set(names_within(rows_of_split(data_files, split).features)):
+            file, *_ = data_files.files.pop(split)
+            data_files.notes.remove(note)
+            data_files.notes.append(f"{file.name} is not used: it has no column {min(lacking)}")
 
 
 def without_missing(
@@ -231,20 +232,22 @@ def _columns(columns: Columns, target: Target, dropped_labels: list[str] | str |
     return lines
 
 
-def question_answering(found: DataFiles, where: str, write: PathWriter, texts_alone: Unlabelled | None = None) -> Draft:
+def question_answering(
+    data_files: DataFiles, where: str, write: PathWriter, texts_alone: Unlabelled | None = None
+) -> Draft:
     """Draft a small model with new weights that finds answers in texts.
 
     Raises:
         UserError: there is only one text.
     """
     named = None
-    if found.questions:
-        pairs = [(item.question, item.context) for item in found.questions]
+    if data_files.questions:
+        pairs = [(item.question, item.context) for item in data_files.questions]
     else:
-        named = question_columns(found.rows)
-        assert found.rows is not None and named is not None
+        named = question_columns(data_files.rows)
+        assert data_files.rows is not None and named is not None
         asked = (named["question"], named["context"])
-        pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in asked), strict=True))
+        pairs = list(zip(*(data_files.rows.select_columns([name])[:][name] for name in asked), strict=True))
     chosen = [pairs[place] for place in spread(len(pairs))]
     name = _drafted("question_answering")
     texts = [f"{question} {context}" for question, context in chosen]
@@ -252,12 +255,12 @@ def question_answering(found: DataFiles, where: str, write: PathWriter, texts_al
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
-    if contexts == 1 and not found.has("validation"):
+    if contexts == 1 and not data_files.has("validation"):
         raise UserError(f"{where}: all questions are about one text; to hold some out, two or more are needed")
-    share = None if found.has("validation") else choose.held_out([contexts])
+    share = None if data_files.has("validation") else choose.held_out([contexts])
     steps = choose.steps_for(round(windows), length, most_epochs=10)
     data: list[Line] = [
-        *_files(found, write),
+        *_files(data_files, write),
         *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (named or {}).items()),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
@@ -271,42 +274,44 @@ def question_answering(found: DataFiles, where: str, write: PathWriter, texts_al
     task = _head("question_answering", "the span of a text that answers a question")
     train = training(steps, 2e-3, "f1", "f1, exact_match or loss")
     model = _Sizes(name, "question_answering", length, len(pairs), tokens.pieces)
-    others = [name for name in found.rows.column_names if name not in (named or {}).values()] if found.rows else []
+    others = (
+        [name for name in data_files.rows.column_names if name not in (named or {}).values()] if data_files.rows else []
+    )
     others = [name for name in others if name not in ("id", *OTHER_KEYS)]
     columns = f"; columns {', '.join((named or {}).values())}" if named else ""
     unused = f"; not used: {', '.join(others)}" if others else ""
-    blank = sum(value == "" for value in found.rows[named["answers"]]) if found.rows and named else 0
+    blank = sum(value == "" for value in data_files.rows[named["answers"]]) if data_files.rows and named else 0
     assumed = [
         f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})"
         f"{columns}{unused}",
         _lengths(tokens, length, 0.0),
-        *_validation(found, share),
+        *_validation(data_files, share),
         *([f"{blank:,} questions have no answer"] if blank else []),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
     ]
     return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
 
 
-def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlabelled | None = None) -> Draft:
+def token_classification(data_files: DataFiles, write: PathWriter, texts_alone: Unlabelled | None = None) -> Draft:
     """Draft a small model with new weights that finds entities."""
-    columns = entity_columns(found)
-    assert found.rows is not None and columns is not None
-    table = flatten_columns(found.rows)
+    columns = entity_columns(data_files)
+    assert data_files.rows is not None and columns is not None
+    table = flatten_columns(data_files.rows)
     rows = tagged_texts(table, *columns)
     texts = [rows[place].text for place in spread(len(rows))]
     name = _drafted("token_classification")
     tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
     length = choose.length_for(tokens.lengths, most=128, least=64)
     windows = round(float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(rows))
-    share = None if found.has("validation") else choose.held_out([len(rows)])
+    share = None if data_files.has("validation") else choose.held_out([len(rows)])
     steps = choose.steps_for(windows, length, most_epochs=TAG_PASSES)
     named: list[Line] = [
         ("text", columns[0], "the column of the texts, or tokens"),
         ("label", columns[1], "the column of entities, or tags"),
     ]
     data: list[Line] = [
-        *_files(found, write),
-        *([] if found.tagged else named),
+        *_files(data_files, write),
+        *([] if data_files.tagged else named),
         ("max_length", length, "tokens of a window"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
         *_share(share),
@@ -321,34 +326,34 @@ def token_classification(found: DataFiles, write: PathWriter, texts_alone: Unlab
     assumed = [
         f"{len(rows):,} texts ({choose.script_of(texts)}) with {kinds}; columns {' and '.join(columns)}{unused}",
         _lengths(tokens, length, 0.0),
-        *_validation(found, share),
+        *_validation(data_files, share),
     ]
     model = _Sizes(name, "token_classification", length, len(rows), tokens.pieces)
     task = _head("token_classification", "the entities of a text, such as persons and places")
     return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
 
 
-def language_modeling(found: DataFiles, where: str, write: PathWriter) -> Draft:
+def language_modeling(data_files: DataFiles, where: str, write: PathWriter) -> Draft:
     """Draft a small model with new weights that continues texts."""
-    sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
+    sizes = {code: sum(path.stat().st_size for path in files) for code, files in data_files.files.items()}
     size = sum(sizes.values())
-    encoding = found.encoding or "utf-8"
-    texts = [text for files in found.files.values() for text in choose.beginnings(files, encoding)]
+    encoding = data_files.encoding or "utf-8"
+    texts = [text for files in data_files.files.values() for text in choose.beginnings(files, encoding)]
     steps = choose.steps_for(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, most_epochs=12)
     sources: list[Line] = [
         (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_megabytes(sizes[code])}")
-        for code, files in found.files.items()
+        for code, files in data_files.files.items()
     ]
     data: list[Line] = [
         ("dataset", "text", "plain text"),
         ("sources", sources, ""),
-        *_encoding(found),
+        *_encoding(data_files),
         ("max_length", 128, "tokens of a block, the control code included"),
         ("validation_fraction", 0.1, "share of each code's text, to choose the best checkpoint by"),
         ("test_fraction", 0.1, "... for the final score"),
     ]
     name = _drafted("causal_lm")
-    vocab_size = choose.word_pieces(size, texts, partial(_trainer(name, "bpe"), control_codes=list(found.files)))
+    vocab_size = choose.word_pieces(size, texts, partial(_trainer(name, "bpe"), control_codes=list(data_files.files)))
     pieces: list[Line] = [
         ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
         ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
@@ -441,20 +446,24 @@ def _drafts(
     return draft
 
 
-def _blocks(found: Unlabelled, sizes: _Sizes) -> int:
+def _blocks(unlabeled_texts: Unlabelled, sizes: _Sizes) -> int:
     """About how many blocks the texts give: a piece of a word has some four bytes."""
-    tokens = found.size / (4 if sizes.pieces else 1)
-    return max(found.documents, round(tokens / sizes.length))
+    tokens = unlabeled_texts.size / (4 if sizes.pieces else 1)
+    return max(unlabeled_texts.documents, round(tokens / sizes.length))
 
 
-def _unlabelled(found: Unlabelled, length: int, write: PathWriter) -> list[Line]:
+def _unlabelled(unlabeled_texts: Unlabelled, length: int, write: PathWriter) -> list[Line]:
     """The data section of a pretraining recipe."""
-    files = found.found
-    share = None if files.has("validation") else choose.held_out([found.documents])
-    named = _files(files, write) if found.column else [*found.source(write), *_encoding(files)]
+    files = unlabeled_texts.found
+    share = None if files.has("validation") else choose.held_out([unlabeled_texts.documents])
+    named = _files(files, write) if unlabeled_texts.column else [*unlabeled_texts.source(write), *_encoding(files)]
     return [
         *named,
-        *([("text", found.column, "the column of the texts; no other is used")] if found.column else []),
+        *(
+            [("text", unlabeled_texts.column, "the column of the texts; no other is used")]
+            if unlabeled_texts.column
+            else []
+        ),
         ("max_length", length, "tokens of a block, as in the recipe with labels"),
         ("mask_fraction", 0.15, "share of the tokens that are to be predicted"),
         ("whole_words", False, "whether whole words are masked"),
@@ -487,22 +496,22 @@ def _tokenizer(pieces: int | None) -> str:
     return section("tokenizer", lines) + "\n"
 
 
-def _files(found: DataFiles, write: PathWriter) -> list[Line]:
+def _files(data_files: DataFiles, write: PathWriter) -> list[Line]:
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
-    files: list[Line] = [(split, named(paths, write), what[split]) for split, paths in found.files.items()]
-    unnamed = "column1, column2" if found.kind == "json" else "the first row is the header"
+    files: list[Line] = [(split, named(paths, write), what[split]) for split, paths in data_files.files.items()]
+    unnamed = "column1, column2" if data_files.kind == "json" else "the first row is the header"
     layout: list[Line] = [
-        ("delimiter", found.delimiter, "what parts the columns"),
-        ("quote", found.quote, "what stands round a text; or none"),
-        ("columns", found.columns, f"their names, since no header has them; null: {unnamed}"),
+        ("delimiter", data_files.delimiter, "what parts the columns"),
+        ("quote", data_files.quote, "what stands round a text; or none"),
+        ("columns", data_files.columns, f"their names, since no header has them; null: {unnamed}"),
     ]
     kinds = {"json": "rows, a line each; or SQuAD's nested file", "text": "CoNLL: a token and its tag on a line"}
     return [
-        ("dataset", found.kind, kinds.get(found.kind, "a table")),
+        ("dataset", data_files.kind, kinds.get(data_files.kind, "a table")),
         ("files", files, ""),
         *(line for line in layout if line[1] is not None),
-        *(_splits(found.splits) if found.splits else ()),
-        *_encoding(found),
+        *(_splits(data_files.splits) if data_files.splits else ()),
+        *_encoding(data_files),
     ]
 
 
@@ -514,18 +523,21 @@ def _splits(splits: Mapping[str, str]) -> list[Line]:
     ]
 
 
-def _folders(found: DataFiles, write: PathWriter) -> list[Line]:
+def _folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
     """A folder of texts for each label, and those of other splits."""
-    sources = {"sources": found.files, **{f"{split}_sources": labels for split, labels in found.held_out.items()}}
+    sources = {
+        "sources": data_files.files,
+        **{f"{split}_sources": labels for split, labels in data_files.held_out.items()},
+    }
     lines: list[Line] = [("dataset", "text", "each file is a text")]
     for key, labels in sources.items():
         texts: list[Line] = [(label, named(paths, write), f"{len(paths):,} texts") for label, paths in labels.items()]
         lines.append((key, texts, ""))
-    return [*lines, *_encoding(found)]
+    return [*lines, *_encoding(data_files)]
 
 
-def _encoding(found: DataFiles) -> list[Line]:
-    return [("encoding", found.encoding, "of the files; null: UTF-8")] if found.encoding else []
+def _encoding(data_files: DataFiles) -> list[Line]:
+    return [("encoding", data_files.encoding, "of the files; null: UTF-8")] if data_files.encoding else []
 
 
 def _share(share: float | None, how: str = "") -> list[Line]:
@@ -582,10 +594,10 @@ def _lengths(tokens: choose.TokenLengths, length: int, longer: float, then: str 
     return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{said}"
 
 
-def _validation(found: DataFiles, share: float | None) -> list[str]:
+def _validation(data_files: DataFiles, share: float | None) -> list[str]:
     held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
-    kind, key = ("folder", "test_sources") if found.classes else ("file", "files.test")
+    kind, key = ("folder", "test_sources") if data_files.classes else ("file", "files.test")
     return [
         *held,
-        *([] if found.has("test") else [f"no test {kind}, so no final figure: add data.{key}"]),
+        *([] if data_files.has("test") else [f"no test {kind}, so no final figure: add data.{key}"]),
     ]
