@@ -1,11 +1,11 @@
 """Run, load and cache the machine code of the compiled loops (:mod:`models.operations.loops`).
 
-A loop takes one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads and
-writes, sizes and scalars. It runs on the threads of Paddle's own matrix products (Intel's OpenMP, from Paddle's wheel):
+A loop takes one pointer, to a list of 64-bit numbers: its length first, then the addresses of its inputs and outputs,
+sizes and scalars. It runs on the threads of Paddle's own matrix products (Intel's OpenMP, from Paddle's wheel):
 a second thread team would wait for the cores on which the first one spins. Each thread takes its share of the length.
 
 Numba takes 0.15 GB and half a second even with its compilations cached. So it is only imported to compile. Its code is
-kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone. A file that another user
+kept as an object file next to this module, or in the user's cache, and loaded by LLVM alone. A file that another user
 may have written is not loaded: it could do anything. Numba's own ``njit(parallel=True, cache=True)`` would make the raw
 addresses and this module, about 350 lines, unnecessary. They are kept since it would cost each process that memory and
 time, and the second thread team.

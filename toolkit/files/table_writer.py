@@ -80,14 +80,14 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def table_writer(
-    target: Path, table: Table, added: Mapping[str, type], overwrite: bool = False, quoted: bool = False
+    target: Path, table: Table, added_types: Mapping[str, type], overwrite: bool = False, quoted: bool = False
 ) -> Iterator[Writer]:
     """Return a writer of ``target``, which appears after the ``with`` block, and only if nothing was raised in it:
     a process killed at any moment leaves nothing.
 
     Args:
         target: a file that passed :func:`check_target`.
-        added: name -> type of each added column.
+        added_types: name -> type of each added column.
         quoted: in csv, put an apostrophe before what begins like a formula, so that spreadsheets show it as text.
 
     Raises:
@@ -98,10 +98,10 @@ def table_writer(
     with writing(target, resumes=False), scratch_folder(".toolkit-", beside=target.parent) as scratch:
         unfinished = scratch / "rows"
         if kind == "parquet":
-            with pq.ParquetWriter(unfinished, _schema(table, added)) as parquet:
+            with pq.ParquetWriter(unfinished, _schema(table, added_types)) as parquet:
                 yield _Parquet(parquet)
         elif kind == "xlsx":
-            sheet = _Xlsx(target, [*table.names, *added])
+            sheet = _Xlsx(target, [*table.names, *added_types])
             yield sheet
             sheet.save(unfinished)
         else:
@@ -109,9 +109,9 @@ def table_writer(
             encoding = "utf-8-sig" if kind == "csv" and layout.byte_order_mark else "utf-8"
             with open(unfinished, "w", encoding=encoding, newline="") as file:
                 if kind == "csv":
-                    yield _Csv(file, layout, [*table.names, *added], quoted)
+                    yield _Csv(file, layout, [*table.names, *added_types], quoted)
                 else:
-                    json_writer = _Json(file, list(added), in_list=target.suffix.lower() == ".json")
+                    json_writer = _Json(file, list(added_types), in_list=target.suffix.lower() == ".json")
                     yield json_writer
                     json_writer.end()
         _to_disk(unfinished)
@@ -172,8 +172,8 @@ class _Json:
 
     formulas = 0
 
-    def __init__(self, file: IO[str], added: Sequence[str], in_list: bool) -> None:
-        self._file, self._added, self._in_list = file, added, in_list
+    def __init__(self, file: IO[str], added_names: Sequence[str], in_list: bool) -> None:
+        self._file, self._added, self._in_list = file, added_names, in_list
         self._begun = False
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
@@ -211,10 +211,10 @@ def _plain(value: Any) -> Any:
 # -- parquet --------------------------------------------------------------------------------------------------------
 
 
-def _schema(table: Table, added: Mapping[str, type]) -> pa.Schema:
+def _schema(table: Table, added_types: Mapping[str, type]) -> pa.Schema:
     """Return the schema: columns of parquet and JSON as they are, others as text, added ones."""
     schema = table.schema or pa.schema([(name, pa.string()) for name in table.names])
-    for name, kind in added.items():
+    for name, kind in added_types.items():
         schema = schema.append(pa.field(name, TYPES[kind]))
     return schema
 

@@ -28,9 +28,9 @@ LEAST = 0.75
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
     """A line each on the memory of training and of the gate, without data; empty if the model is not here yet."""
-    if (known := known_model(recipe)) is None:
+    if (config_and_length := known_model(recipe)) is None:
         return []
-    config, length = known
+    config, length = config_and_length
     backward, lines = None, []
     if recipe.model.backward == AUTO:
         backward, said = _auto(recipe, config, length)

@@ -175,13 +175,14 @@ def _calibration(run: Run, form: str) -> dict[str, float]:
     return calibration
 
 
-def _say(console: Console, target: Path, found: Difference, of: str) -> None:
-    verdict = "within" if found.within else "BEYOND"
-    left = f" ({found.left_out} left out: rounding decides about an LSH bucket)" if found.left_out else ""
+def _say(console: Console, target: Path, difference: Difference, of: str) -> None:
+    verdict = "within" if difference.within else "BEYOND"
+    left = f" ({difference.left_out} left out: rounding decides about an LSH bucket)" if difference.left_out else ""
+    max_error = f"{difference.max:.1e} (bound {difference.max_bound:.1e})"
+    rms_error = f"{difference.rms:.1e} (bound {difference.rms_bound:.1e})"
     console.print(
-        f"{target}: on {found.texts} texts of the {of}{left}, the exported logits differ from the port's by at most "
-        f"{found.max:.1e} (bound {found.max_bound:.1e}), RMS {found.rms:.1e} (bound {found.rms_bound:.1e}) of "
-        f"{found.logits_rms:.2g}: {verdict} float32's rounding",
+        f"{target}: on {difference.texts} texts of the {of}{left}, the exported logits differ from the port's by at "
+        f"most {max_error}, RMS {rms_error} of {difference.logits_rms:.2g}: {verdict} float32's rounding",
         soft_wrap=True,
     )
 

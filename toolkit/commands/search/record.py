@@ -123,8 +123,12 @@ class Record:
         write_text(self.folder / FILE, dumps(self._content(), indent=1) + "\n")
 
     def _content(self) -> dict[str, Any]:
-        found = {"metric": self.metric, "best": self.best and self.best.name, "trials": list(map(asdict, self.trials))}
-        return {"recipe": self.recipe.to_yaml(), "over": self._over(), **found}
+        results = {
+            "metric": self.metric,
+            "best": self.best and self.best.name,
+            "trials": list(map(asdict, self.trials)),
+        }
+        return {"recipe": self.recipe.to_yaml(), "over": self._over(), **results}
 
     def _over(self) -> str:
         return " ".join(f"{over.key}={over.written}" for over in self.space)

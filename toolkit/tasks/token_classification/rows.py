@@ -196,26 +196,26 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
     (text,), (label,) = recipe.data.text_columns, recipe.data.label_columns
     check_columns(recipe, split, rows, {"text": text, "label": label})
     names = tag_names(rows, label, recipe.data.label_names)
-    found, pairs = [], [(row[text], row[label]) for row in rows.select_columns([text, label])]
+    tagged_rows, pairs = [], [(row[text], row[label]) for row in rows.select_columns([text, label])]
     counting = counting_in(pairs)
     for number, pair in enumerate(pairs, 1):
         try:
-            found.append(tag_row(*pair, names, counting))
+            tagged_rows.append(tag_row(*pair, names, counting))
         except ValueError as problem:
             raise recipe.error("data.label", f"row {number} of the {split} split {problem}") from None
-    if moves := Counter(how for one in found for how in one.moves):
+    if moves := Counter(how for one in tagged_rows for how in one.moves):
         ways = "; ".join(f"{count} {how}" for how, count in moves.most_common())
         recipe.found.note(f"{moves.total()} {split} entities are not where their offsets say and are found: {ways}")
-    if widened := [one for text_ in found for one in text_.widened]:
-        written, whole = widened[0]
+    if widened_entities := [one for text_ in tagged_rows for one in text_.widened]:
+        written, whole = widened_entities[0]
+        count = f"{len(widened_entities)} {split} entities"
         recipe.found.note(
-            f"{len(widened)} {split} entities begin or end inside a word, such as {written!r} in {whole!r}, and are "
-            "found with the whole word"
+            f"{count} begin or end inside a word, such as {written!r} in {whole!r}, and are found with the whole word"
         )
     spans = Sequence(Sequence(Value("int32")))
     kinds = Features({"text": Value("string"), "words": spans, "tags": Sequence(Value("string"))})
-    columns = {"text": [one.text for one in found], "words": [one.words for one in found]}
-    return Dataset.from_dict({**columns, "tags": [one.tags for one in found]}, features=kinds)
+    columns = {"text": [one.text for one in tagged_rows], "words": [one.words for one in tagged_rows]}
+    return Dataset.from_dict({**columns, "tags": [one.tags for one in tagged_rows]}, features=kinds)
 
 
 def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
