@@ -72,9 +72,9 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
             console.print(f"note: {line}", highlight=False, soft_wrap=True)
         if not difference.within:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
-        found = {"compared_with_the_port": {"on": of, **asdict(difference)}}
+        comparison = {"compared_with_the_port": {"on": of, **asdict(difference)}}
         files = {"files": sorted(files_in(made))}
-        write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
+        write_text(made / ABOUT, dumps({**_about(run, form), **about, **comparison, **files}, indent=1) + "\n")
         _check_target(target, overwrite)  # the export took time
         _put(made, target, scratch)
     return target

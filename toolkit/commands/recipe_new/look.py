@@ -189,10 +189,10 @@ def _folder(folder: Path, said: Said) -> DataFiles:
     tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
     if tables:
         tables = [path for path in tables if path == parts_of(path)[0]]
-        named = [path for path in tables if splits_beside(path) or len(tables) == 1]
+        candidates = [path for path in tables if splits_beside(path) or len(tables) == 1]
         train = [path for path in tables if re.search(SPLIT_NAMES["train"], path.name, re.IGNORECASE)]
-        if len(chosen := train or named) == 1:
-            return _file(plain_file(chosen[0]), said)
+        if len(train_tables := train or candidates) == 1:
+            return _file(plain_file(train_tables[0]), said)
         names = ", ".join(path.name for path in tables[:6])
         raise UserError(f"{folder}: holds several tables ({names}), so it is unclear which one to train on; name it")
     if labels := splits_of_labels(folder):

@@ -240,17 +240,17 @@ def question_answering(
     Raises:
         UserError: there is only one text.
     """
-    named = None
+    columns_by_role = None
     if data_files.questions:
         pairs = [(item.question, item.context) for item in data_files.questions]
     else:
-        named = question_columns(data_files.rows)
-        assert data_files.rows is not None and named is not None
-        asked = (named["question"], named["context"])
+        columns_by_role = question_columns(data_files.rows)
+        assert data_files.rows is not None and columns_by_role is not None
+        asked = (columns_by_role["question"], columns_by_role["context"])
         pairs = list(zip(*(data_files.rows.select_columns([name])[:][name] for name in asked), strict=True))
-    chosen = [pairs[place] for place in spread(len(pairs))]
+    sampled_pairs = [pairs[place] for place in spread(len(pairs))]
     name = _drafted("question_answering")
-    texts = [f"{question} {context}" for question, context in chosen]
+    texts = [f"{question} {context}" for question, context in sampled_pairs]
     tokens = choose.tokens_of(texts, len(pairs), _trainer(name), texts_alone.corpus if texts_alone else None)
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
@@ -261,7 +261,7 @@ def question_answering(
     steps = choose.steps_for(round(windows), length, most_epochs=10)
     data: list[Line] = [
         *_files(data_files, write),
-        *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (named or {}).items()),
+        *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (columns_by_role or {}).items()),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
         (
@@ -275,15 +275,21 @@ def question_answering(
     train = training(steps, 2e-3, "f1", "f1, exact_match or loss")
     model = _Sizes(name, "question_answering", length, len(pairs), tokens.pieces)
     others = (
-        [name for name in data_files.rows.column_names if name not in (named or {}).values()] if data_files.rows else []
+        [name for name in data_files.rows.column_names if name not in (columns_by_role or {}).values()]
+        if data_files.rows
+        else []
     )
     others = [name for name in others if name not in ("id", *OTHER_KEYS)]
-    columns = f"; columns {', '.join((named or {}).values())}" if named else ""
+    columns = f"; columns {', '.join((columns_by_role or {}).values())}" if columns_by_role else ""
     unused = f"; not used: {', '.join(others)}" if others else ""
-    blank = sum(value == "" for value in data_files.rows[named["answers"]]) if data_files.rows and named else 0
+    blank = (
+        sum(value == "" for value in data_files.rows[columns_by_role["answers"]])
+        if data_files.rows and columns_by_role
+        else 0
+    )
+    script = choose.script_of([context for _, context in sampled_pairs])
     assumed = [
-        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})"
-        f"{columns}{unused}",
+        f"{len(pairs):,} questions about {contexts:,} texts ({script}){columns}{unused}",
         _lengths(tokens, length, 0.0),
         *_validation(data_files, share),
         *([f"{blank:,} questions have no answer"] if blank else []),
