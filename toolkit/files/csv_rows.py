@@ -30,7 +30,7 @@ QUOTED_CHARACTERS = 2**16
 QUOTES = ('"', "'", "none")
 #: What to do about quotes that enclose nothing.
 PLAIN_QUOTES = "if quotes are text here, set data.quote: none (--quote none)"
-#: What is said where a header looks like a row, before the option that helps.
+#: End of the message on a header that looks like a row; the option that helps follows.
 NO_HEADER = "; its first row looks like data: name the columns with"
 #: A number as a table has it.
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")

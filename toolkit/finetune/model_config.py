@@ -125,12 +125,17 @@ def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[s
 
 
 def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
-    """Resolved configuration and length of the model that trains, as far as the recipe says them. A vocabulary whose
-    size the data decide has the default size. None where the checkpoint is not on this machine."""
-    stored = _local_checkpoint_keys(recipe)
-    if stored is None:
+    """Return the resolved configuration and length of the model that trains, as far as the recipe sets them.
+
+    A vocabulary whose size depends on the data has the default size.
+
+    Returns:
+        The configuration and the length in tokens; None if the checkpoint is not on this machine.
+    """
+    checkpoint_config = _local_checkpoint_keys(recipe)
+    if checkpoint_config is None:
         return None
-    keys = resolve(recipe, stored)
+    keys = resolve(recipe, checkpoint_config)
     if recipe.tokenizer.vocab_size is not None:
         keys = {"vocab_size": recipe.tokenizer.vocab_size, **keys}
     config = _resolved(recipe, keys)

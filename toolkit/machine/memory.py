@@ -19,7 +19,7 @@ COMPARED_BYTES = 60
 
 
 def physical_memory() -> int | None:
-    """Bytes of this machine's memory; None where the system does not say."""
+    """Return the bytes of this machine's memory; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf

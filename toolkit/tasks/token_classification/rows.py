@@ -220,10 +220,10 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
 
 def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
     """Draw the rows of each split by the seed."""
-    order, found = np.random.default_rng([seed, 1]).permutation(len(rows)), {}
+    order, held_out_rows = np.random.default_rng([seed, 1]).permutation(len(rows)), {}
     for split, share in shares.items():
         count = round(len(rows) * share)
         if not 0 < count < len(order):
             raise ValueError(f"{share} of {len(rows)} texts is {count}, which leaves none to {split} or to train on")
-        found[split], order = sorted(order[:count].tolist()), order[count:]
-    return {"train": sorted(order.tolist()), **found}
+        held_out_rows[split], order = sorted(order[:count].tolist()), order[count:]
+    return {"train": sorted(order.tolist()), **held_out_rows}
