@@ -136,7 +136,8 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
             f"again, {again}",
         )
     with reading(folder / "recipe.yaml", others):
-        differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
+        path = folder / "recipe.yaml"
+        differing = differing_keys(path.read_text(encoding="utf-8"), recipe.to_yaml(), str(path))
     for place in (folder / REPORT, folder / CHECKPOINTS):
         if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
             raise recipe.error("train.output_dir", f"{place} is a link or no folder; move it away")
@@ -187,9 +188,13 @@ def _numbered(folder: Path, number: int) -> Path:
     return named.with_name(f"{named.name}-{number}")
 
 
-def differing_keys(there: str, here: str) -> list[str]:
-    """Differences of two recipes: `train.batch_size: 4 there, 8 here`."""
-    old, new = (flat(yaml_source.parse_mapping(text, "the recipe")) for text in (there, here))
+def differing_keys(there: str, here: str, name: str = "the recipe") -> list[str]:
+    """Differences of two recipes: `train.batch_size: 4 there, 8 here`.
+
+    Args:
+        name: what an error calls the text of the saved recipe, such as its file.
+    """
+    old, new = (flat(yaml_source.parse_mapping(text, name)) for text in (there, here))
     keys = dict.fromkeys([*new, *old])
     return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
 

@@ -95,7 +95,7 @@ class Record:
         with reading(path, others):
             saved_search, over = _parse(read_json(path, others)), self._over()
             differing = [f"--over {saved_search.over} there, {over} here"] if saved_search.over != over else []
-            differing += differing_keys(saved_search.recipe, self.recipe.to_yaml())
+            differing += differing_keys(saved_search.recipe, self.recipe.to_yaml(), str(path))
             if differing and saved_search.trials:
                 raise UserError(f"{self.folder}: holds another search ({'; '.join(differing[:3])}); {others}")
             for number, trial in enumerate(saved_search.trials):

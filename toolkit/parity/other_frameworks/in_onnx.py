@@ -2,7 +2,8 @@
 
 The graph's inputs are the batch's, or weights of the reference by their names. Weights that it holds itself must be
 those that the reference was recorded with. Its outputs have the reference's names, or `outputs` in an `export.json`
-next to it maps them to these names, as `toolkit export` writes it. A graph computes as in evaluation:
+next to it maps them to these names, as `toolkit export` writes it. Logits that such a graph divides by a temperature
+are multiplied by it. A graph computes as in evaluation:
 if the reference has ``evaluation/logits``, the graph's ``logits`` are compared with these. `run.py` creates INPUTS and
 FOLDER and describes their files.
 
@@ -35,7 +36,10 @@ def run(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     output_names = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
     about = model.parent / "export.json"
-    names = json.loads(about.read_text(encoding="utf-8"))["outputs"] if about.is_file() else {}
+    exported = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
+    names = exported.get("outputs", {})
+    # The graph of a calibrated classifier divides its logits by the fitted temperature; the reference knows of none.
+    temperature = exported.get("calibration", {}).get("divided_by", 1.0)
     if output_names:
         compared_names = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
         tensors = {**load_file(inputs / "weights.safetensors"), **load_file(inputs / "batch.safetensors")}
@@ -47,7 +51,7 @@ def run(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
                 fail(folder, f"{problem}; rename it to one of {known_names}")
             feeds[graph_input.name] = tensors[graph_input.name].astype({**FLOATS, **WHOLE}[graph_input.type])
         outputs = {
-            names.get(name, name): value
+            names.get(name, name): value * value.dtype.type(temperature)
             for name, value in zip(output_names, session.run(output_names, feeds), strict=True)
         }
         in_evaluation = {name: f"evaluation/{name}" for name in outputs if f"evaluation/{name}" in compared_names}
