@@ -23,7 +23,7 @@ Run = Mapping[str, np.ndarray]
 #: A number that is its own extreme value, as a loss after updates is.
 SCALAR = numbered("loss", 2)
 #: Kinds of the tensors that a step computes before its gradients, and of the gradients.
-ON_THE_WAY = ("output", "logits", "loss", "losses", "gradient")
+KINDS_BEFORE_UPDATES = ("output", "logits", "loss", "losses", "gradient")
 
 
 def compare_trajectories(
@@ -149,4 +149,4 @@ def judge_trajectory(training: Training, verdict: Verdict) -> None:
 def reaches_training(name: str) -> bool:
     """Return whether a tensor is computed by a training step on the way to the gradients."""
     tensor_name = TensorName.parse(name)
-    return not tensor_name.evaluation and tensor_name.kind in ON_THE_WAY
+    return not tensor_name.evaluation and tensor_name.kind in KINDS_BEFORE_UPDATES

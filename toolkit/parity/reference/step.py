@@ -62,7 +62,7 @@ def make_step(job: Job, folder: Path) -> Step:
     read: Callable[[Path], Mapping[str, np.ndarray]] = TensorFile if job.brief else files.read_tensors
     step = kind(job, read(weights), *map(files.read_tensors, others))
     if job.pair is not None:
-        step.begin_with(files.read_tensors(folder / files.INITIAL_BUFFERS))
+        step.set_initial_buffers(files.read_tensors(folder / files.INITIAL_BUFFERS))
     return step
 
 

@@ -77,7 +77,7 @@ class PairStep(Step):
         self.buffers = exact_buffers(self.model, held)
         self.unread = {}
 
-    def begin_with(self, buffers: Mapping[str, np.ndarray]) -> None:
+    def set_initial_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Replace the values that some buffers have when a run begins. Frozen parameters are among the weights."""
         self.buffers |= {name: torch.from_numpy(value) for name, value in buffers.items() if name in self.buffers}
 
