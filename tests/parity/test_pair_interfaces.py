@@ -225,6 +225,22 @@ def test_packed_sequences_are_compared_with_padded_ones(has_lengths, command_lin
     assert has_lengths or content["culprit"]["place"].startswith("rnn (GRU")
 
 
+@pytest.mark.parametrize(("factor", "status"), [("1", 0), ("1.001", 1)])
+def test_the_trace_leaves_out_the_gradient_into_padding(factor, status, command_line, tmp_path):
+    """The port's sum over padded places has a gradient there; the reference's packed output has no such places."""
+    total = "x = total.sum(1) * FACTOR"
+    packs = PACKS.removesuffix("[1][0]").replace("x = self", "total = self") + "[0]\n        "
+    unpacks = "total = nn.utils.rnn.pad_packed_sequence(total, batch_first=True)[0]\n        "
+    theirs = PACKED.replace("PASSES", packs + unpacks + total.replace("FACTOR", "1"))
+    pads = "total = self.rnn(x, sequence_length=lengths)[0]\n        "
+    ours = PACKED.replace("PASSES", pads + total.replace("FACTOR", factor)).replace("BATCH_FIRST", "")
+    theirs = theirs.replace("BATCH_FIRST", ", batch_first=True")
+    found, content, out = judged(command_line, tmp_path, theirs, ours, "--trace", batch=SEQUENCES)
+    assert found == status, out
+    faulty = [one["name"] for one in content["trace"]["faulty"]]
+    assert ("gradient:output:rnn" in faulty) == bool(status), out
+
+
 SORTED = """order = lengths.argsort(descending=True)
         packed = nn.utils.rnn.pack_padded_sequence(x[order], lengths[order], batch_first=True)
         x = self.rnn(packed)[1][0][order.argsort()]"""

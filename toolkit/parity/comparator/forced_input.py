@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.dtype import Given
@@ -19,10 +22,17 @@ from toolkit.parity.measure.masked_scores import compared
 
 
 class Points:
-    """The operations of one dtype, as far as R64 has them. If a tensor comes twice, the second counts."""
+    """Measures the operations of one dtype, as far as R64 has them. If a tensor comes twice, the second counts.
 
-    def __init__(self, given: Given, truth: TensorFile) -> None:
+    Args:
+        given: files of the reference.
+        truth: R64's tensors by name.
+        padding: by name of an output that the reference packs, which of its elements are padding, (B, T, D).
+    """
+
+    def __init__(self, given: Given, truth: TensorFile, padding: Mapping[str, np.ndarray]) -> None:
         self.truth = truth
+        self.padding = padding
         self.measured = ForcedInputDtype({}, {}, {})
         self._facts = CandidateFacts()
         self._choices = Choices(given, self._facts)
@@ -55,6 +65,10 @@ class Points:
             return
         value = handed.value()
         value = value.reshape(truth.shape) if value.size == truth.size else value
+        is_padding = self.padding.get(handed.name.removeprefix("gradient:"))
+        if handed.name.startswith("gradient:") and is_padding is not None and is_padding.shape == value.shape:
+            # A padded output may get a gradient in its padding. Packed sequences have none there, and no layer reads it.
+            value = np.where(is_padding, truth, value)
         for part, own, true in compared(handed.name, value, truth, self.truth):
             self.measured.tensors[part] = error_stats.difference(own, true)
             if handed.name in self.measured.lines:
@@ -78,6 +92,7 @@ class Ledger:
         self.job = job
         files.wait_for_reference(folder, "forced_input.json", "forced_input")
         self._truth = TensorFile(folder / "reference" / "forced_input.safetensors")
+        self._padding = files.read_tensors(folder / "reference" / files.PADDING)
         self._given = Given(job, folder)
         self._points: dict[tuple[str, str], Points] = {}
         self._now: tuple[str, str] = ("", "")
@@ -92,7 +107,7 @@ class Ledger:
             self._stopped.add(self._now[0])
         elif handed.kind != "execution":
             if self._now not in self._points:
-                self._points[self._now] = Points(self._given, self._truth)
+                self._points[self._now] = Points(self._given, self._truth, self._padding)
             self._points[self._now].take(handed)
 
     def result(self) -> ForcedInputResult:

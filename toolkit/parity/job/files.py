@@ -75,6 +75,8 @@ INITIAL_BUFFERS = "buffers.safetensors"
 MEASURED = "constants-measured.json"
 #: Of a pair's R64, the elements of outputs that the loss does not depend on.
 UNREAD = "unread.safetensors"
+#: For the operation trace: by name, where a packed output of R64 has padding.
+PADDING = "padding.safetensors"
 #: Of a pair's R64.
 FINGERPRINTS = "fingerprints.json"
 

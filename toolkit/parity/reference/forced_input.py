@@ -31,7 +31,9 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
         TensorWriter(path) as writer,
         DispatchedResults(step.model, step.batch.values()) if job.pair else nullcontext() as results,
     ):
-        step.trace("float64", Points(writer.add))
+        points = Points(writer.add)
+        step.trace("float64", points)
+    files.write_tensors(folder / "reference" / files.PADDING, points.padding)
     if results is not None:
         files.write_json(folder / "reference" / files.FINGERPRINTS, results.found())
     truth = TensorFile(path)

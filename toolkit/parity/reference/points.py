@@ -67,6 +67,7 @@ class Points:
 
     Attributes:
         only: whether there is a point of a name; None if there is one of every name.
+        padding: where a packed output has padding, by name, (B, T, D). The reference has no gradient there.
     """
 
     only: Callable[[str], bool] | None = None
@@ -75,6 +76,7 @@ class Points:
         self.keep = keep
         self.truth = {} if truth is None else truth
         self.nudge = nudge
+        self.padding: dict[str, np.ndarray] = {}
 
     def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return what replaces ``x`` in the run; in the backward its gradient passes through, too."""

@@ -275,6 +275,8 @@ class Recorder:
             self.keep(called, self._values(tensor))
             if self.points is None or not has_replaceable_tensor(output):
                 return None
+            if (sequences := first_packed(output)) is not None:
+                self.points.padding[called] = padding_of(sequences)
             return with_tensor(output, self.points.pass_through(called, tensor))
 
         return hook
@@ -361,6 +363,11 @@ def pad_packed(sequences: PackedSequence) -> torch.Tensor:
     """Return packed sequences as a tensor with zeros for padding, (B, T, D), as long as before they were packed."""
     length = getattr(sequences.batch_sizes, TOTAL_LENGTH, None)
     return pad_packed_sequence(sequences, batch_first=True, total_length=length)[0]
+
+
+def padding_of(sequences: PackedSequence) -> np.ndarray:
+    """Return which elements of packed sequences are padding once they are padded, boolean, (B, T, D)."""
+    return (pad_packed(sequences._replace(data=torch.ones_like(sequences.data))) == 0).numpy(force=True)
 
 
 def packed_like(tensor: torch.Tensor, sequences: PackedSequence) -> PackedSequence:
