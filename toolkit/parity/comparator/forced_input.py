@@ -67,7 +67,7 @@ class Points:
         value = value.reshape(truth.shape) if value.size == truth.size else value
         is_padding = self.padding.get(handed.name.removeprefix("gradient:"))
         if handed.name.startswith("gradient:") and is_padding is not None and is_padding.shape == value.shape:
-            # A padded output may get a gradient in its padding. Packed sequences have none there, and no layer reads it.
+            # A padded output may get a gradient in its padding, which no layer reads. Packed sequences have none.
             value = np.where(is_padding, truth, value)
         for part, own, true in compared(handed.name, value, truth, self.truth):
             self.measured.tensors[part] = error_stats.difference(own, true)
