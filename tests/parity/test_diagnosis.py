@@ -19,7 +19,7 @@ def tensor(rms: float = 1.0, noise64: float = 1e-15) -> TensorRecord:
 
 def lost(tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], names: Sequence[str]) -> list[str]:
     """The sentences that follow the one that says how many tensors float32 tells nothing of."""
-    first, *sentences = map(notes.text, diagnosis.lost(tensors, saturation, names))
+    first, *sentences = map(notes.text, diagnosis.explain_lost_digits(tensors, saturation, names))
     assert first.startswith(f"float32 carries no information in {len(names)} tensors")
     assert f"the first of them {names[0]};" in first
     return sentences
@@ -32,7 +32,7 @@ def tensors() -> dict[str, TensorRecord]:
 
 
 def test_where_float32_says_all_nothing_is_said(tensors):
-    assert diagnosis.lost(tensors, {SATURATED: 1.0}, []) == []
+    assert diagnosis.explain_lost_digits(tensors, {SATURATED: 1.0}, []) == []
 
 
 def test_gradients_are_lost_from_the_last_layer_concerned_down(tensors):

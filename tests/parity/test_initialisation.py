@@ -40,7 +40,7 @@ REFERENCE = samples(10**6)
 
 
 def faults(ours: Samples) -> dict[str, str]:
-    return dict(initialisation_tests.faults(NewWeights("weights.py", counted(ours, REFERENCE))))
+    return dict(initialisation_tests.find_wrong_initializations(NewWeights("weights.py", counted(ours, REFERENCE))))
 
 
 def two_valued_within(draw: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_right_values_raise_no_alarm():
     largest = 0.0
     for seed in range(20):
         new = counted(samples(seed), samples(seed + 1000))
-        assert list(initialisation_tests.faults(NewWeights("weights.py", new))) == []
+        assert list(initialisation_tests.find_wrong_initializations(NewWeights("weights.py", new))) == []
         z = [one.z for name, values in new.items() for one in initialisation_tests.deviations(name, values)]
         assert len(z) == 6 * len(SHAPES)
         largest = max(largest, *map(abs, z))

@@ -449,12 +449,12 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "tokenizer: the reference cannot encode 1 of the texts; they were not compared",
     ),
     "uninformative": (
-        lambda: diagnosis.lost({NAME: record(1.0)}, {}, [NAME]),
+        lambda: diagnosis.explain_lost_digits({NAME: record(1.0)}, {}, [NAME]),
         "float32 carries no information in 1 tensors (the reference's own error exceeds a tenth of them), the first "
         f"of them {NAME}; there float64 alone decided",
     ),
     "cancelled": (
-        lambda: diagnosis.lost({NAME: record(1.0, 1.0)}, {}, [NAME]),
+        lambda: diagnosis.explain_lost_digits({NAME: record(1.0, 1.0)}, {}, [NAME]),
         f"1 of the tensors in which float32 carries no information are zero by cancellation, the first of them {NAME};",
     ),
     "uninformative-bfloat16": (
@@ -467,7 +467,7 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "in bfloat16 the operations were not judged one by one (the text is too long): an operation that wrongly",
     ),
     "lost": (
-        lambda: diagnosis.lost({NAME: record(1.0)}, {}, [NAME]),
+        lambda: diagnosis.explain_lost_digits({NAME: record(1.0)}, {}, [NAME]),
         "float32 loses 1 gradients, from transformer.h.1 down: neither saturated attention nor",
     ),
     "streamed": (

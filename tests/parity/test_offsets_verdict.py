@@ -16,7 +16,7 @@ from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, Tokens
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, placed
-from toolkit.parity.judge.tokens import differing
+from toolkit.parity.judge.tokens import find_differing_texts
 from toolkit.parity.judge.verdict import Finding, judge
 
 TEXTS = ["The parser's  arguments: 1901–02.", "naïve ﬁnal</s>text", "e\u0301 日本 ", *ADVERSARIAL, *placed()]
@@ -71,7 +71,7 @@ def test_offsets_that_are_off_by_one_are_caught(theirs, job, monkeypatch, shift)
 
     for kind in right:
         monkeypatch.setattr(kind, "encode_with_offsets", shifted)
-    caught = differing(theirs, tokens(job, "reformer"))
+    caught = find_differing_texts(theirs, tokens(job, "reformer"))
     assert list(caught) == ["offsets"] and len(caught["offsets"]) > 500
     assert findings(theirs, dataclasses.replace(job, offsets=False)) != []  # nor may the port leave them away
 
@@ -90,4 +90,4 @@ def test_offsets_in_bytes_are_not_taken_for_characters(theirs, job, monkeypatch)
 
     for kind in right:
         monkeypatch.setattr(kind, "encode_with_offsets", in_bytes)
-    assert {1, 2} <= set(differing(theirs, tokens(job, "reformer"))["offsets"])
+    assert {1, 2} <= set(find_differing_texts(theirs, tokens(job, "reformer"))["offsets"])

@@ -43,7 +43,7 @@ def counted(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int 
 
 def faults(generators: GeneratorStats) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, message in rng_tests.faults(generators):
+    for name, message in rng_tests.find_wrong_draws(generators):
         found.setdefault(name, []).append(message)
     return found
 

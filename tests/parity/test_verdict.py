@@ -26,7 +26,7 @@ from toolkit.parity.job.results import (
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import compare, is_lost
 from toolkit.parity.judge.culprit import first_at_fault, recomputing_at_fault
-from toolkit.parity.judge.tokens import faults
+from toolkit.parity.judge.tokens import find_token_faults
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
@@ -375,15 +375,15 @@ def test_of_many_texts_the_shortest_is_shown_and_of_a_long_one_what_stands_aroun
     wanted, got = list(range(100)), [*range(50), 7, *range(51, 100)]
     starts = [*range(50), 301, *range(400, 449)]
     reference, port = Tokens(text, wanted, text), Tokens(text, got, text, starts=starts)
-    [(name, message)] = faults([reference], [port])
+    [(name, message)] = find_token_faults([reference], [port])
     assert name == "tokenizer:ids" and "...'aaaaaaaaa \\x0bhere bbb" in message and len(message) < 300
     assert "from 50 on: ...[40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 7, 51" in message
-    [(_, message)] = faults([reference, Tokens("\x0b", [1])], [port, Tokens("\x0b", [2])])
+    [(_, message)] = find_token_faults([reference, Tokens("\x0b", [1])], [port, Tokens("\x0b", [2])])
     assert message == "ids of '\\x0b' differ: [2], the reference gives [1]; those of 1 more of 2 texts, too"
 
 
 def test_a_text_that_the_port_alone_cannot_encode_is_found():
-    [(name, message)] = faults([Tokens("x", [1], "x")], [Tokens("x", error="KeyError: 7")])
+    [(name, message)] = find_token_faults([Tokens("x", [1], "x")], [Tokens("x", error="KeyError: 7")])
     assert (name, message) == ("tokenizer:ids", "ids of 'x': the port ends with KeyError: 7")
 
 

@@ -1,4 +1,4 @@
-"""Known differences of a user's pair: findings on tensors that the map accepts by name, within a bound of its own."""
+"""Known differences of a user's pair: findings on tensors that the map accepts by name, up to a bound in the map."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AcceptedFinding:
-    """A finding that is accepted.
+    """A finding that the map accepts.
 
     Attributes:
+        finding: the accepted finding.
         relative: error over the size of the tensor.
-        pattern: of the map, with what it says.
+        pattern: pattern of tensor names in the map.
+        why: reason for the difference, from the map.
+        within: largest accepted relative error, from the map.
     """
 
     finding: Finding
@@ -30,43 +33,53 @@ class AcceptedFinding:
     within: float
 
 
-def pattern_of(name: str, known: Iterable[str]) -> str | None:
+def pattern_of(name: str, patterns: Iterable[str]) -> str | None:
     """Return the first pattern that a tensor's name matches."""
-    return next((pattern for pattern in known if fnmatchcase(name, pattern)), None)
+    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
 
 
-def accept(verdict: Verdict, known: Mapping[str, KnownDifference], tensors: Iterable[str]) -> None:
-    """Move accepted findings out of a verdict's findings, and note each pattern with the largest figure.
+def accept(verdict: Verdict, known_differences: Mapping[str, KnownDifference], tensors: Iterable[str]) -> None:
+    """Move accepted findings out of a verdict's findings, and note each pattern with its largest relative error.
 
-    A finding beyond its pattern's bound stays one, and so does all that is no difference of a tensor's numbers: a
-    missing parameter, another shape, a draw.
+    A finding beyond the bound of its pattern remains a finding. So does each finding without a numeric difference of a
+    tensor: a missing parameter, another shape, a draw.
 
     Args:
-        tensors: names of all that is compared.
+        verdict: verdict to change.
+        known_differences: accepted differences by pattern of tensor names.
+        tensors: names of all compared tensors.
     """
     sizes = {(one.name, one.dtype): one.relative for one in verdict.comparisons}
-    found = {}
+    accepted_findings = {}
     for finding in verdict.findings:
-        pattern, relative = pattern_of(finding.name, known), sizes.get((finding.name, finding.dtype))
-        if pattern is not None and relative is not None and relative <= known[pattern].within:
-            found[finding] = AcceptedFinding(finding, relative, pattern, known[pattern].why, known[pattern].within)
-    verdict.accepted = list(found.values())
-    verdict.findings = [finding for finding in verdict.findings if finding not in found]
-    beyond = {pattern_of(finding.name, known) for finding in verdict.findings}
-    verdict.notes += _notes(verdict.accepted, known, beyond, list(tensors))
+        pattern, relative = pattern_of(finding.name, known_differences), sizes.get((finding.name, finding.dtype))
+        if pattern is not None and relative is not None and relative <= known_differences[pattern].within:
+            accepted_findings[finding] = AcceptedFinding(
+                finding, relative, pattern, known_differences[pattern].why, known_differences[pattern].within
+            )
+    verdict.accepted = list(accepted_findings.values())
+    verdict.findings = [finding for finding in verdict.findings if finding not in accepted_findings]
+    patterns_beyond_bound = {pattern_of(finding.name, known_differences) for finding in verdict.findings}
+    verdict.notes += _notes(verdict.accepted, known_differences, patterns_beyond_bound, list(tensors))
 
 
 def _notes(
-    accepted: list[AcceptedFinding], known: Mapping[str, KnownDifference], beyond: set, tensors: list[str]
+    accepted_findings: list[AcceptedFinding],
+    known_differences: Mapping[str, KnownDifference],
+    patterns_beyond_bound: set,
+    tensors: list[str],
 ) -> Iterator[Note]:
-    for pattern, told in known.items():
-        data = {"pattern": pattern, "why": told.why}
-        if of_pattern := [one.relative for one in accepted if one.pattern == pattern]:
-            yield Note("accepted", {**data, "count": len(of_pattern), "worst": max(of_pattern), "within": told.within})
-        elif pattern not in beyond:
+    for pattern, difference in known_differences.items():
+        data = {"pattern": pattern, "why": difference.why}
+        if relative_errors := [one.relative for one in accepted_findings if one.pattern == pattern]:
+            yield Note(
+                "accepted",
+                {**data, "count": len(relative_errors), "worst": max(relative_errors), "within": difference.within},
+            )
+        elif pattern not in patterns_beyond_bound:
             yield Note("accepted-unused" if pattern_of_any(pattern, tensors) else "accepted-unknown", data)
 
 
 def pattern_of_any(pattern: str, names: Iterable[str]) -> bool:
-    """Whether any name matches a pattern."""
+    """Return whether any of the names matches a pattern."""
     return any(fnmatchcase(name, pattern) for name in names)

@@ -1,8 +1,9 @@
-"""How much a tensor of the port may differ from the reference: verdicts 2 and 3 on one tensor.
+"""The largest allowed difference between a tensor of the port and of the reference: verdicts 2 and 3 for one tensor.
 
-R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The noise baseline is err(R32), the largest
-over several float32 runs of the reference whose weights were moved by one unit in the last place: how much this
-network, with these weights and inputs, amplifies rounding. No tolerance is absolute.
+R64 is the reference in float64, which counts as the truth. err(X) is the RMS (root mean square) of X - R64. The noise
+baseline is err(R32), the largest error of several float32 runs of the reference, whose weights are moved by one unit in
+the last place. It measures how much this network, with these weights and inputs, amplifies rounding. So each bound is
+relative to the reference's own rounding, and no tolerance is absolute.
 """
 
 from __future__ import annotations
@@ -14,34 +15,35 @@ from dataclasses import dataclass, replace
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 
-#: Units of rounding: half the distance from 1 to the next number. bfloat16 has float32's, since all but the matrix
-#: products is in float32; only the reference's own runs tell how much the products round.
+#: Unit of rounding of each dtype: half the distance from 1 to the next number. bfloat16 has the unit of float32, since
+#: everything except the matrix products is computed in float32. The products' rounding is measured by the reference.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-24}
 
-#: Verdict 2: err(P64) may be this many times err(R32) * 2^-29, or how far R64 itself moves when its weights move by one
-#: unit of float64, if that is more: in float32 an error stops growing once it is as large as the tensor, in float64 it
-#: goes on. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon stands at 10^6 and more.
+#: Verdict 2: err(P64), the error of the port in float64, may be this many times err(R32) * 2^-29, or this many times
+#: the change of R64 when its weights move by one unit of float64, if that is larger. (In float32 an error stops growing
+#: once it is as large as the tensor; in float64 it still grows.) Correct ports were measured at 0.5 to 2.4 times
+#: err(R32) * 2^-29; a wrong epsilon is at 10^6 and more. The second factor is for the largest element's error.
 SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
-#: Verdict 3: err(P32) against err(R32), and the same in bfloat16. The maximum is an extreme value and noisier, so its
-#: factor is larger.
+#: Verdict 3: err(P32), the error of the port in float32, may be this many times err(R32); the same holds in bfloat16.
+#: The largest element's error is an extreme value and therefore noisier, so its factor is larger.
 ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
-#: Floor under both bounds, in units of rounding at the tensor's scale: about a short sum's error. It matters where
-#: the noise baseline is 0 by luck, as for a scalar that the reference's float32 happens to hit.
+#: Added to both bounds, in units of rounding at the tensor's scale: about the error of a short sum. It matters if the
+#: noise baseline is 0 by luck, for example for a scalar that the reference's float32 happens to hit exactly.
 FLOOR_UNITS = 16.0
-#: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
-#: Where err(R64) exceeds it, nothing decides.
+#: If err(R32) exceeds this fraction of the tensor, its float32 value carries no information, and only float64 decides.
+#: If the noise of R64 exceeds it, the tensor is not judged.
 UNINFORMATIVE = 0.1
-#: If err(R64) exceeds err(R32) * u64/u32 by more than this factor, R64 itself has lost its digits. Gradients that are 0
-#: but for rounding stood at 3 to 18, lost ones from 7e7 on.
+#: If the noise of R64 exceeds err(R32) * 2^-29 by more than this factor, R64 itself has lost its digits. Gradients that
+#: are 0 except for rounding were measured at 3 to 18, gradients that had lost their digits at 7e7 and more.
 BEYOND_FLOAT32 = 1e4
 
 
 def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tuple[float, float]:
-    """Largest allowed difference between two float32 values of one tensor: verdict 3, RMS and maximum.
+    """Return the largest allowed RMS and maximum of the difference between two float32 values of a tensor (verdict 3).
 
     Args:
-        noise: RMS and maximum of its rounding error.
-        scale: RMS and maximum of the value itself.
+        noise: RMS and maximum of the tensor's rounding error.
+        scale: RMS and maximum of the tensor itself.
     """
     return (
         _bound(ROUNDING_FACTOR, noise[0], scale[0], "float32"),
@@ -55,14 +57,17 @@ def _bound(factor: float, noise: float, size: float, dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One tensor in one dtype.
+    """The comparison of one tensor in one dtype.
 
     Attributes:
         name: ``output:MODULE#CALL``, ``stream:LAYER#WHICH``, ``gradient:PARAMETER``, ``logits`` or ``loss``.
-        error, bound: RMS of the difference from R64, and its upper bound.
-        error_max, bound_max: the same of the largest difference.
-        relative: error over the RMS of R64.
-        informative: False where the reference's own value in this dtype is noise.
+        dtype: dtype of the port's run.
+        error: RMS of the difference from R64.
+        bound: largest allowed ``error``.
+        error_max: largest absolute difference from R64.
+        bound_max: largest allowed ``error_max``.
+        relative: ``error`` divided by the RMS of R64.
+        informative: whether the reference's own value in this dtype is more than noise.
     """
 
     name: str
@@ -76,20 +81,23 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
+        """Whether the errors are within their bounds; an uninformative tensor always passes."""
         return not self.informative or (self.error <= self.bound and self.error_max <= self.bound_max)
 
     @property
     def margin(self) -> float:
-        """Error in units of its bound: above 1 it fails."""
+        """The error in units of its bound: the tensor fails above 1."""
         return max(ratio(self.error, self.bound), ratio(self.error_max, self.bound_max))
 
 
 def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> Comparison:
-    """Return one tensor's errors and bounds.
+    """Return the errors and bounds of one tensor.
 
     Args:
-        theirs: R64's record, measured in ``dtype`` (:func:`is_measured`).
-        ours: the port's difference from R64, which has a size.
+        name: name of the tensor.
+        theirs: record of the reference's tensor, which is measured in ``dtype`` (:func:`is_measured`).
+        ours: statistics of the port's difference from R64, all finite.
+        dtype: dtype of the port's run.
     """
     noise, noise_max = _largest(theirs.noise[dtype]), _largest(theirs.noise_max[dtype])
     if dtype == "float64":
@@ -99,8 +107,8 @@ def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> C
             noise_max = max(noise_max, shrink * _largest(theirs.noise_max["float32"]))
     else:
         factor, factor_max = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX
-    parsed = TensorName.parse(name)
-    if parsed.kind == "loss" and parsed.is_of_training:  # one number is its own extreme value
+    tensor_name = TensorName.parse(name)
+    if tensor_name.kind == "loss" and tensor_name.is_of_training:  # a single number is its own extreme value
         factor = factor_max
     size, size_max, error, error_max = (_size(x) for x in (theirs.rms, theirs.max, ours.rms, ours.max))
     return Comparison(
@@ -116,41 +124,50 @@ def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> C
 
 
 def is_measured(theirs: TensorRecord, dtype: str) -> bool:
-    """Whether a tensor is finite in R64 and in all runs that measure its noise in ``dtype``."""
+    """Return whether a tensor is finite in R64 and in all runs that measure its noise in ``dtype``."""
     return theirs.rms is not None and None not in theirs.noise[dtype]
 
 
 def is_lost(theirs: TensorRecord) -> bool:
-    """Whether R64 is no truth here: moving the weights by a float64 unit moves the tensor by more than
-    :data:`UNINFORMATIVE` of itself. If within :data:`BEYOND_FLOAT32` * err(R32) * u64/u32, the tensor is 0 but
-    for rounding, such as the gradient of a key's bias, and is compared."""
+    """Return whether R64 has lost the digits of a tensor, so that it cannot serve as the truth.
+
+    R64 has lost them if moving the weights by one unit of float64 moves the tensor by more than :data:`UNINFORMATIVE`
+    of its size and by more than :data:`BEYOND_FLOAT32` * err(R32) * 2^-29. A tensor below the second limit is 0 except
+    for rounding, such as the gradient of a key's bias, and is compared.
+    """
     if None in theirs.noise["float64"] or not is_measured(theirs, "float32"):
         return False
     shrunk = _largest(theirs.noise["float32"]) * UNIT["float64"] / UNIT["float32"]
     return _largest(theirs.noise["float64"]) > max(UNINFORMATIVE * _size(theirs.rms), BEYOND_FLOAT32 * shrunk)
 
 
-def of_size(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
-    """Return R64's record scaled to a tensor of another size, with the same relative noise. A tensor without a size in
-    R64 has no noise to scale."""
-    grown = ratio(_size(size.rms), _size(theirs.rms)) if size.rms else 0.0
-    scale = grown if math.isfinite(grown) else 0.0
+def rescale_record(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
+    """Return the reference's record scaled to a tensor of another size, with the same relative noise.
 
-    def scaled(runs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+    The result has no noise if the tensor is zero in R64.
+    """
+    growth = ratio(_size(size.rms), _size(theirs.rms)) if size.rms else 0.0
+    scale = growth if math.isfinite(growth) else 0.0
+
+    def scaled_noise(runs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
         return {dtype: [one if one is None else scale * one for one in noise] for dtype, noise in runs.items()}
 
     return replace(
-        theirs, rms=size.rms or 0.0, max=size.max or 0.0, noise=scaled(theirs.noise), noise_max=scaled(theirs.noise_max)
+        theirs,
+        rms=size.rms or 0.0,
+        max=size.max or 0.0,
+        noise=scaled_noise(theirs.noise),
+        noise_max=scaled_noise(theirs.noise_max),
     )
 
 
 def largest_noise(theirs: TensorRecord, dtype: str) -> float:
-    """Return the RMS error of the run farthest from R64; the tensor must be measured."""
+    """Return the RMS error of the reference's run that is farthest from R64; the tensor must be measured."""
     return _largest(theirs.noise[dtype])
 
 
-def relative_noise(theirs: TensorRecord, dtype: str = "float32") -> str:
-    """Describe the reference's float32 or bfloat16 error relative to the tensor."""
+def describe_noise(theirs: TensorRecord, dtype: str = "float32") -> str:
+    """Describe the reference's own error in float32 or bfloat16, relative to the tensor."""
     if not is_measured(theirs, dtype):
         return "not finite"
     return f"off by {ratio(largest_noise(theirs, dtype), _size(theirs.rms)):.1e}"
@@ -166,6 +183,6 @@ def _largest(runs: list[float | None]) -> float:
 
 
 def _size(value: float | None) -> float:
-    """Return a measured size."""
+    """Return the measured value, which is not None."""
     assert value is not None
     return value

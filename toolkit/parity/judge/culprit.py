@@ -10,26 +10,32 @@ from toolkit.parity.measure.evaluation import UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 
 #: Dtypes, the most accurate first.
-SIGHT = ("float64", "float32", "bfloat16")
-#: Kinds of tensors, draws and choices that a wrong recomputing backward spoils although the forward is right.
-SPOILT = ("gradient", "dropout", "normal", "relu")
+DTYPES = ("float64", "float32", "bfloat16")
+#: Kinds of tensors, draws and choices that a wrong recomputing backward makes wrong although the forward is right.
+AFFECTED_BY_RECOMPUTING = ("gradient", "dropout", "normal", "relu")
 #: Kinds of tensors that a side holds or draws.
 PARTS = ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets")
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
-    """Return the finding nearest to the cause.
+    """Return the finding nearest to the cause, or None without findings.
 
-    A wrong parameter or draw, or a parameter that only the port has, comes before everything computed from it. Then
-    comes the first output that drifts, in execution order, and within an LSH attention its bucket choice; then the
-    gradient of the parameter used last, since a backward runs the other way; then the first parameter that an update
-    leaves wrong; then the tokenizer and new weights, which the step does not use. If only bfloat16 is wrong, an
-    operation that is wrong there by itself comes before everything that depends on it. A recomputing backward that is
-    wrong by itself comes before all that it spoils. An output of R64's numbers at other places comes last. If no
-    finding tells anything about the port, the reference's fault is returned.
+    The order is:
+
+    1. a wrong parameter or draw, or a parameter that only the port has: it comes before everything computed from it;
+    2. the first output that drifts, in execution order, and within an LSH attention its bucket choice;
+    3. the gradient of the parameter that is used last, since a backward runs in the opposite direction;
+    4. the first parameter that is wrong after an update;
+    5. the tokenizer and randomly initialized weights, which the step does not use;
+    6. an output with the numbers of R64 at other places.
+
+    If only bfloat16 is wrong, an operation that is wrong there in isolation comes before everything that depends on it.
+    If only the recomputing backward is wrong, it comes before everything that it makes wrong. If the gate is
+    inconclusive, the reference's fault is returned.
 
     Args:
-        order: the reference's tensors in execution order.
+        verdict: verdict with the findings.
+        order: names of the reference's tensors in execution order.
     """
     if verdict.inconclusive:
         return (verdict.reference_faults or verdict.findings)[0]
@@ -43,14 +49,12 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     only_lowered = all(finding.dtype == "bfloat16" for finding in verdict.findings)
 
     def rank(finding: Finding) -> tuple:
-        if (
-            finding.verdict == "precision"
-        ):  # the cause of what else is wrong in bfloat16, if nothing is in another dtype
-            return (0, SIGHT.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
+        if finding.verdict == "precision":  # the cause of every error in bfloat16, if no other dtype is wrong
+            return (0, DTYPES.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
-        if name.evaluation == UNWATCHED:  # the step again: what is wrong there alone is right where it is watched
+        if name.evaluation == UNWATCHED:  # the step without hooks: a tensor that is wrong only there is right with them
             return (3, 0, rank_in_run(replace(finding, name=str(name.in_its_run)), ""))
-        if name.evaluation in place_of_run[1:]:  # after the step: what is wrong there is not right in evaluation
+        if name.evaluation in place_of_run[1:]:  # runs after the step: wrong only in evaluation
             own = replace(finding, name=str(name.in_its_run))
             return (3, place_of_run.index(name.evaluation), rank_in_run(own, name.evaluation))
         return rank_in_run(finding, "")
@@ -59,14 +63,14 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         if finding.name in verdict.same_numbers:  # right numbers at other places: the fault is behind them
             return (7,)
         order, place = orders[run], places[run]
-        late = SIGHT.index(finding.dtype) if finding.dtype in SIGHT else 0
+        late = DTYPES.index(finding.dtype) if finding.dtype in DTYPES else 0
         name = TensorName.parse(finding.name)
         last = len(order)
         if is_of_recomputing(finding, recomputing):
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
-        if is_of_a_part(finding) or name.kind in PARTS:
+        if is_of_part(finding) or name.kind in PARTS:
             return (0, late, _first_use(name.module, order))
-        if name.kind == "epsilon":  # after the output of the module, whose figure says more
+        if name.kind == "epsilon":  # after the output of the module, whose figure is more informative
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)
         if name.kind in ("buckets", "relu", "choice"):
             return (1, late, _first_use(name.module, order))
@@ -81,8 +85,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     return min(verdict.findings, key=rank, default=None)
 
 
-def is_of_a_part(finding: Finding) -> bool:
-    """Whether a parameter or a draw differs, and with it whatever is computed from it."""
+def is_of_part(finding: Finding) -> bool:
+    """Return whether the finding is a different parameter or draw, which changes everything computed from it."""
     name = TensorName.parse(finding.name)
     if name.kind == "gradient":
         return not name.into and finding.message == ALONE
@@ -90,23 +94,29 @@ def is_of_a_part(finding: Finding) -> bool:
 
 
 def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
-    """Whether a finding is the fault of the backward that computes layers again, which is at fault in ``dtypes``
-    (:func:`recomputing_at_fault`)."""
-    return finding.dtype in dtypes and TensorName.parse(finding.name).kind in SPOILT
+    """Return whether a finding follows from a wrong recomputing backward.
+
+    Args:
+        finding: finding of the verdict.
+        dtypes: dtypes where only the recomputing backward is wrong (:func:`recomputing_at_fault`).
+    """
+    return finding.dtype in dtypes and TensorName.parse(finding.name).kind in AFFECTED_BY_RECOMPUTING
 
 
 def recomputing_at_fault(verdict: Verdict) -> set[str]:
-    """The dtypes where only the recomputing backward is wrong: forward and plain autograd are right."""
-    return {dtype for dtype in {found.dtype for found in verdict.findings} if _is_at_fault(verdict, dtype)}
+    """Return the dtypes where only the recomputing backward is wrong: forward and plain autograd are right."""
+    return {dtype for dtype in {finding.dtype for finding in verdict.findings} if _is_at_fault(verdict, dtype)}
 
 
 def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
     findings = [
-        found for found in verdict.findings if found.dtype == dtype and found.verdict not in ("precision", "loop")
+        finding
+        for finding in verdict.findings
+        if finding.dtype == dtype and finding.verdict not in ("precision", "loop")
     ]
-    names = [TensorName.parse(found.name) for found in findings if found.verdict not in OF_RECOMPUTING]
-    if any(name.kind not in SPOILT and not name.is_of_training for name in names):
-        return False  # of the forward
+    names = [TensorName.parse(finding.name) for finding in findings if finding.verdict not in OF_RECOMPUTING]
+    if any(name.kind not in AFFECTED_BY_RECOMPUTING and not name.is_of_training for name in names):
+        return False  # the forward is wrong
     plain = [one for one in verdict.plain if one.dtype == dtype]
     if plain:  # the step's own gradients are of the other backward
         return all(one.passed for one in plain) and (len(names) < len(findings) or _has_gradient(names))
@@ -118,7 +128,7 @@ def _has_gradient(names: Iterable[TensorName]) -> bool:
 
 
 def _first_use(module: str, order: list[str]) -> int:
-    """Return the index of the first output of ``module``, so that its fault ranks before what it spoils."""
+    """Return the index of the first output of ``module``, so that its fault ranks before its consequences."""
     owner = module.rpartition(".")[0] if module.endswith((".weight", ".bias")) else module
     names = enumerate(map(TensorName.parse, order))
     return next((i for i, name in names if (name.kind, name.module) == ("output", owner)), len(order))

@@ -1,4 +1,4 @@
-"""Notes of a report beside its verdict: a sentence for each kind of :class:`toolkit.parity.job.results.Note`."""
+"""The notes of a report in addition to its verdict: a sentence for each :class:`toolkit.parity.job.results.Note`."""
 
 from __future__ import annotations
 
@@ -170,15 +170,15 @@ TEXTS: Mapping[str, str] = {
 }
 
 
-#: Kinds of notes that may explain a difference. They are left out if there is no difference.
+#: Kinds of notes that may explain a difference. They are left out if nothing differs.
 HINTS = ("other-initial-value", "other-shape")
 
 
 def text(note: Note) -> str:
-    """A note as a sentence."""
+    """Return a note as a sentence."""
     return TEXTS[note.kind].format(**note.data)
 
 
 def as_content(note: Note) -> dict[str, Any]:
-    """A note's content in ``parity.json``."""
+    """Return the content of a note in ``parity.json``."""
     return {"kind": note.kind, "data": note.data, "text": text(note)}

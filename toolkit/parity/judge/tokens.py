@@ -1,4 +1,4 @@
-"""Verdict 5: both tokenizers' outputs for the same texts, and which text shows a difference best."""
+"""Verdict 5: compare both tokenizers' results for the same texts, and show each difference with the shortest text."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from typing import Any
 
 from toolkit.parity.job.results import Tokens
 
-#: Compared results of a tokenizer, in this order -> the name in a message.
-COMPARED = {
+#: The compared results of a tokenizer in order, with their names in a message.
+RESULTS = {
     "ids": "ids",
     "decoded": "decoded texts",
     "right": "ids or mask, padded on the right,",
     "left": "ids or mask, padded on the left,",
     "offsets": "offsets",
 }
-#: Longest value shown whole; else so many characters or tokens before and after a difference are shown.
-SHOWN, BEFORE, AFTER = 60, 10, 30
+#: A value whose text is longer is shown around its difference: the number of characters or tokens before and after.
+MAX_SHOWN, NUM_BEFORE, NUM_AFTER = 60, 10, 30
 
 
-def differing(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> dict[str, list[int]]:
-    """Return, by key of :data:`COMPARED`, the indices of the texts that differ, the shortest text first. Texts that the
-    reference cannot encode are not compared; if the port alone cannot encode one, its ids differ."""
-    found = {}
-    for key in COMPARED:
-        places = [
-            place
-            for place, (reference, port) in enumerate(zip(theirs, ours, strict=True))
+def find_differing_texts(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> dict[str, list[int]]:
+    """Return the indices of the texts whose results differ, by key of :data:`RESULTS`, the shortest text first.
+
+    Texts that the reference cannot encode are not compared. If only the port cannot encode a text, its ids differ.
+    """
+    differing_texts = {}
+    for key in RESULTS:
+        indices = [
+            index
+            for index, (reference, port) in enumerate(zip(theirs, ours, strict=True))
             if reference.error is None and _differs(key, reference, port)
         ]
-        if places:
-            found[key] = sorted(places, key=lambda place: len(theirs[place].text))
-    return found
+        if indices:
+            differing_texts[key] = sorted(indices, key=lambda index: len(theirs[index].text))
+    return differing_texts
 
 
 def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
@@ -40,52 +42,56 @@ def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
     return bool(getattr(reference, key) != getattr(port, key))
 
 
-def faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
-    """Return name and message of a finding for each key that differs, with the shortest such text."""
+def find_token_faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
+    """Return name and message of a finding for each result that differs, shown with the shortest such text."""
     return [
-        (f"tokenizer:{key}", message(key, theirs[places[0]], ours[places[0]]) + _others(len(places) - 1, len(theirs)))
-        for key, places in differing(theirs, ours).items()
+        (
+            f"tokenizer:{key}",
+            describe_difference(key, theirs[indices[0]], ours[indices[0]])
+            + _describe_other_texts(len(indices) - 1, len(theirs)),
+        )
+        for key, indices in find_differing_texts(theirs, ours).items()
     ]
 
 
-def message(key: str, reference: Tokens, port: Tokens) -> str:
-    """Describe how two outputs for a text differ."""
-    what, wanted, got = COMPARED[key], getattr(reference, key), getattr(port, key)
+def describe_difference(key: str, reference: Tokens, port: Tokens) -> str:
+    """Describe the difference of two tokenizers' results for one text."""
+    result, expected_value, value = RESULTS[key], getattr(reference, key), getattr(port, key)
     if port.error is not None:
-        return f"{what} of {_around(reference.text, 0)}: the port ends with {port.error}"
-    if got is None:
-        return f"{what} of {_around(reference.text, 0)}: the port gives none"
+        return f"{result} of {_excerpt(reference.text, 0)}: the port ends with {port.error}"
+    if value is None:
+        return f"{result} of {_excerpt(reference.text, 0)}: the port gives none"
     if key in ("right", "left"):  # ids and mask
-        wanted, got = next(pair for pair in zip(wanted, got, strict=True) if pair[0] != pair[1])
-    place = _first_difference(wanted, got)
-    in_text = place if key == "decoded" else _start(port.starts, place) if key in ("ids", "offsets") else 0
-    where = "" if _is_short(wanted) and _is_short(got) else f" from {place} on"
-    shown = f"{_around(got, place)}, the reference gives {_around(wanted, place)}"
-    return f"{what} of {_around(reference.text, in_text)} differ{where}: {shown}"
+        expected_value, value = next(pair for pair in zip(expected_value, value, strict=True) if pair[0] != pair[1])
+    position = _first_difference(expected_value, value)
+    text_position = position if key == "decoded" else _start(port.starts, position) if key in ("ids", "offsets") else 0
+    where = "" if _is_short(expected_value) and _is_short(value) else f" from {position} on"
+    values_text = f"{_excerpt(value, position)}, the reference gives {_excerpt(expected_value, position)}"
+    return f"{result} of {_excerpt(reference.text, text_position)} differ{where}: {values_text}"
 
 
-def _first_difference(wanted: Sequence, got: Sequence) -> int:
-    """Index where two sequences first differ."""
-    pairs = enumerate(zip(wanted, got, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(wanted), len(got)))
+def _first_difference(expected_value: Sequence, value: Sequence) -> int:
+    """Return the index of the first difference of two sequences."""
+    pairs = enumerate(zip(expected_value, value, strict=False))
+    return next((position for position, (one, other) in pairs if one != other), min(len(expected_value), len(value)))
 
 
 def _start(starts: Sequence[int], token: int) -> int:
-    """Where a token begins in its text; 0 if that is unknown, as for a text shown whole."""
+    """Return the position in a text where a token begins; 0 if it is unknown, as for a text that is shown whole."""
     return starts[min(token, len(starts) - 1)] if starts else 0
 
 
 def _is_short(value: Any) -> bool:
-    return len(repr(value)) <= SHOWN
+    return len(repr(value)) <= MAX_SHOWN
 
 
-def _around(value: Sequence, place: int) -> str:
-    """Return the repr of a text or list: whole, or of the part around a place."""
+def _excerpt(value: Sequence, position: int) -> str:
+    """Return the repr of a text or list: whole if it is short, otherwise of the part around a position."""
     if _is_short(value):
         return repr(value)
-    first, past = max(0, place - BEFORE), place + (AFTER if isinstance(value, str) else BEFORE)
-    return "..." * (first > 0) + repr(value[first:past]) + "..." * (past < len(value))
+    first, end = max(0, position - NUM_BEFORE), position + (NUM_AFTER if isinstance(value, str) else NUM_BEFORE)
+    return "..." * (first > 0) + repr(value[first:end]) + "..." * (end < len(value))
 
 
-def _others(count: int, texts: int) -> str:
+def _describe_other_texts(count: int, texts: int) -> str:
     return f"; those of {count} more of {texts} texts, too" if count else ""

@@ -1,8 +1,8 @@
-"""Whether two sides that train by themselves stay together: each step's loss and gradients, and the parameters after
-it, within the band that the reference's own runs make.
+"""Judge whether two sides that train independently stay together.
 
-The noise of a step is the largest of all steps up to it: a difference that has entered the weights stays there, though
-a loss may hit the truth by luck.
+The loss and the gradients of each step, and the parameters after it, must remain within a band around R64. The further
+runs of the reference determine the band. The noise of a step is the largest noise of all steps up to it: a difference
+that has entered the weights stays there, although a later loss may agree with the truth by luck.
 """
 
 from __future__ import annotations
@@ -18,41 +18,51 @@ from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, numbered
 
-#: A trajectory: by name, float64 (steps, elements).
-Run = Mapping[str, np.ndarray]
-#: A number that is its own extreme value, as a loss after updates is.
-SCALAR = numbered("loss", 2)
+#: The tensors of a training by name, each float64, (steps, elements).
+StepTensors = Mapping[str, np.ndarray]
+#: Name for the comparison of a loss, a single number that is its own extreme value.
+SCALAR_NAME = numbered("loss", 2)
 #: Kinds of the tensors that a step computes before its gradients, and of the gradients.
 KINDS_BEFORE_UPDATES = ("output", "logits", "loss", "losses", "gradient")
 
 
 def compare_trajectories(
-    truth: Run, runs: Mapping[str, Sequence[Run]], ours: Mapping[str, Run], order: Sequence[str], optimizer: Place
+    truth: StepTensors,
+    reference_runs: Mapping[str, Sequence[StepTensors]],
+    ours: Mapping[str, StepTensors],
+    order: Sequence[str],
+    optimizer: Place,
 ) -> Training:
-    """Compare a port's training with the reference's.
+    """Compare the training of a port with the training of the reference.
 
     Args:
-        truth: R64.
-        runs: by dtype, further runs of the reference.
-        ours: the port's, by dtype.
-        order: the reference's parameters.
+        truth: trajectory of R64.
+        reference_runs: trajectories of further runs of the reference, by dtype.
+        ours: trajectory of the port, by dtype.
+        order: names of the reference's parameters in the order of their use.
+        optimizer: source location of the port's optimizer.
     """
     names = ["loss", *(f"gradient:{name}" for name in reversed(order)), *(f"updated:{name}" for name in order)]
     records = {
-        name: [*_records(truth[name], {d: [one[name] for one in found] for d, found in runs.items()})] for name in names
+        name: [
+            *_records(
+                truth[name], {d: [one[name] for one in trajectories] for d, trajectories in reference_runs.items()}
+            )
+        ]
+        for name in names
     }
-    result = Training(steps=len(truth["loss"]), optimizer=optimizer, losses={"R64": _numbers(truth["loss"])})
-    for dtype, kept in ours.items():
-        result.losses[f"P{dtype[-2:]}"] = _numbers(kept["loss"])
+    result = Training(steps=len(truth["loss"]), optimizer=optimizer, losses={"R64": _loss_values(truth["loss"])})
+    for dtype, trajectory in ours.items():
+        result.losses[f"P{dtype[-2:]}"] = _loss_values(trajectory["loss"])
         result.bands[dtype] = [
-            compare(SCALAR, record, TensorStats([1], True, 0.0, 0.0, 0.0), dtype).bound
+            compare(SCALAR_NAME, record, TensorStats([1], True, 0.0, 0.0, 0.0), dtype).bound
             if is_measured(record, dtype)
             else None
             for record in records["loss"]
         ]
         finite = (all(is_measured(records[name][step], dtype) for name in names) for step in range(result.steps))
         result.compared[dtype] = sum(takewhile(bool, finite))
-        parting, margin = _first_parting(names, records, truth, kept, dtype)
+        parting, margin = _first_parting(names, records, truth, trajectory, dtype)
         result.margins[dtype] = margin
         if parting is not None:
             result.partings.append(parting)
@@ -60,54 +70,63 @@ def compare_trajectories(
 
 
 def _first_parting(
-    names: Sequence[str], records: Mapping[str, list[TensorRecord]], truth: Run, kept: Run, dtype: str
+    names: Sequence[str],
+    records: Mapping[str, list[TensorRecord]],
+    truth: StepTensors,
+    trajectory: StepTensors,
+    dtype: str,
 ) -> tuple[Parting | None, float]:
-    """Return where a port leaves the band first, None if it does not, and the largest margin inside."""
+    """Return the first tensor of a port beyond its band, if any, and the largest margin within the band."""
     largest = 0.0
     for step in range(len(truth["loss"])):
         for name in names:
             record = records[name][step]
             if not is_measured(record, dtype):
                 return None, largest
-            if name not in kept or not np.isfinite(kept[name][step]).all():
+            if name not in trajectory or not np.isfinite(trajectory[name][step]).all():
                 return Parting(dtype, step + 1, name, "missing, or holds NaN or Inf"), largest
-            one = compare(
-                SCALAR if name == "loss" else name, record, _size(kept[name][step] - truth[name][step]), dtype
+            comparison = compare(
+                SCALAR_NAME if name == "loss" else name,
+                record,
+                _magnitudes(trajectory[name][step] - truth[name][step]),
+                dtype,
             )
-            if not one.passed:
-                return Parting(dtype, step + 1, name, _message(name, one)), largest
-            largest = max(largest, one.margin if one.informative else 0.0)
+            if not comparison.passed:
+                return Parting(dtype, step + 1, name, _describe_parting(name, comparison)), largest
+            largest = max(largest, comparison.margin if comparison.informative else 0.0)
     return None, largest
 
 
-def _message(name: str, one: Comparison) -> str:
-    what = f"off by {one.relative:.1e} of its size, {one.margin:.3g} times the bound"
+def _describe_parting(name: str, comparison: Comparison) -> str:
+    error_text = f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound"
     kind = TensorName.parse(name).kind
     if kind == "loss":
-        return f"{what}, though all parameters agree before this step"
-    return f"{what}, though the {'loss agrees' if kind == 'gradient' else 'gradients of this step agree'}"
+        return f"{error_text}, though all parameters agree before this step"
+    return f"{error_text}, though the {'loss agrees' if kind == 'gradient' else 'gradients of this step agree'}"
 
 
 def _records(truth: np.ndarray, runs: Mapping[str, Sequence[np.ndarray]]) -> Iterator[TensorRecord]:
-    """Yield a record of each step, whose noise is the largest so far."""
-    seen: dict[str, list[list[float | None]]] = {dtype: [[], []] for dtype in runs}
+    """Yield a record of each step. Its noise is the largest of all steps up to it."""
+    largest_errors: dict[str, list[list[float | None]]] = {dtype: [[], []] for dtype in runs}
     for step, value in enumerate(truth):
-        record = TensorRecord.of(_size(value))
-        for dtype, found in runs.items():
-            errors = [_size(one[step] - value) for one in found]
+        record = TensorRecord.of(_magnitudes(value))
+        for dtype, trajectories in runs.items():
+            errors = [_magnitudes(one[step] - value) for one in trajectories]
             sizes = ([error.rms for error in errors], [error.max for error in errors])
-            seen[dtype] = [_largest(before, now) for before, now in zip(seen[dtype], sizes, strict=True)]
-            record.noise[dtype], record.noise_max[dtype] = seen[dtype]
+            largest_errors[dtype] = [
+                _largest(earlier, current) for earlier, current in zip(largest_errors[dtype], sizes, strict=True)
+            ]
+            record.noise[dtype], record.noise_max[dtype] = largest_errors[dtype]
         yield record
 
 
-def _largest(before: Sequence[float | None], now: Sequence[float | None]) -> list[float | None]:
-    if not before:
-        return list(now)
-    return [None if None in pair else max(pair) for pair in zip(before, now, strict=True)]  # type: ignore[type-var]
+def _largest(earlier_errors: Sequence[float | None], errors: Sequence[float | None]) -> list[float | None]:
+    if not earlier_errors:
+        return list(errors)
+    return [None if None in pair else max(pair) for pair in zip(earlier_errors, errors, strict=True)]  # type: ignore[type-var]
 
 
-def _size(value: np.ndarray) -> TensorStats:
+def _magnitudes(value: np.ndarray) -> TensorStats:
     if not np.isfinite(value).all():
         return TensorStats([*value.shape], False)
     magnitudes = np.abs(value)
@@ -115,12 +134,12 @@ def _size(value: np.ndarray) -> TensorStats:
     return TensorStats([*value.shape], True, rms, float(magnitudes.mean()), float(magnitudes.max()))
 
 
-def _numbers(loss: np.ndarray) -> list[float]:
+def _loss_values(loss: np.ndarray) -> list[float]:
     return [float(value) for value in loss[:, 0]]
 
 
-def _until(training: Training, dtype: str) -> str:
-    """Say how many steps were compared, if not all."""
+def _describe_compared_steps(training: Training, dtype: str) -> str:
+    """Return a text with the number of compared steps; empty if all steps were compared."""
     steps = training.compared.get(dtype, training.steps)
     return "" if steps == training.steps else f" in {steps} steps; then the reference is not finite"
 
@@ -132,7 +151,8 @@ def judge_trajectory(training: Training, verdict: Verdict) -> None:
     An accepted difference in a buffer or in an evaluation does not reach the gradients, so the training is judged.
     """
     margins = ", ".join(
-        f"{dtype} at {margin:.2g} of its band{_until(training, dtype)}" for dtype, margin in training.margins.items()
+        f"{dtype} at {margin:.2g} of its band{_describe_compared_steps(training, dtype)}"
+        for dtype, margin in training.margins.items()
     )
     first, last = training.losses["R64"][0], training.losses["R64"][-1]
     data = {"steps": training.steps, "first": first, "last": last, "margins": margins}

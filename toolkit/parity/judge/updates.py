@@ -1,4 +1,4 @@
-"""Describe in a line which optimizer update leaves which parameters wrong."""
+"""Describe in one line after which optimizer update which parameters are wrong."""
 
 from __future__ import annotations
 
@@ -8,29 +8,36 @@ from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 
 
-def number_of(name: TensorName) -> int:
-    """Number, from 1, of the update before a parameter's value, its moment or a loss."""
-    repeated = int(name.call.removeprefix("#") or 1)
-    return repeated if name.kind in ("updated", "moment") else repeated - 1
+def update_number(name: TensorName) -> int:
+    """Return the number, from 1, of the last update before a parameter's value, its moment or a loss."""
+    call_number = int(name.call.removeprefix("#") or 1)
+    return call_number if name.kind in ("updated", "moment") else call_number - 1
 
 
-def wrong_parameters(finding: Finding, verdict: Verdict, decayed: Collection[str]) -> str:
-    """Describe how many parameters a finding's update leaves wrong, and whether they are of one kind.
+def describe_wrong_parameters(finding: Finding, verdict: Verdict, decayed_parameters: Collection[str]) -> str:
+    """Describe how many parameters are wrong after the update of a finding, and whether they are of one kind.
 
     Args:
-        finding: on a parameter after the first update that leaves one wrong.
-        decayed: the parameters that weight decay applies to.
+        finding: finding on a parameter after the first update with a wrong parameter.
+        verdict: verdict with all findings and comparisons.
+        decayed_parameters: names of the parameters that weight decay applies to.
     """
-    found = TensorName.parse(finding.name)
-    number, of = number_of(found), "parameters" if found.kind == "updated" else "moments"
+    tensor_name = TensorName.parse(finding.name)
+    number, kind_of_value = update_number(tensor_name), "parameters" if tensor_name.kind == "updated" else "moments"
 
-    def after_it(name: str, dtype: str) -> bool:
-        parsed = TensorName.parse(name)
-        return dtype == finding.dtype and parsed.kind == found.kind and number_of(parsed) == number
+    def is_of_update(name: str, dtype: str) -> bool:
+        other_name = TensorName.parse(name)
+        return dtype == finding.dtype and other_name.kind == tensor_name.kind and update_number(other_name) == number
 
-    wrong = {TensorName.parse(f.name).module for f in verdict.findings if after_it(f.name, f.dtype)}
-    compared = {TensorName.parse(c.name).module for c in verdict.comparisons if after_it(c.name, c.dtype)} | wrong
-    text = f"{'all ' if wrong == compared else ''}{len(wrong)} of {len(compared)} {of} are wrong"
-    kinds = {"those that weight decay applies to": compared & set(decayed), "those it spares": compared - set(decayed)}
-    kind = next((said for said, names in kinds.items() if wrong == names != compared), None)
+    wrong_names = {TensorName.parse(f.name).module for f in verdict.findings if is_of_update(f.name, f.dtype)}
+    compared_names = {
+        TensorName.parse(c.name).module for c in verdict.comparisons if is_of_update(c.name, c.dtype)
+    } | wrong_names
+    count = f"{'all ' if wrong_names == compared_names else ''}{len(wrong_names)} of {len(compared_names)}"
+    text = f"{count} {kind_of_value} are wrong"
+    kinds = {
+        "those that weight decay applies to": compared_names & set(decayed_parameters),
+        "those it spares": compared_names - set(decayed_parameters),
+    }
+    kind = next((description for description, names in kinds.items() if wrong_names == names != compared_names), None)
     return ", ".join(filter(None, [text, kind, "none after the update before" if number > 1 else None]))

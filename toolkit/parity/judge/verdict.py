@@ -1,7 +1,7 @@
-"""The verdicts of the specification (``toolkit/parity/README.md``): what may differ between the port and the reference.
+"""The verdicts of the specification (``toolkit/parity/README.md``) on the measured differences of port and reference.
 
-Pure arithmetic. The bounds on a tensor's difference are in :mod:`.bounds`; the choice of the named finding, in
-:mod:`.culprit`.
+This module only computes with measured numbers. The bounds on a tensor's difference are in :mod:`.bounds`. The finding
+that the report names is chosen in :mod:`.culprit`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from toolkit.parity.judge.bounds import (
     UNIT,
     Comparison,
     compare,
+    describe_noise,
     is_lost,
     is_measured,
     largest_noise,
-    of_size,
     ratio,
-    relative_noise,
+    rescale_record,
 )
 from toolkit.parity.judge.notes import HINTS
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.evaluation import UNWATCHED, chosen, named, of_step
 from toolkit.parity.measure.naming import TensorName
 
-#: Verdicts by which a tensor of the step differs; the others say themselves where they look.
+#: Verdicts of a finding on a tensor of the step; the names of the other verdicts state their subject.
 OF_TENSORS = ("semantics", "rounding")
 #: Message of a finding on a tensor that only the port has.
 ALONE = "computed by the port, has no counterpart in the reference"
@@ -47,22 +47,22 @@ ALONE = "computed by the port, has no counterpart in the reference"
 OF_RECOMPUTING = ("recomputed", "replay")
 #: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
 SIGN_FACTOR = 8.0
-#: Bound on a constant's error, in units of rounding of what it is computed from: a power, a division, a product and
-#: a sine in float32, each within a unit or two on either side. Torch's own differs by 1 between processors.
+#: Largest allowed error of a constant, in units of rounding of its operands: a power, a division, a product and a sine
+#: in float32, each within a unit or two on either side. Torch's constants differ by 1 unit between processors.
 CONSTANT_UNITS = 8.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """A difference that is a fault.
 
     Attributes:
         verdict: structure, buckets, signs, choices, semantics, rounding, precision, loop, recomputed, replay,
-            randomness, initialisation or tokenizer; ``reference`` where the reference itself is at fault, or has
-            nothing to be compared with.
-        name: the tensor, parameter, draw or text concerned.
-        message: what is wrong with it, with the figures.
-        dtype: empty if it concerns all.
+            randomness, initialisation or tokenizer; ``reference`` if the reference itself is at fault, or if it has
+            no tensor to compare.
+        name: name of the wrong tensor, parameter, draw or text.
+        message: description of the fault, with its figures.
+        dtype: dtype of the fault; empty if it concerns all dtypes.
     """
 
     verdict: str
@@ -73,22 +73,26 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """Everything that was compared, and everything that was found wrong.
+    """All comparisons and all findings of a gate.
 
     Attributes:
-        recomputed, replay: the backward that computes layers again against plain autograd of the same port. The two
-            gradients may differ by as much as a gradient may from R64.
-        plain: plain autograd against R64, where the step's own gradients come from another backward.
-        reference_faults: what is wrong with the reference. A port that differs from such a reference is not shown to
-            be wrong; one that agrees is right all the same.
-        accepted: what a pair's map accepts, and is a finding no longer.
-        training_unjudged_from: the first step of a pair's training in which the two sides differ, if an accepted
-            difference may be the reason.
-        set_aside: what was found on outputs of a pair that are not compared, since all behind them agrees
+        comparisons: comparisons of the port's tensors with R64.
+        recomputed: the recomputing backward against plain autograd of the same port, with recorded draws. The two
+            gradients may differ by as much as a gradient may differ from R64.
+        replay: the same with the port's own draws.
+        plain: plain autograd against R64, if the step's own gradients come from another backward.
+        findings: faults that stop the run.
+        notes: sentences for the report.
+        reference_faults: faults of the reference. A difference from a faulty reference does not show a fault of the
+            port. A port that agrees passes.
+        accepted: findings that a pair's map accepts. They are no longer in ``findings``.
+        training_unjudged_from: first step of a pair's training in which the two sides differ, if an accepted
+            difference may be the reason; None otherwise.
+        set_aside: findings on outputs of a pair that are not compared, since everything behind them agrees
             (:mod:`.interfaces`).
         replaceable: names of the outputs that are set aside if nothing else differs.
-        same_numbers: names of a pair's outputs that hold R64's numbers at other places.
-        padded_outputs: names of those that also hold rows of padding, from the first layer on.
+        same_numbers: names of a pair's outputs that hold the numbers of R64 at other places.
+        padded_outputs: names of the outputs in ``same_numbers`` that also have rows of padding, from the first layer.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -107,11 +111,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def inconclusive(self) -> bool:
-        """Whether no finding tells anything of the port: the reference is at fault or not finite."""
+        """Whether the findings do not show a fault of the port: the reference is at fault or not finite."""
         of_reference = all(finding.verdict == "reference" for finding in self.findings)
         return bool(self.findings and (self.reference_faults or of_reference))
 
@@ -121,8 +126,8 @@ class Verdict:
 
     def nearest(self, dtype: str, count: int) -> list[Comparison]:
         """Return the ``count`` comparisons of a dtype with the largest margins."""
-        chosen = [c for c in self.comparisons if c.dtype == dtype and c.informative]
-        return sorted(chosen, key=lambda c: c.margin, reverse=True)[:count]
+        comparisons = [c for c in self.comparisons if c.dtype == dtype and c.informative]
+        return sorted(comparisons, key=lambda c: c.margin, reverse=True)[:count]
 
     def find(self, verdict: str, name: str, message: str, dtype: str = "") -> None:
         """Add a finding."""
@@ -134,16 +139,16 @@ class Verdict:
 
 
 def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
-    """Compare what both workers measured."""
+    """Return the verdict on the measurements of both workers."""
     verdict = Verdict()
     for name, problem in candidate.loading_problems.items():
         verdict.find("structure", f"parameter:{name}", problem)
     for dtype, ours in candidate.dtypes.items():
         _judge_structure(reference, ours, dtype, verdict)
-        if lost := _not_finite(reference, dtype):
-            verdict.find("reference", *lost, dtype)
-        if dtype == "float64" and (lost := _lost(reference)):
-            verdict.find("reference", *lost, dtype)
+        if unusable := _find_not_finite(reference, dtype):
+            verdict.find("reference", *unusable, dtype)
+        if dtype == "float64" and (unusable := _find_lost_truth(reference)):
+            verdict.find("reference", *unusable, dtype)
         _judge_buckets(reference, ours, dtype, verdict)
         _judge_signs(reference, ours, dtype, verdict)
         _judge_choices(reference, ours, dtype, verdict)
@@ -152,10 +157,14 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
                 _judge_tensor(name, reference, ours, dtype, verdict)
         _judge_unwatched(reference, ours, dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
-    silent = [of_step(one.name) for one in verdict.comparisons if one.dtype == "float32" and not one.informative]
-    verdict.notes += diagnosis.lost(reference.tensors, reference.facts.saturation, list(dict.fromkeys(silent)))
-    if lowered := [one.name for one in verdict.comparisons if one.dtype == "bfloat16" and not one.informative]:
-        verdict.note("uninformative-bfloat16", count=len(lowered), first=lowered[0])
+    uninformative_names = [
+        of_step(one.name) for one in verdict.comparisons if one.dtype == "float32" and not one.informative
+    ]
+    verdict.notes += diagnosis.explain_lost_digits(
+        reference.tensors, reference.facts.saturation, list(dict.fromkeys(uninformative_names))
+    )
+    if bfloat16_names := [one.name for one in verdict.comparisons if one.dtype == "bfloat16" and not one.informative]:
+        verdict.note("uninformative-bfloat16", count=len(bfloat16_names), first=bfloat16_names[0])
     _judge_generators(candidate.generators, verdict)
     for loop, message in loops.faults(candidate.loops):
         verdict.find("loop", f"loop:{loop}", message, "float32")
@@ -197,9 +206,9 @@ def reference_faults(reference: ReferenceResult) -> list[Finding]:
 
 
 def _note_reference(reference: ReferenceResult, judged_in_float32: bool, verdict: Verdict) -> None:
-    """Note what a reader needs to know of it."""
-    if not judged_in_float32 and (lost := _not_finite(reference, "float32")):
-        verdict.note("reference-not-finite", name=lost[0], message=lost[1])
+    """Add the notes on the reference that a reader of the report needs."""
+    if not judged_in_float32 and (not_finite := _find_not_finite(reference, "float32")):
+        verdict.note("reference-not-finite", name=not_finite[0], message=not_finite[1])
     if verdict.passed:
         for fault in verdict.reference_faults:
             verdict.note("reference-fault-unseen", name=fault.name, message=fault.message)
@@ -215,67 +224,71 @@ def _note_reference(reference: ReferenceResult, judged_in_float32: bool, verdict
 
 
 def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdict 1: every parameter, output, gradient and draw has its counterpart, of the same shape, finite."""
+    """Judge verdict 1: each parameter, output, gradient and draw is finite and has a counterpart of the same shape."""
 
-    def wrong(name: str, message: str) -> None:
+    def add_finding(name: str, message: str) -> None:
         verdict.find("structure", name, message, dtype)
 
     for name in reference.parameters:
         if name not in ours.parameter_errors and f"buffer:{name}" not in ours.tensors:
-            wrong(f"parameter:{name}", "a parameter of the reference that the port does not have")
+            add_finding(f"parameter:{name}", "a parameter of the reference that the port does not have")
     for name, error in ours.parameter_errors.items():
         gradients = [side.tensors.get(f"gradient:{name}") for side in (ours, reference)]
-        here, there = (gradient and gradient.shape for gradient in gradients)
-        if here and there and here != there:
-            wrong(f"parameter:{name}", f"shape {here}, the reference's is {there}")
+        shape, reference_shape = (gradient and gradient.shape for gradient in gradients)
+        if shape and reference_shape and shape != reference_shape:
+            add_finding(f"parameter:{name}", f"shape {shape}, the reference's is {reference_shape}")
         elif error != 0:
-            wrong(f"parameter:{name}", f"the port holds values that are off by {error:.1e} from those it was given")
+            add_finding(
+                f"parameter:{name}", f"the port holds values that are off by {error:.1e} from those it was given"
+            )
     for name, problem in ours.draw_problems.items():
-        wrong(name, problem)
+        add_finding(name, problem)
     for name in ours.unused_draws:
-        wrong(name, "the reference draws here, the port does not")
+        add_finding(name, "the reference draws here, the port does not")
     for name, theirs in reference.tensors.items():
         if name not in ours.tensors:
             if 0 not in theirs.shape:  # as of an expert that no token chose
-                wrong(name, "not computed by the port")
+                add_finding(name, "not computed by the port")
         elif ours.tensors[name].shape != theirs.shape:
-            wrong(name, f"shape {ours.tensors[name].shape}, the reference's is {theirs.shape}")
+            add_finding(name, f"shape {ours.tensors[name].shape}, the reference's is {theirs.shape}")
         elif ours.tensors[name].rms is None and is_measured(theirs, dtype):
-            wrong(name, "holds NaN or Inf")
+            add_finding(name, "holds NaN or Inf")
     for name, one in ours.tensors.items():
         if name not in reference.tensors and 0 not in one.shape:
-            wrong(name, ALONE)
+            add_finding(name, ALONE)
     if ours.facts.num_buckets != reference.facts.num_buckets:
-        wrong("num_buckets", f"{ours.facts.num_buckets}, the reference chooses {reference.facts.num_buckets}")
+        add_finding("num_buckets", f"{ours.facts.num_buckets}, the reference chooses {reference.facts.num_buckets}")
     # Beside a residual stream of 10^6, ten times the epsilon is less than a digit of float64: no figure shows it.
     for module, epsilon in ours.facts.epsilons.items():
-        of_reference = reference.facts.epsilons.get(module)
-        if of_reference is not None and epsilon != of_reference:
-            wrong(f"epsilon:{module}", f"{epsilon:.3g}, the reference has {of_reference:.3g}")
+        reference_epsilon = reference.facts.epsilons.get(module)
+        if reference_epsilon is not None and epsilon != reference_epsilon:
+            add_finding(f"epsilon:{module}", f"{epsilon:.3g}, the reference has {reference_epsilon:.3g}")
     _judge_constants(ours.constant_errors, dtype, verdict)
     if not ours.hooks_change_nothing:
         verdict.note("port-watched", dtype=dtype)
 
 
-def _not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | None:
-    """Return the first tensor that is not finite in the reference, and a report's text. Such a reference can
-    measure nothing, and is no reason to pass."""
+def _find_not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | None:
+    """Return the first tensor that is not finite in the reference, and a message; None if all are finite.
+
+    A port is not judged by such a reference, and does not pass.
+    """
     tensors = reference.tensors
-    lost = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
-    rest = f" here and in {len(lost) - 1} tensors after it" if len(lost) > 1 else " here"
+    names = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
+    rest = f" here and in {len(names) - 1} tensors after it" if len(names) > 1 else " here"
     where = f" ({reference.facts.first_nan})" if reference.facts.first_nan else ""
-    return (lost[0], f"the reference itself is not finite in {dtype}{where}{rest}") if lost else None
+    return (names[0], f"the reference itself is not finite in {dtype}{where}{rest}") if names else None
 
 
-def _lost(reference: ReferenceResult) -> tuple[str, str] | None:
-    """Return where R64 stops being a truth, and the report's text."""
+def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
+    """Return the first tensor whose digits R64 has lost, and a message; None if there is none."""
     tensors = reference.tensors
-    lost = [name for name in tensors if _is_judged(name, "float64") and is_lost(tensors[name])]
-    if not lost:
+    names = [name for name in tensors if _is_judged(name, "float64") and is_lost(tensors[name])]
+    if not names:
         return None
-    noise = max(ratio(largest_noise(tensors[name], "float64"), tensors[name].rms or 0.0) for name in lost)
+    noise = max(ratio(largest_noise(tensors[name], "float64"), tensors[name].rms or 0.0) for name in names)
     text = (
-        f"the reference's own float64 is off by up to {noise:.1e} of the tensor, here and in {len(lost) - 1} others: "
+        f"the reference's own float64 is off by up to {noise:.1e} of the tensor, here and in {len(names) - 1} others: "
         "nothing can be measured by it"
     )
     if any(name.startswith("stream:") for name in tensors):
@@ -283,21 +296,23 @@ def _lost(reference: ReferenceResult) -> tuple[str, str] | None:
             ". A backward that computes layers again from plain residual streams loses so much where they have grown "
             "large; model.residual: wide loses nothing"
         )
-    return lost[0], text
+    return names[0], text
 
 
 def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdict 4: a flip is excused only where the two best buckets were too close to tell in the dtype."""
+    """Judge verdict 4: a flipped bucket is excused only if the dtype cannot distinguish the two best buckets."""
     for module, flips in ours.facts.bucket_flips.items():
         if flips.shape is not None:
             verdict.find("buckets", chosen("buckets", module), f"shape {flips.shape} differs", dtype)
         elif flips.count:
             facts = reference.facts
-            measured = facts.bucket_slack_lowered if dtype == "bfloat16" else facts.bucket_slack
-            slack = _slack(measured[module], dtype)
+            measured_slack = facts.bucket_slack_lowered if dtype == "bfloat16" else facts.bucket_slack
+            slack = _slack(measured_slack[module], dtype)
             if not flips.largest_margin <= slack:
-                led = f"one where the best bucket led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
-                verdict.find("buckets", chosen("buckets", module), f"{flips.count} of {flips.of} differ, {led}", dtype)
+                margin_text = f"one where the best bucket led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
+                verdict.find(
+                    "buckets", chosen("buckets", module), f"{flips.count} of {flips.of} differ, {margin_text}", dtype
+                )
             else:
                 data = {"dtype": dtype, "module": module, "count": flips.count, "of": flips.of}
                 if math.isfinite(slack):
@@ -307,18 +322,21 @@ def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
 
 
 def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdict 4 for ReLU: the sign of its input may differ from R64's only where the input is 0 to within rounding, as
-    measured by the reference's own float32. For all else both sides are given R64's signs."""
-    excused = 0
-    moved = reference.facts.relu_moved_lowered if dtype == "bfloat16" else reference.facts.relu_moved
+    """Judge verdict 4 for ReLU.
+
+    The sign of an input may differ from R64 only if the input is 0 within rounding, which the reference's own float32
+    measures. For all other comparisons both sides use the signs of R64.
+    """
+    num_excused = 0
+    largest_moves = reference.facts.relu_moved_lowered if dtype == "bfloat16" else reference.facts.relu_moved
     for module, flips in ours.facts.relu_flips.items():
-        slack = SIGN_FACTOR * _slack(moved.get(module, 0.0), dtype)
+        slack = SIGN_FACTOR * _slack(largest_moves.get(module, 0.0), dtype)
         if not flips.largest_margin <= slack:
             verdict.find("signs", chosen("relu", module), _sign_message(flips, slack), dtype)
         elif math.isfinite(slack):
-            excused += flips.count
-    if excused:
-        verdict.note("sign-flips", dtype=dtype, count=excused)
+            num_excused += flips.count
+    if num_excused:
+        verdict.note("sign-flips", dtype=dtype, count=num_excused)
 
 
 def _sign_message(flips: Flips, slack: float) -> str:
@@ -327,32 +345,46 @@ def _sign_message(flips: Flips, slack: float) -> str:
 
 
 def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdict 4 for argmax, top-k and sort of a user's pair: as :func:`_judge_signs`, for reordered scores."""
-    excused = 0
+    """Judge verdict 4 for argmax, top-k and sort of a user's pair.
+
+    Scores may have another order than in R64 only if they are equal within rounding.
+    """
+    num_excused = 0
     for module, flips in ours.facts.choice_flips.items():
         slack = SIGN_FACTOR * _slack(reference.facts.choice_moved.get(module, 0.0), dtype)
         if not flips.largest_margin <= slack:
-            led = f"one where the score led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
-            verdict.find("choices", chosen("choice", module), f"{flips.count} of {flips.of} differ, {led}", dtype)
+            margin_text = f"one where the score led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
+            verdict.find(
+                "choices", chosen("choice", module), f"{flips.count} of {flips.of} differ, {margin_text}", dtype
+            )
         elif math.isfinite(slack):
-            excused += flips.count
-    if excused:
-        verdict.note("choice-flips", dtype=dtype, count=excused)
+            num_excused += flips.count
+    if num_excused:
+        verdict.note("choice-flips", dtype=dtype, count=num_excused)
 
 
-def _slack(of_float32: float, dtype: str) -> float:
-    """The margin that rounding can flip in this dtype, scaled from the one measured in float32 (bfloat16 has its own).
+def _slack(float32_slack: float, dtype: str) -> float:
+    """Return the margin that rounding can flip in a dtype.
 
-    An infinite margin, where R32 is not finite, says nothing of float64."""
-    shrunk = of_float32 * (UNIT[dtype] / UNIT["float32"])
-    return shrunk if dtype != "float64" or math.isfinite(shrunk) else 0.0
+    Args:
+        float32_slack: margin measured in float32, or in bfloat16 for that dtype. It is infinite if R32 is not finite,
+            which is not a measurement for float64.
+        dtype: dtype of the port's run.
+    """
+    scaled_slack = float32_slack * (UNIT[dtype] / UNIT["float32"])
+    return scaled_slack if dtype != "float64" or math.isfinite(scaled_slack) else 0.0
 
 
 def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) -> None:
     """Compare constants, which both sides compute once, in float32, from the configuration.
 
-    For all else both sides use the reference's constant: torch's own table differs between processors by a unit in the
-    last place, which would look like a fault elsewhere.
+    For all other comparisons both sides use the reference's constant: torch's own table differs between processors by a
+    unit in the last place, which would look like a fault elsewhere.
+
+    Args:
+        errors: error of each constant in units of rounding.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
     """
     for name, error in errors.items():
         if not error <= CONSTANT_UNITS:
@@ -365,64 +397,81 @@ def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) 
 
 
 def _is_judged(name: str, dtype: str) -> bool:
-    """Whether a tensor is judged: all but losses after an update below float64. Each is one number whose path amplifies
-    rounding; a few runs tell too little of its spread. Right ports reached 10 times the largest of five."""
-    parsed = TensorName.parse(name)
-    return dtype == "float64" or not (parsed.kind == "loss" and parsed.is_of_training)
+    """Return whether a tensor is judged in a dtype.
+
+    Losses after an update are judged only in float64. Each is a single number whose path amplifies rounding, and a few
+    runs do not measure its spread. Correct ports reached 10 times the largest error of five runs.
+    """
+    tensor_name = TensorName.parse(name)
+    return dtype == "float64" or not (tensor_name.kind == "loss" and tensor_name.is_of_training)
 
 
 def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdicts 2 and 3 on one tensor."""
+    """Judge verdicts 2 and 3 for one tensor."""
     theirs, ours = reference.tensors[name], port.tensors[name]
     if ours.rms is None or not is_measured(theirs, dtype):
-        return  # said of the port's structure, or of the reference
+        return  # reported as a finding on the structure or on the reference
     comparison = compare(name, theirs, ours, dtype)
     verdict.comparisons.append(comparison)
     if not comparison.passed:
-        beside = "bfloat16" if dtype == "bfloat16" else "float32"
+        noise_dtype = "bfloat16" if dtype == "bfloat16" else "float32"
         message = (
             f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound; "
-            f"the reference's own {beside} is {relative_noise(theirs, beside)}"
+            f"the reference's own {noise_dtype} is {describe_noise(theirs, noise_dtype)}"
         )
         verdict.find("semantics" if dtype == "float64" else "rounding", name, message, dtype)
 
 
 def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdicts 2 and 3 on the step without hooks, as in training, where it differs in any bit from the watched one."""
+    """Judge verdicts 2 and 3 for the step without hooks, as in training, if a bit differs from the step with hooks."""
     for name, error in ours.unwatched.items():
-        theirs, called = reference.tensors.get(name), named(UNWATCHED, name)
+        theirs, unwatched_name = reference.tensors.get(name), named(UNWATCHED, name)
         if theirs is None or error.rms is None:
-            verdict.find("structure", called, "with no hook on a layer, it is missing, or holds NaN or Inf", dtype)
+            verdict.find(
+                "structure", unwatched_name, "with no hook on a layer, it is missing, or holds NaN or Inf", dtype
+            )
         elif is_measured(theirs, dtype) and _is_judged(name, dtype):
-            comparison = replace(compare(name, theirs, error, dtype), name=called)
+            comparison = replace(compare(name, theirs, error, dtype), name=unwatched_name)
             verdict.comparisons.append(comparison)
             if not comparison.passed:
                 off = f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound"
                 kind = "semantics" if dtype == "float64" else "rounding"
-                verdict.find(kind, called, f"with no hook on a layer, as training computes it: {off}", dtype)
+                verdict.find(kind, unwatched_name, f"with no hook on a layer, as training computes it: {off}", dtype)
 
 
 def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Compare the port's backward that computes layers again (reversible, recompute) with plain autograd of the same
-    port in the same dtype, with the recorded draws and with the port's own."""
+    """Compare the port's recomputing backward (reversible, recompute) with plain autograd of the same port and dtype.
+
+    They are compared with the recorded draws and with the port's own draws.
+    """
     tensors = reference.tensors
-    measured = {name for name in tensors if is_measured(tensors[name], dtype)}
-    for name in measured & ours.plain.keys():
+    measured_names = {name for name in tensors if is_measured(tensors[name], dtype)}
+    for name in measured_names & ours.plain.keys():
         if ours.plain[name].rms is not None:
             verdict.plain.append(compare(name, tensors[name], ours.plain[name], dtype))
     for name, error in ours.recomputed.items():
-        if name in measured:
+        if name in measured_names:
             _judge_again("recomputed", "recorded draws", name, tensors[name], error, dtype, verdict)
-    for name, replayed in ours.replay.items():
-        if name in measured:
-            theirs = of_size(tensors[name], replayed.size)
-            _judge_again("replay", "the port's own generator", name, theirs, replayed.error, dtype, verdict)
+    for name, replay_error in ours.replay.items():
+        if name in measured_names:
+            theirs = rescale_record(tensors[name], replay_error.size)
+            _judge_again("replay", "the port's own generator", name, theirs, replay_error.error, dtype, verdict)
 
 
 def _judge_again(
     kind: str, draws: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
 ) -> None:
-    """Compare one gradient of the port's two backwards."""
+    """Compare one gradient of the port's two backwards.
+
+    Args:
+        kind: verdict of a finding, ``recomputed`` or ``replay``.
+        draws: source of the draws, for the message.
+        name: name of the gradient.
+        theirs: record of the reference's gradient, which gives the bound.
+        error: statistics of the difference between the two gradients.
+        dtype: dtype of the port's run.
+        verdict: verdict to add to.
+    """
     if error.rms is None:
         verdict.find(kind, name, f"with {draws}, computed again, it is missing, or holds NaN or Inf", dtype)
         return
@@ -434,24 +483,29 @@ def _judge_again(
 
 
 def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:
-    """Verdict 7: the port's own masks and rotations are random, at the requested rates; not of a streamed port."""
-    for name, message in rng_tests.faults(generators):
+    """Judge verdict 7: the port's own masks and rotations are random, at the requested rates.
+
+    The draws of a streamed port are not measured.
+    """
+    for name, message in rng_tests.find_wrong_draws(generators):
         verdict.find("randomness", name, message)
 
 
 def _judge_new_weights(new: NewWeights, verdict: Verdict) -> None:
-    """Verdict 8: the port initialises parameters as the reference does. A streamed port is not measured."""
-    for name, message in initialisation_tests.faults(new):
+    """Judge verdict 8: the port initializes parameters like the reference. A streamed port is not measured."""
+    for name, message in initialisation_tests.find_wrong_initializations(new):
         verdict.find("initialisation", f"new:{name}", message)
 
 
 def _judge_tokens(theirs: list[Tokens] | None, ours: list[Tokens] | None, verdict: Verdict) -> None:
-    """Verdict 5: ids, padding on either side, attention mask, decoded text and, where the task uses them, offsets are
-    equal, text for text."""
+    """Judge verdict 5: the two tokenizers give equal results for each text.
+
+    The results are ids, padding on either side, attention mask, decoded text and, if the task uses them, offsets.
+    """
     if theirs and len(ours or []) != len(theirs):
         verdict.find("tokenizer", "tokenizer:ids", f"of {len(theirs)} texts the port has read {len(ours or [])}")
         return
-    for name, message in tokens.faults(theirs or [], ours or []):
+    for name, message in tokens.find_token_faults(theirs or [], ours or []):
         verdict.find("tokenizer", name, message)
-    if refused := sum(one.error is not None for one in theirs or []):
-        verdict.note("tokenizer-refused", count=refused)
+    if num_refused := sum(one.error is not None for one in theirs or []):
+        verdict.note("tokenizer-refused", count=num_refused)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from toolkit.parity.followup.functions import INPUT
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe, first_of
 from toolkit.parity.job.results import Place
-from toolkit.parity.judge.culprit import is_of_a_part, is_of_recomputing, recomputing_at_fault
-from toolkit.parity.judge.updates import number_of, wrong_parameters
+from toolkit.parity.judge.culprit import is_of_part, is_of_recomputing, recomputing_at_fault
+from toolkit.parity.judge.updates import describe_wrong_parameters, update_number
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, UNWATCHED
 from toolkit.parity.measure.naming import TensorName
@@ -61,8 +61,8 @@ def headline(
         return Headline(f"the gradients of a whole batch: {_code('accumulated', places)}", message)
     if name.kind in ("updated", "moment"):
         code = _code(name.kind, places)
-        message = f"{wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
-        return Headline(f"update {number_of(name)} of the parameters: {code}", message)
+        message = f"{describe_wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
+        return Headline(f"update {update_number(name)} of the parameters: {code}", message)
     if name.evaluation == NARROWED:
         place = f"what the head does not read and the last layer leaves out: {_code(NARROWED, places)}"
     elif name.evaluation == UNPADDED:
@@ -72,7 +72,7 @@ def headline(
     elif name.evaluation:
         place = place_of(culprit.name if culprit.name in places else str(name.in_its_run), places)
     else:
-        what = f"{culprit.name}: " if is_of_a_part(culprit) and name.kind in ("parameter", "gradient") else ""
+        what = f"{culprit.name}: " if is_of_part(culprit) and name.kind in ("parameter", "gradient") else ""
         what = f"{culprit.name}: " if name.kind == "buffer" else what
         return Headline(place_of(culprit.name, places), f"{what}{culprit.message}")
     return Headline(place, f"in evaluation mode ({culprit.name}): {culprit.message}")

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 from toolkit.pages.document import document, name, scrolled, table
 from toolkit.pages.markup import element
 from toolkit.parity.followup.trace import describe
-from toolkit.parity.judge.culprit import is_of_a_part
+from toolkit.parity.judge.culprit import is_of_part
 from toolkit.parity.judge.verdict import Finding
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart, points_of
@@ -165,7 +165,7 @@ def _part_at_fault(content: Mapping[str, Any]) -> str:
     if culprit is None:
         return ""
     finding = Finding(**{key: culprit[key] for key in ("verdict", "name", "message", "dtype")})
-    return finding.name if is_of_a_part(finding) else ""
+    return finding.name if is_of_part(finding) else ""
 
 
 def _findings(content: Mapping[str, Any]) -> Iterable[Element]:

@@ -12,7 +12,7 @@ from models.operations import kernels
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.job.family import family
 from toolkit.parity.judge import notes
-from toolkit.parity.judge.culprit import is_of_a_part
+from toolkit.parity.judge.culprit import is_of_part
 from toolkit.parity.report.depth import depth_rows, depth_table
 from toolkit.parity.report.report import Report, short_name
 from toolkit.terminal.dotted import Dotted
@@ -39,7 +39,7 @@ def print_report(report: Report, page: Path, console: Console, brief: bool = Fal
         print_verdict(console, "DRIFT", "bold red", place)
         verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
         say(console, f"{verdict_in}: {message}")
-    cause = report.culprit.name if report.culprit is not None and is_of_a_part(report.culprit) else ""
+    cause = report.culprit.name if report.culprit is not None and is_of_part(report.culprit) else ""
     for line in trace.lines(report.trace, cause):
         say(console, line)
     if not (report.passed or verdict.inconclusive):
@@ -89,8 +89,8 @@ def _print_reference_faults(report: Report, console: Console) -> None:
 
 def _print_findings(report: Report, console: Console) -> None:
     others = [finding for finding in report.verdict.findings if finding is not report.culprit]
-    if report.culprit is not None and is_of_a_part(report.culprit):
-        parts = [finding for finding in others if is_of_a_part(finding)]
+    if report.culprit is not None and is_of_part(report.culprit):
+        parts = [finding for finding in others if is_of_part(finding)]
         if len(others) > len(parts):
             say(console, f"{len(others) - len(parts)} findings may follow from it; all are in parity.json")
         others = parts

@@ -18,7 +18,7 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.job.tokenizer_texts import drawn, parts_of
-from toolkit.parity.judge.tokens import differing, message
+from toolkit.parity.judge.tokens import describe_difference, find_differing_texts
 from toolkit.parity.report.headline import place_of
 from toolkit.parity.report.terminal import print_verdict
 
@@ -40,7 +40,7 @@ def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int,
     """
     texts = drawn(seed, count)
     reference, port = _answers(request, tokenizer, texts, console)
-    found = differing(reference.tokens or [], port.tokens or [])
+    found = find_differing_texts(reference.tokens or [], port.tokens or [])
     if found:
         shortest = dict.fromkeys(texts[places[0]] for places in found.values())
         _print_shortest(
@@ -54,9 +54,9 @@ def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int,
 def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: Console) -> None:
     """Print a line for each thing that differs, with the shortest text for which it does."""
     theirs, ours = reference.tokens or [], port.tokens or []
-    for key, places in differing(theirs, ours).items():
+    for key, places in find_differing_texts(theirs, ours).items():
         name = place_of(f"tokenizer:{key}", port.tokenizer_places)
-        text = f"{name}: {message(key, theirs[places[0]], ours[places[0]])}"
+        text = f"{name}: {describe_difference(key, theirs[places[0]], ours[places[0]])}"
         print_verdict(console, "DIFFERENT", "red", text)
 
 
