@@ -1,9 +1,9 @@
-"""If float64 passes and float32 does not, the port is right and a kernel is inaccurate: which one?
+"""Find the inaccurate kernel of a port that passes in float64 and drifts in float32.
 
-The float32 step is run again, with one of the port's compiled loops at a time composed of Paddle's operations
+The float32 step is run again, each time with another of the port's compiled loops composed of Paddle's operations
 (:data:`models.operations.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
-(:mod:`toolkit.parity.job.kernel_messages`). What brings the tensors back within their bounds is at fault. If that is a
-compiled loop, the reference's kernels restore the bounds by replacing it, and tell nothing more.
+(:mod:`toolkit.parity.job.kernel_messages`). The replacement that brings the tensors back within their bounds shows the
+fault. If it is a compiled loop, the reference's kernels restore the bounds only because they replace the loop.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from toolkit.parity.measure.error_stats import TensorStats
 
 @dataclass(frozen=True)
 class Substitution:
-    """Effect of the reference's kernels of one kind, or of composing one compiled loop.
+    """The effect of using the reference's kernels of one kind, or of composing one compiled loop.
 
     Attributes:
-        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`; or of
-        :data:`models.operations.compiled.LOOPS`.
-        before, after: the largest error of any tensor in units of its bound, with the port's kernels and with these.
-        tensor: the tensor with the error ``after``.
-        is_loop: whether it is a compiled loop.
+        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`, or of
+            :data:`models.operations.compiled.LOOPS`.
+        before: largest error of any tensor in units of its bound, with the port's own kernels.
+        after: largest error of any tensor in units of its bound, with the replacement.
+        tensor: name of the tensor with the error ``after``.
+        is_loop: whether a compiled loop is replaced.
     """
 
     kind: str
@@ -52,8 +53,8 @@ class Substitution:
         return f"with {what}: {self.before:.3g} -> {self.after:.3g} of the bound"
 
 
-def wanted(verdict: Verdict, dtypes: Sequence[str]) -> bool:
-    """Whether float32 drifts, and nothing else is wrong."""
+def is_attributable(verdict: Verdict, dtypes: Sequence[str]) -> bool:
+    """Return whether float32 drifts and nothing else is wrong."""
     only_float32 = {finding.dtype for finding in verdict.findings if finding.verdict != "loop"} == {"float32"}
     return {"float64", "float32"} <= set(dtypes) and only_float32 and not verdict.inconclusive
 
@@ -63,13 +64,17 @@ def attribute(
 ) -> list[Substitution]:
     """Return the effect of each compiled loop and each kind of kernel, the largest first.
 
-    Empty if there is nothing to attribute, on a GPU, whose kernels are not served, and if the step cannot be run again,
-    which the console reports.
+    The list is empty if there is nothing to attribute, on a GPU, whose kernels are not served, and if the step cannot
+    be run again, which the console reports.
 
     Args:
-        job: the folder of a gate that has run.
+        job: folder of a gate that has run.
+        verdict: the gate's verdict.
+        reference: the reference's measurements.
+        candidate: the port's measurements.
+        console: console for progress and problems.
     """
-    if files.read_job(job).device != "cpu" or not wanted(verdict, list(candidate.dtypes)):
+    if files.read_job(job).device != "cpu" or not is_attributable(verdict, list(candidate.dtypes)):
         return []
     console.print("parity gate: float32 drifts; running the port with other kernels, kind by kind")
     try:
@@ -77,56 +82,69 @@ def attribute(
     except Inconclusive as problem:
         console.print(f"parity gate: which kernel it is could not be found out: {problem}", markup=False)
         return []
-    measured = files.read(files.result_path(job, "candidate", "attribution"), AttributionResult)
-    return substitutions(reference, candidate.dtypes["float32"].tensors, measured)
+    measurements = files.read(files.result_path(job, "candidate", "attribution"), AttributionResult)
+    return substitutions(reference, candidate.dtypes["float32"].tensors, measurements)
 
 
 def substitutions(
-    reference: ReferenceResult, errors: Mapping[str, TensorStats], measured: AttributionResult
+    reference: ReferenceResult, errors: Mapping[str, TensorStats], measurements: AttributionResult
 ) -> list[Substitution]:
-    """As :func:`attribute`, from measurements. ``errors`` are P32's, as training runs it."""
+    """Return the effect of each replacement, the largest first (:func:`attribute`).
+
+    Args:
+        reference: the reference's measurements.
+        errors: errors of the port's float32 step as training runs it, by tensor.
+        measurements: errors of the step with each replacement.
+    """
     before, _ = worst(reference, errors)
-    loops = [Substitution(loop, before, *worst(reference, found), True) for loop, found in measured.loops.items()]
-    kernels = [Substitution(kind, before, *worst(reference, found)) for kind, found in measured.kernels.items()]
+    loops = [
+        Substitution(loop, before, *worst(reference, errors_of_part), True)
+        for loop, errors_of_part in measurements.loops.items()
+    ]
+    kernels = [
+        Substitution(kind, before, *worst(reference, errors_of_part))
+        for kind, errors_of_part in measurements.kernels.items()
+    ]
     return sorted([*loops, *kernels], key=lambda one: one.after)
 
 
 def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tuple[float, str]:
     """Return the largest float32 error in units of its bound, and its tensor, among informative tensors."""
-    compared = [
+    comparisons = [
         compare(name, theirs, errors[name], "float32")
         for name, theirs in reference.tensors.items()
         if name in errors and errors[name].rms is not None and is_measured(theirs, "float32")
     ]
-    largest = max((one for one in compared if one.informative), key=lambda one: one.margin)
+    largest = max((one for one in comparisons if one.informative), key=lambda one: one.margin)
     return largest.margin, largest.name
 
 
-def lines(found: Sequence[Substitution]) -> list[str]:
-    """Lines of the report: first the parts that restore the bounds, then the rest in one line."""
-    if not found:
+def lines(substitutions: Sequence[Substitution]) -> list[str]:
+    """Return the lines of the report: the replacements that restore the bounds, then the others in one line."""
+    if not substitutions:
         return []
-    restoring = at_fault(found)
-    said = [one.text() for one in restoring]
+    restoring = restoring_substitutions(substitutions)
+    report_lines = [one.text() for one in restoring]
     if not restoring:
-        said.append(f"float64 passes, so a kernel is inaccurate; no kind alone brings {found[0].before:.3g} below 1")
-    for what, is_loop in (("other loops composed", True), ("the reference's other kernels", False)):
-        others = [one for one in found if one.is_loop == is_loop and not one.restores]
+        margin = f"{substitutions[0].before:.3g}"
+        report_lines.append(f"float64 passes, so a kernel is inaccurate; no kind alone brings {margin} below 1")
+    for replaced_parts, is_loop in (("other loops composed", True), ("the reference's other kernels", False)):
+        others = [one for one in substitutions if one.is_loop == is_loop and not one.restores]
         if others:
             rest = ", ".join(f"{one.kind} {one.after:.3g}" for one in others)
-            said.append(f"with {what}, worst tensor in units of its bound: {rest}")
-    return said
+            report_lines.append(f"with {replaced_parts}, worst tensor in units of its bound: {rest}")
+    return report_lines
 
 
-def at_fault(found: Sequence[Substitution]) -> list[Substitution]:
-    """Return what restores the bounds: compiled loops; if none, kinds of kernels."""
-    restoring = [one for one in found if one.restores]
+def restoring_substitutions(substitutions: Sequence[Substitution]) -> list[Substitution]:
+    """Return the replacements that restore the bounds: compiled loops, or kinds of kernels if no loop does."""
+    restoring = [one for one in substitutions if one.restores]
     return [one for one in restoring if one.is_loop] or restoring
 
 
-def cause(found: Sequence[Substitution]) -> str:
-    """Describe the inaccurate operation; "" unless there is exactly one."""
-    restoring = at_fault(found)
+def cause(substitutions: Sequence[Substitution]) -> str:
+    """Describe the inaccurate operation; empty unless there is exactly one."""
+    restoring = restoring_substitutions(substitutions)
     if len(restoring) != 1:
         return ""
     [one] = restoring

@@ -1,9 +1,9 @@
-"""Does a pair's port drift only because Paddle's kernels hold constants in float32?
+"""Find out whether a pair's port drifts only because Paddle's kernels hold constants in float32.
 
-If so, the reference with these constants rounded moves the same tensors by as much
-(:mod:`toolkit.parity.reference.rounded`): that is then noise of float64, and the report says which constants they are.
-A constant is none of them if some tensor agrees that its rounding would have moved.
-Nothing of this is measured unless a port drifts, and never of the families here.
+In this case rounding the same constants in the reference moves the same tensors by as much
+(:mod:`toolkit.parity.reference.rounded`). The move then counts as noise of float64, and the report names the constants.
+A constant is ruled out if its rounding would have moved a tensor that agrees.
+This is measured only if a port drifts, and never for the families of this toolkit.
 """
 
 from __future__ import annotations
@@ -22,36 +22,55 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord
 
 TASK = "constants"
-#: Constants that a note names.
-NAMED = 8
+#: Largest number of constants in a note.
+MAX_NAMED = 8
 
 
 def with_rounded_constants(
     job: Path, reference: ReferenceResult, candidate: CandidateResult, console: Console, python: str
 ) -> ReferenceResult:
-    """Return the reference's result of a job that both workers have run. If it explains any drift of a pair's port, the
-    rounding of the constants is noise in it."""
+    """Return the reference's result with the rounding of constants as noise, if this explains a drift of a pair's port.
+
+    Otherwise the result is returned unchanged.
+
+    Args:
+        job: folder of a job that both workers have run.
+        reference: the reference's measurements.
+        candidate: the port's measurements.
+        console: console for progress and problems.
+        python: interpreter of the reference.
+    """
     content = files.read_job(job)
-    before = judge(reference, candidate)
-    if content.pair is None or all(one.verdict != "semantics" for one in before.findings):
+    first_verdict = judge(reference, candidate)
+    if content.pair is None or all(one.verdict != "semantics" for one in first_verdict.findings):
         return reference
-    measured = {one.name: (one.error, one.bound) for one in before.comparisons if one.dtype == "float64"}
-    files.write_json(job / "reference" / files.MEASURED, measured)
+    measurements = {one.name: (one.error, one.bound) for one in first_verdict.comparisons if one.dtype == "float64"}
+    files.write_json(job / "reference" / files.MEASURED, measurements)
     try:
         run_workers([job], console, {"reference": python}, task=TASK)
     except Inconclusive as problem:
         console.print(f"parity gate: {problem}", markup=False)
         return reference
-    found = files.read(files.result_path(job, "reference", TASK), RoundedConstants)
-    none = TensorRecord(shape=[])
-    rounded = with_more_runs(reference, {name: found.tensors.get(name, none) for name in reference.tensors})
-    failed = {one.name for one in judge(rounded, candidate).comparisons if one.dtype == "float64" and not one.passed}
-    explained = [c for c in before.comparisons if c.dtype == "float64" and not c.passed and c.name not in failed]
-    if not explained:
+    constants_result = files.read(files.result_path(job, "reference", TASK), RoundedConstants)
+    no_record = TensorRecord(shape=[])
+    rounded_reference = with_more_runs(
+        reference, {name: constants_result.tensors.get(name, no_record) for name in reference.tensors}
+    )
+    failed_names = {
+        one.name for one in judge(rounded_reference, candidate).comparisons if one.dtype == "float64" and not one.passed
+    }
+    explained_comparisons = [
+        c for c in first_verdict.comparisons if c.dtype == "float64" and not c.passed and c.name not in failed_names
+    ]
+    if not explained_comparisons:
         return reference
-    files.write_json(job / "job.json", replace(content, rounded=list(found.constants)))
-    named = ", ".join([*found.constants.values()][:NAMED])
-    more = f" and {len(found.constants) - NAMED} more" if len(found.constants) > NAMED else ""
-    worst = max(one.relative for one in explained)
-    data = {"count": len(explained), "worst": worst, "constants": named + more}
-    return replace(rounded, notes=[*rounded.notes, Note("constants-rounded", data)])
+    files.write_json(job / "job.json", replace(content, rounded=list(constants_result.constants)))
+    names_text = ", ".join([*constants_result.constants.values()][:MAX_NAMED])
+    more = (
+        f" and {len(constants_result.constants) - MAX_NAMED} more"
+        if len(constants_result.constants) > MAX_NAMED
+        else ""
+    )
+    worst = max(one.relative for one in explained_comparisons)
+    data = {"count": len(explained_comparisons), "worst": worst, "constants": names_text + more}
+    return replace(rounded_reference, notes=[*rounded_reference.notes, Note("constants-rounded", data)])

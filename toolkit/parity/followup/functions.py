@@ -1,11 +1,11 @@
-"""Which function of a user's port is wrong, if the fault lies between two modules.
+"""Find the wrong function of a user's port if the fault lies between two modules.
 
-Modules have counterparts, functions have none: a port may compute an attention in another order, with other functions.
-But what it computes on the way is, mostly, something that the reference computes, too. So each result of the port is
-looked up among all of the reference's, by its fingerprint. A result that is found is right, and so is all that it is
-computed from. The first that is not right is the function at fault. If all are right and a module is given other
-numbers than the reference's, its input is at fault. What the reference computes within the kernel of a loss has no
-counterpart, so there only a fault on a single line is named.
+Modules have counterparts, functions have not: a port may compute an attention in another order, with other functions.
+But most of its intermediate results are also computed by the reference. So each result of the port is looked up by its
+fingerprint among all results of the reference. A result that is found is right, and so is everything that it is
+computed from. The first result that is not right is at fault. If all are right and a module receives other numbers than
+in the reference, its input is at fault. Results within the reference's kernel of a loss have no counterpart, so a fault
+there is named only if it lies on a single line.
 """
 
 from __future__ import annotations
@@ -18,94 +18,103 @@ from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionC
 from toolkit.parity.measure.fingerprint import Fingerprint, distance
 from toolkit.parity.measure.naming import TensorName
 
-#: A result is found if it is closer than this part of the wrong tensor's own error, within the bounds.
-PART = 1e-3
-LEAST, MOST = 1e-12, 1e-5
-#: Repetitions of right numbers: the reference may broadcast in their place, and then has no such result.
+#: Two results are equal if their relative distance is below this share of the wrong tensor's own error, but at least
+#: ``MIN_DISTANCE`` and at most ``MAX_DISTANCE``.
+ERROR_SHARE = 1e-3
+MIN_DISTANCE, MAX_DISTANCE = 1e-12, 1e-5
+#: Functions that repeat numbers: the reference may broadcast instead, and then has no such result.
 REPEATING = {"tile", "expand", "expand_as", "broadcast_to", "repeat_interleave"}
-#: What names the input of a module instead of a function.
+#: Name of a call for the input of a module, instead of the name of a function.
 INPUT = "the input"
 
 
-class Found(Enum):
-    """How a result is found in the reference."""
+class ResultMatch(Enum):
+    """The way in which the reference has a result of the port."""
 
     AS_IT_IS = 1
     IN_ANOTHER_ORDER = 2
-    #: In its shape, the reference has the same numbers in another order alone.
+    #: The reference has the numbers in this shape only in another order.
     MISPLACED = 3
-    NOT = 4
-    SAYS_NOTHING = 5
+    ABSENT = 4
+    UNDECIDED = 5
 
 
 def function_at_fault(
     name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None, resized_outputs: Collection[str] = ()
 ) -> FunctionCall | None:
-    """Return the call of a function that makes a tensor of the port wrong; None if that is the module itself, or not
-    known.
+    """Return the call of a function that makes a tensor of the port wrong.
+
+    Return None if the module itself is wrong, or if the function is not known.
 
     Args:
-        name: of the wrong tensor.
-        error: how far it is off, relative to its size; None if it has another shape.
+        name: name of the wrong tensor.
+        ours: calls of the port, with the fingerprints of their results.
+        theirs: fingerprints of the reference's results.
+        error: relative error of the tensor; None if it has another shape.
         resized_outputs: names of outputs that hold the right numbers in another shape, such as texts with padding. The
-            reference has no counterpart of what the port computes in that shape.
+            reference has no counterpart of the port's results in that shape.
     """
     last = ours.computed_by.get(name)
     if last is None:
         return None
-    within = MOST if error is None else min(MOST, max(LEAST, PART * error))
+    max_distance = MAX_DISTANCE if error is None else min(MAX_DISTANCE, max(MIN_DISTANCE, ERROR_SHARE * error))
     origins = _origins(ours.calls, last)
-    result_matches = _found(ours.calls, origins, theirs.results, within)
+    result_matches = _match_results(ours.calls, origins, theirs.results, max_distance)
     other_shapes = [ours.calls[ours.computed_by[one]] for one in resized_outputs if one in ours.computed_by]
     leading = {call.result.shape[:-1] for call in other_shapes if call.result is not None}
     for number in origins:
         result = ours.calls[number].result
-        if result_matches[number] is Found.NOT and result is not None and result.shape[:-1] in leading:
-            result_matches[number] = Found.SAYS_NOTHING
-    right = {number for number in origins if result_matches[number] not in (Found.NOT, Found.SAYS_NOTHING)}
+        if result_matches[number] is ResultMatch.ABSENT and result is not None and result.shape[:-1] in leading:
+            result_matches[number] = ResultMatch.UNDECIDED
+    right = {number for number in origins if result_matches[number] not in (ResultMatch.ABSENT, ResultMatch.UNDECIDED)}
     for number in reversed(origins):
         if number in right:
             right.update(ours.calls[number].inputs)
     not_right = [number for number in origins if number not in right]
     if TensorName.parse(name).kind in ("loss", "losses"):
-        hidden_calls = _hidden_in_loss(ours.calls, not_right, result_matches, theirs, within)
+        hidden_calls = _hidden_in_loss(ours.calls, not_right, result_matches, theirs, max_distance)
     else:
         hidden_calls = []
     wrong = next(
-        (number for number in not_right if result_matches[number] is Found.NOT and number not in hidden_calls), None
+        (number for number in not_right if result_matches[number] is ResultMatch.ABSENT and number not in hidden_calls),
+        None,
     )
     if wrong is None and last in hidden_calls:
         is_on_one_line = len({ours.calls[number].where for number in hidden_calls}) == 1
         return ours.calls[hidden_calls[0]] if is_on_one_line else None
-    if wrong is None and last in not_right:  # what is wrong is one number throughout, as zeros are
+    if wrong is None and last in not_right:  # all wrong results consist of one number, such as zeros
         wrong = not_right[0]
     module = TensorName.parse(name).module
-    if (entry := _wrong_input(name, ours, theirs, origins, wrong, within)) is not None:
+    if (entry := _wrong_input(name, ours, theirs, origins, wrong, max_distance)) is not None:
         return entry
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
         misplaced_call = _first_misplaced(ours.calls, result_matches, wrong)
-        return ours.calls[_completed(ours.calls, not_right, wrong) if misplaced_call is None else misplaced_call]
-    moved = _moved(ours.calls, result_matches, [last] if wrong is None else ours.calls[wrong].inputs)
-    moved = moved if moved is not None and moved.layer != module else None
-    module_input, expected_input = _given(ours.calls, origins, module), theirs.inputs.get(module)
+        return ours.calls[_completing_call(ours.calls, not_right, wrong) if misplaced_call is None else misplaced_call]
+    reordering_call = _first_reordering_call(
+        ours.calls, result_matches, [last] if wrong is None else ours.calls[wrong].inputs
+    )
+    reordering_call = reordering_call if reordering_call is not None and reordering_call.layer != module else None
+    module_input, expected_input = _input_call(ours.calls, origins, module), theirs.inputs.get(module)
     if (
         module_input is None
         or module_input.result is None
         or expected_input is None
         or module_input.result.size != expected_input.size
     ):
-        return moved
+        return reordering_call
     in_order, apart = distance(module_input.result, expected_input)
-    if in_order <= within:
+    if in_order <= max_distance:
         return None  # the module is wrong itself
-    return moved or (module_input if apart <= within else None)
+    return reordering_call or (module_input if apart <= max_distance else None)
 
 
 def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprints) -> bool:
-    """Return whether the port computes other numbers from a tensor that the reference computes, too, in their order.
+    """Return whether the port computes from a tensor another result that the reference has, too, in the same order.
 
     Args:
-        name: of a tensor of the port.
+        name: name of a tensor of the port.
+        ours: calls of the port, with the fingerprints of their results.
+        theirs: fingerprints of the reference's results.
     """
     first_call = ours.computed_by.get(name)
     if first_call is None or (value := ours.calls[first_call].result) is None:
@@ -117,10 +126,10 @@ def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprin
     others = []
     for number in sorted(users - {first_call}):
         result = ours.calls[number].result
-        if result is not None and (result.size != value.size or min(distance(result, value)) > MOST):
+        if result is not None and (result.size != value.size or min(distance(result, value)) > MAX_DISTANCE):
             others.append(number)
-    result_matches = _found(ours.calls, others, theirs.results, MOST)
-    return Found.AS_IT_IS in result_matches.values()
+    result_matches = _match_results(ours.calls, others, theirs.results, MAX_DISTANCE)
+    return ResultMatch.AS_IT_IS in result_matches.values()
 
 
 def _wrong_input(
@@ -129,7 +138,7 @@ def _wrong_input(
     theirs: Fingerprints,
     origins: Sequence[int],
     wrong: int | None,
-    within: float,
+    max_distance: float,
 ) -> FunctionCall | None:
     """Return a call at the line that calls the module, if only the module's input is wrong.
 
@@ -152,7 +161,9 @@ def _wrong_input(
 
     def is_entered(result: Fingerprint | None) -> bool:
         return (
-            result is not None and result.size == expected_input.size and distance(result, expected_input)[1] <= within
+            result is not None
+            and result.size == expected_input.size
+            and distance(result, expected_input)[1] <= max_distance
         )
 
     actual_input = ours.calls[number].result
@@ -166,18 +177,18 @@ def _wrong_input(
 def _hidden_in_loss(
     calls: Sequence[FunctionCall],
     numbers: Sequence[int],
-    result_matches: dict[int, Found],
+    result_matches: dict[int, ResultMatch],
     theirs: Fingerprints,
-    within: float,
+    max_distance: float,
 ) -> list[int]:
     """Return the calls whose counterparts, if there are any, lie within a kernel of the reference's loss.
 
-    They are computed from nothing but what such a kernel takes, and have another size than its result.
+    They are computed only from the inputs of such a kernel, and have another size than its result.
     """
 
     def is_taken(result: Fingerprint | None) -> bool:
         return result is not None and any(
-            one.size == result.size and distance(one, result)[1] <= within for one in theirs.taken_by_losses
+            one.size == result.size and distance(one, result)[1] <= max_distance for one in theirs.taken_by_losses
         )
 
     hidden_calls: list[int] = []
@@ -185,104 +196,108 @@ def _hidden_in_loss(
         inputs, result = calls[number].inputs, calls[number].result
         begins = bool(inputs) and all(is_taken(calls[one].result) for one in inputs) and not is_taken(result)
         is_larger = result is not None and result.size > 1
-        if result_matches[number] is Found.NOT and (
+        if result_matches[number] is ResultMatch.ABSENT and (
             (begins and is_larger) or any(one in hidden_calls for one in inputs)
         ):
             hidden_calls.append(number)
     return hidden_calls
 
 
-def _first_misplaced(calls: Sequence[FunctionCall], result_matches: dict[int, Found], number: int) -> int | None:
-    """Return the call that has put the numbers of a call's input in other places; None if no input has them so.
+def _first_misplaced(calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], number: int) -> int | None:
+    """Return the call that first moves the numbers of a call's input to other places; None if no input is misplaced.
 
-    What follows it one element after another, as a division by a number does, has them in these places, too.
+    The results of elementwise operations on misplaced numbers, such as a division by a number, are misplaced, too.
     """
     first = None
-    while (number := next((one for one in calls[number].inputs if result_matches[one] is Found.MISPLACED), -1)) >= 0:
+    while (
+        number := next((one for one in calls[number].inputs if result_matches[one] is ResultMatch.MISPLACED), -1)
+    ) >= 0:
         first = number
     return first
 
 
-def _completed(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
-    """Return the call that completes a constant which a call begins; the call itself if it begins none.
+def _completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
+    """Return the last call of a chain that computes a constant; the call itself if it does not start such a chain.
 
-    The reference may keep the constant, as it does the inverse frequencies of rotary positions. Then it has none of the
-    values on the way, and only the last can be wrong.
+    The reference may hold the constant ready, such as the inverse frequencies of rotary positions. Then it has none of
+    the intermediate values, and only the last one can be compared.
     """
 
-    def takes_only(user: int, made: int | None) -> bool:
-        others = [calls[one] for one in calls[user].inputs if one != made]
+    def takes_only(user: int, current: int | None) -> bool:
+        others = [calls[one] for one in calls[user].inputs if one != current]
         numbers = (one.taken == 0 and (one.result is None or one.result.size == 1) for one in others)
         return calls[user].taken == len(calls[user].inputs) and all(numbers)
 
-    made = completed = number
+    current = completing = number
     users = [number] if takes_only(number, None) else []
     while len(users) == 1:
-        before, made = made, users[0]
-        one, other = calls[before].result, calls[made].result
-        if one is None or other is None or one.size != other.size or distance(one, other)[1] > MOST:
-            completed = made  # another shape alone completes nothing
-        users = [one for one in not_right if made in calls[one].inputs and takes_only(one, made)]
-    return completed
+        previous, current = current, users[0]
+        one, other = calls[previous].result, calls[current].result
+        if one is None or other is None or one.size != other.size or distance(one, other)[1] > MAX_DISTANCE:
+            completing = current  # a call that only changes the shape does not complete the constant
+        users = [one for one in not_right if current in calls[one].inputs and takes_only(one, current)]
+    return completing
 
 
-def _given(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
-    """Return the call that computes the input of a module of Paddle's own; None if that is not known."""
+def _input_call(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
+    """Return the call that computes the input of one of Paddle's own modules; None if it is not known."""
     inside = next((number for number in origins if calls[number].layer == module), None)
     return None if inside is None or not calls[inside].inputs else calls[calls[inside].inputs[0]]
 
 
 def _origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
-    """Return the calls that a result is computed from, itself included, in the order of execution."""
-    seen: set[int] = set()
-    left = [last]
-    while left:
-        if (number := left.pop()) not in seen:
-            seen.add(number)
-            left += calls[number].inputs
-    return sorted(seen)
+    """Return the numbers of the calls that a result is computed from, including itself, in execution order."""
+    call_numbers: set[int] = set()
+    remaining = [last]
+    while remaining:
+        if (number := remaining.pop()) not in call_numbers:
+            call_numbers.add(number)
+            remaining += calls[number].inputs
+    return sorted(call_numbers)
 
 
-def _found(
-    calls: Sequence[FunctionCall], numbers: Iterable[int], theirs: Sequence[Fingerprint], within: float
-) -> dict[int, Found]:
+def _match_results(
+    calls: Sequence[FunctionCall], numbers: Iterable[int], theirs: Sequence[Fingerprint], max_distance: float
+) -> dict[int, ResultMatch]:
     by_size: dict[int, list[Fingerprint]] = defaultdict(list)
     for one in theirs:
         by_size[one.size].append(one)
 
-    def looked_up(call: FunctionCall) -> Found:
+    def match_result(call: FunctionCall) -> ResultMatch:
         result = call.result
         if result is None:
-            return Found.SAYS_NOTHING
-        alike = {
-            (one.shape == result.shape, in_order <= within)
+            return ResultMatch.UNDECIDED
+        similar_results = {
+            (one.shape == result.shape, in_order <= max_distance)
             for one in by_size[result.size]
             for in_order, apart in [distance(result, one)]
-            if apart <= within
+            if apart <= max_distance
         }
-        if not alike:
+        if not similar_results:
             is_alone = result.is_mask and not any(one.is_mask for one in by_size[result.size])
-            return Found.SAYS_NOTHING if is_alone or call.function in REPEATING else Found.NOT
-        if (True, False) in alike and (True, True) not in alike:
-            return Found.MISPLACED
-        return Found.AS_IT_IS if any(in_order for _, in_order in alike) else Found.IN_ANOTHER_ORDER
+            return ResultMatch.UNDECIDED if is_alone or call.function in REPEATING else ResultMatch.ABSENT
+        if (True, False) in similar_results and (True, True) not in similar_results:
+            return ResultMatch.MISPLACED
+        return (
+            ResultMatch.AS_IT_IS if any(in_order for _, in_order in similar_results) else ResultMatch.IN_ANOTHER_ORDER
+        )
 
-    return {number: looked_up(calls[number]) for number in numbers}
+    return {number: match_result(calls[number]) for number in numbers}
 
 
-def _moved(
-    calls: Sequence[FunctionCall], result_matches: dict[int, Found], numbers: Sequence[int]
+def _first_reordering_call(
+    calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], numbers: Sequence[int]
 ) -> FunctionCall | None:
-    """The first call that orders right numbers as the reference nowhere has them; None if there is none."""
-    left, moved, seen = list(numbers), [], set()
-    while left:
-        number = left.pop()
-        if number not in seen and result_matches[number] in (
-            Found.IN_ANOTHER_ORDER,
-            Found.MISPLACED,
-            Found.SAYS_NOTHING,
+    """Return the first call that puts right numbers in an order which the reference never has; None without one."""
+    remaining, reordering, visited = list(numbers), [], set()
+    while remaining:
+        number = remaining.pop()
+        if number not in visited and result_matches[number] in (
+            ResultMatch.IN_ANOTHER_ORDER,
+            ResultMatch.MISPLACED,
+            ResultMatch.UNDECIDED,
         ):
-            seen.add(number)
-            left += calls[number].inputs
-            moved += [number] if result_matches[number] is not Found.SAYS_NOTHING else []
-    return calls[min(moved)] if moved else None
+            visited.add(number)
+            remaining += calls[number].inputs
+            reordering += [number] if result_matches[number] is not ResultMatch.UNDECIDED else []
+    return calls[min(reordering)] if reordering else None

@@ -1,10 +1,10 @@
-"""Mixed precision, operation by operation: what is to stay in float32 must be that accurate.
+"""Judge mixed precision operation by operation: operations that must stay in float32 must have its accuracy.
 
-In a free run the rounding of bfloat16's products hides everything else: a softmax or a layer norm in bfloat16 adds no
-more than is already there. On R64's own input (:mod:`.trace`) only the products show their rounding, and every other
-operation is judged by itself: the reference's is off by float32's rounding there, 2^16 times less than bfloat16's. So
-is LSH's hashing: float32 puts R64's vectors into R64's buckets, unless the two best are within float32's rounding of
-each other.
+In a free run the rounding of bfloat16's products hides all other errors: a softmax or a layer norm in bfloat16 adds no
+more error than the products. On R64's own input (:mod:`.trace`) only the products show their rounding, and every other
+operation is judged in isolation. There the reference has the error of float32, which is 2^16 times smaller than the
+error of bfloat16. The hashing of LSH is judged in the same way: in float32 it puts R64's vectors into R64's buckets,
+unless the two best buckets are within float32's rounding of each other.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.parity.followup.remeasure import NEAR_BOUND
-from toolkit.parity.followup.trace import LOWERED, OperationTrace
+from toolkit.parity.followup.trace import MIXED_PRECISION_DTYPE, OperationTrace
 from toolkit.parity.judge.verdict import Verdict
 
-#: The dtype whose operations are judged one by one.
-DTYPE = LOWERED
+#: The dtype whose operations are judged in isolation.
+DTYPE = MIXED_PRECISION_DTYPE
 
 
 def is_judged(dtypes: Sequence[str]) -> bool:
-    """Whether a gate in these dtypes judges mixed precision, and so always takes the trace."""
+    """Return whether a gate in these dtypes judges mixed precision, so that it always takes the trace."""
     return DTYPE in dtypes
 
 
-def judge_operations(verdict: Verdict, found: OperationTrace | None) -> None:
-    """Add the operations that are wrong by themselves in bfloat16, beyond the luck of few runs."""
-    if found is None or found.problem is not None:
-        verdict.note("operations-unseen", why=found.problem if found and found.problem else "no trace was taken")
+def judge_operations(verdict: Verdict, operation_trace: OperationTrace | None) -> None:
+    """Add a finding for each operation that is wrong in isolation in bfloat16 by more than the luck of few runs."""
+    if operation_trace is None or operation_trace.problem is not None:
+        verdict.note(
+            "operations-unseen",
+            why=operation_trace.problem if operation_trace and operation_trace.problem else "no trace was taken",
+        )
         return
-    for operation in found.faulty:
+    for operation in operation_trace.faulty:
         if operation.dtype == DTYPE and operation.margin > NEAR_BOUND:
             verdict.find("precision", operation.name, operation.message, DTYPE)

@@ -1,9 +1,10 @@
-"""A tensor a little beyond its bound: the port's fault, or the luck of the few runs that measure rounding?
+"""Run the reference more often if a tensor is a little beyond its bound, which may be luck of the first few runs.
 
-If one number decides, such as a row of saturated attention, the error of a right port is a draw from the same
-distribution as those of the reference. If that is normal, three times the largest of five draws is exceeded once in 200
-times, three times the largest of 25 once in 400,000. So before a port fails for a tensor near its bound, the reference
-is run more often. A fault of the port still shows: the largest of 25 draws is 1.4 times that of five, by the median.
+If a single number decides, such as a row of saturated attention, the error of a correct port is a draw from the same
+distribution as the reference's errors. If this distribution is normal, three times the largest of five draws is
+exceeded once in 200 times, and three times the largest of 25 draws once in 400,000 times. So before a port fails for a
+tensor near its bound, the reference is run more often. A fault of the port still shows: the median of the largest of 25
+draws is only 1.4 times the median of the largest of five.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from toolkit.parity.measure.evaluation import of_step
 
 #: Up to this many times its bound an error may be luck; wrong ports exceed that, most by a factor of 10^6.
 NEAR_BOUND = 10.0
-#: Reference runs added to those of :data:`toolkit.parity.job.build.NOISE_RUNS`, or to a long text's fewer.
+#: Runs of the reference in addition to :data:`toolkit.parity.job.build.NOISE_RUNS`, or to the fewer of a long text.
 MORE_RUNS = {"float32": 20, "float64": 8}
 #: Added to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, for a large model, where a run takes minutes.
 FEW_MORE_RUNS = {"float32": 6, "float64": 2}
@@ -34,7 +35,7 @@ MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}
 
 
 def is_near_bound(verdict: Verdict) -> bool:
-    """Whether all findings are tensors a little beyond their bounds."""
+    """Return whether all findings are tensors a little beyond their bounds."""
     beyond = _beyond(verdict)
     return bool(beyond) and all(one is not None and one.margin <= NEAR_BOUND for one in beyond)
 
@@ -42,29 +43,30 @@ def is_near_bound(verdict: Verdict) -> bool:
 def _beyond(verdict: Verdict) -> list[Comparison | None]:
     """Return the comparison behind each finding; None if it is not on a tensor's error. An output that is set aside if
     nothing else differs (:mod:`.interfaces`) is left out."""
-    failed = {
+    failed_comparisons = {
         kind: {(one.name, one.dtype): one for one in verdict.compared_by(kind) if not one.passed}
         for kind in (*OF_TENSORS, *OF_RECOMPUTING)
     }
     findings = [finding for finding in verdict.findings if finding.name not in verdict.replaceable]
-    return [failed.get(finding.verdict, {}).get((finding.name, finding.dtype)) for finding in findings]
+    return [failed_comparisons.get(finding.verdict, {}).get((finding.name, finding.dtype)) for finding in findings]
 
 
 def note_unmeasured(verdict: Verdict) -> None:
-    """Say so where a verdict is near its bound and the reference cannot run again."""
+    """Add a note if a verdict is near its bound and the reference cannot run again."""
     if is_near_bound(verdict):
         verdict.note("not-remeasured", factor=NEAR_BOUND)
 
 
 def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[dict[str, TensorRecord]]:
-    """The noise of the reference of each job in more runs, by tensor.
+    """Return the noise of each job's reference in further runs, by tensor.
 
     Args:
         jobs: folders of jobs that both workers have run.
-        python: the reference's interpreter.
+        console: console for progress.
+        python: interpreter of the reference.
 
     Raises:
-        Inconclusive: it failed.
+        Inconclusive: the reference failed.
     """
     for job in jobs:
         files.write_json(job / "reference" / "remeasure-runs.json", more_runs(job))
@@ -75,50 +77,61 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
 def more_runs(job: Path) -> dict[str, int]:
     """Return the number of further reference runs by dtype."""
     content = files.read_job(job)
-    runs, lowered = (FEW_MORE_RUNS, FEW_MORE_LOWERED_RUNS) if content.brief else (MORE_RUNS, MORE_LOWERED_RUNS)
-    return {**runs, **lowered} if "bfloat16" in content.dtypes else runs
+    runs, bfloat16_runs = (FEW_MORE_RUNS, FEW_MORE_LOWERED_RUNS) if content.brief else (MORE_RUNS, MORE_LOWERED_RUNS)
+    return {**runs, **bfloat16_runs} if "bfloat16" in content.dtypes else runs
 
 
 def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord]) -> ReferenceResult:
-    """The reference's result, measured by its own runs and those of :func:`measure_again`."""
+    """Return the reference's result, measured by its first runs and by the further runs of :func:`measure_again`."""
     tensors = {
         name: replace(
             record,
-            noise=_joined(record.noise, more[name].noise),
-            noise_max=_joined(record.noise_max, more[name].noise_max),
+            noise=_join_runs(record.noise, more[name].noise),
+            noise_max=_join_runs(record.noise_max, more[name].noise_max),
         )
         for name, record in reference.tensors.items()
     }
     return replace(reference, tensors=tensors)
 
 
-def _joined(runs: Mapping[str, list[float | None]], more: Mapping[str, list[float | None]]) -> dict:
+def _join_runs(runs: Mapping[str, list[float | None]], more: Mapping[str, list[float | None]]) -> dict:
     return {dtype: [*runs[dtype], *more.get(dtype, [])] for dtype in runs}
 
 
 def remeasure(
-    jobs: Sequence[Path], judged: Sequence[tuple[ReferenceResult, Verdict]], console: Console, python: str
+    jobs: Sequence[Path],
+    references_and_verdicts: Sequence[tuple[ReferenceResult, Verdict]],
+    console: Console,
+    python: str,
 ) -> list[ReferenceResult]:
-    """Return the jobs' reference results, with more runs where a verdict is near its bound. ``judged`` has, for each
-    job, the reference's result and the verdict by it."""
-    near = [job for job, (_, verdict) in zip(jobs, judged, strict=True) if is_near_bound(verdict)]
+    """Return the reference's result of each job, with further runs if its verdict is near a bound.
+
+    Args:
+        jobs: folders of jobs that both workers have run.
+        references_and_verdicts: the reference's result and the verdict of each job.
+        console: console for progress and problems.
+        python: interpreter of the reference.
+    """
+    near = [job for job, (_, verdict) in zip(jobs, references_and_verdicts, strict=True) if is_near_bound(verdict)]
     if not near:
-        return [reference for reference, _ in judged]
+        return [reference for reference, _ in references_and_verdicts]
     total = max(sum(more_runs(job).values()) for job in near)
     console.print(f"parity gate: near the bounds; {total} more runs of the reference", highlight=False, soft_wrap=True)
     try:
         more = dict(zip(near, measure_again(near, console, python), strict=True))
-    except Inconclusive as problem:
-        console.print(f"parity gate: {problem}", markup=False)
-        return [reference for reference, _ in judged]
+    except Inconclusive as error:
+        console.print(f"parity gate: {error}", markup=False)
+        return [reference for reference, _ in references_and_verdicts]
     return [
-        _remeasured(reference, verdict, more[job]) if job in more else reference
-        for job, (reference, verdict) in zip(jobs, judged, strict=True)
+        _with_remeasuring_note(reference, verdict, more[job]) if job in more else reference
+        for job, (reference, verdict) in zip(jobs, references_and_verdicts, strict=True)
     ]
 
 
-def _remeasured(reference: ReferenceResult, verdict: Verdict, more: Mapping[str, TensorRecord]) -> ReferenceResult:
-    """As :func:`with_more_runs`, with a note on ``verdict``, made without them."""
+def _with_remeasuring_note(
+    reference: ReferenceResult, verdict: Verdict, more: Mapping[str, TensorRecord]
+) -> ReferenceResult:
+    """Return the reference's result with further runs and with a note on the verdict that was near its bound."""
     result = with_more_runs(reference, more)
     worst = max(filter(None, _beyond(verdict)), key=lambda one: one.margin)
     few, all_runs = (_counts(one.tensors[of_step(worst.name)]) for one in (reference, result))

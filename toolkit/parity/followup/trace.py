@@ -1,8 +1,9 @@
-"""Forced input: which operation of the port is wrong by itself, whatever came before it.
+"""The operation trace: find the operations of the port that are wrong in isolation.
 
-In a free run an error spreads to all that is computed from it. Here every operation and module of the port is given
-R64's own input, in the forward and in the backward, so its error is its own. It is judged as the gate judges a tensor;
-the noise baseline is the reference's float32 error in that one operation, on the same input.
+In a free run an error spreads to everything that is computed from it. In the trace each operation and module of the
+port receives R64's own input, in the forward and in the backward, so it has only its own error. The error is judged
+like any tensor of the gate. The noise baseline is the reference's float32 error in the same operation, on the same
+input.
 """
 
 from __future__ import annotations
@@ -26,23 +27,25 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
 #: Faulty operations that the report shows.
-SHOWN = 6
-#: The dtype in which vectors are hashed that a product in bfloat16 has made.
-LOWERED = "bfloat16"
+MAX_SHOWN = 6
+#: The dtype of mixed precision, in which products that are hashed are computed.
+MIXED_PRECISION_DTYPE = "bfloat16"
 TASK = "forced_input"
 
 
 @dataclass(frozen=True)
 class FaultyOp:
-    """An operation that is wrong by itself.
+    """An operation that is wrong in isolation.
 
     Attributes:
-        name: of its tensor: ``scores:MODULE``, ``output:MODULE``, ``gradient:`` before either for the backward into it,
-            ``gradient:input:MODULE`` for that of a module, ``gradient:PARAMETER``, or ``loss``.
-        where: the line of the port.
-        message: how far it is off.
-        margin: its error in units of its bound; infinite where it has none.
-        function: of a user's port, what computes it wrongly between two modules, at the line ``where``; else empty.
+        name: name of the operation's tensor: ``scores:MODULE`` or ``output:MODULE``, with ``gradient:`` in front for
+            the backward into it; ``gradient:input:MODULE`` for the backward of a module; ``gradient:PARAMETER``; or
+            ``loss``.
+        where: source line of the port.
+        dtype: dtype of the port's run.
+        message: description of the error.
+        margin: error in units of its bound; infinite without a bound.
+        function: function of a user's port between two modules that is wrong, at the line ``where``; otherwise empty.
     """
 
     name: str
@@ -63,15 +66,15 @@ class FaultyOp:
 
 @dataclass(frozen=True)
 class OperationTrace:
-    """Result of a trace.
+    """The result of a trace.
 
     Attributes:
-        compared: number of tensors compared.
+        compared: number of compared tensors.
         alone: names of tensors that only one side has.
-        not_finite: dtype -> number not finite in the reference.
-        faulty: in execution order.
-        worst: the largest error of the right ones, in units of its bound.
-        problem: why the trace is unavailable; None if available.
+        not_finite: number of tensors that are not finite in the reference, by dtype.
+        faulty: faulty operations in execution order.
+        worst: largest error of a correct operation, in units of its bound.
+        problem: reason why there is no trace; None if there is one.
         interfaces: modules of the reference whose outputs the port holds in another form, without a fault in them.
     """
 
@@ -85,23 +88,33 @@ class OperationTrace:
 
 
 def describe(name: str) -> str:
-    """An operation in words: ``scores of MODULE``, ``the backward into the scores of MODULE``."""
-    parsed = TensorName.parse(name)
-    if parsed.into == "input":
-        return f"the backward of {parsed.module}{parsed.call}"
-    if parsed.into:
+    """Describe an operation: ``scores of MODULE``, ``the backward into scores of MODULE``."""
+    tensor_name = TensorName.parse(name)
+    if tensor_name.into == "input":
+        return f"the backward of {tensor_name.module}{tensor_name.call}"
+    if tensor_name.into:
         return f"the backward into {describe(name.removeprefix('gradient:'))}"
-    module = parsed.module + parsed.call
-    if parsed.kind == "gradient":
+    module = tensor_name.module + tensor_name.call
+    if tensor_name.kind == "gradient":
         return f"the gradient of {module}"
-    return f"{parsed.kind.replace('_', ' ')} of {module}" if parsed.module else name
+    return f"{tensor_name.kind.replace('_', ' ')} of {module}" if tensor_name.module else name
 
 
 def trace(
-    job: Path, verdict: Verdict, asked: bool, console: Console, interpreters: Mapping[str, str]
+    job: Path, verdict: Verdict, is_requested: bool, console: Console, interpreters: Mapping[str, str]
 ) -> OperationTrace | None:
-    """Trace the port of a job that both workers ran, if a tensor of its step differs or if asked; else None."""
-    if not (asked or is_wanted(verdict)):
+    """Trace the port of a job that both workers have run.
+
+    Return None unless a tensor of the step differs or the trace is requested.
+
+    Args:
+        job: folder of the job.
+        verdict: verdict of the gate.
+        is_requested: whether to trace a port without a difference, too.
+        console: console for progress.
+        interpreters: interpreter of each side.
+    """
+    if not (is_requested or is_wanted(verdict)):
         return None
     if (content := files.read_job(job)).spare_memory and content.pair is None:
         why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
@@ -132,9 +145,9 @@ class MovedOutput:
     """An output of a pair whose numbers the port holds at other places, or that is set aside.
 
     Attributes:
-        name_of_port: its name if its module has no counterpart.
-        is_resized: whether the port's has another shape.
-        is_padded: whether it also holds rows of padding (:attr:`.verdict.Verdict.padded_outputs`).
+        name_of_port: name of the output in the port if its module has no counterpart.
+        is_resized: whether the port's output has another shape.
+        is_padded: whether the output also holds rows of padding (:attr:`.verdict.Verdict.padded_outputs`).
     """
 
     name_of_port: str
@@ -164,12 +177,16 @@ def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
 def _measure_with(
     job: Path, content: Job, moved_modules: Collection[str], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """As :func:`measure`, of one job, whose workers pass on moved outputs as they are: R64's own would come in an order
-    that the port does not expect.
+    """Run both sides of one job (:func:`measure`), and do not replace the outputs of some modules.
+
+    R64's outputs of these modules would have an order that the port does not expect.
 
     Args:
-        content: of the job, with all modules.
-        moved_modules: modules of the reference.
+        job: folder of the job.
+        content: content of the job, with all modules.
+        moved_modules: modules of the reference whose outputs are not replaced.
+        console: console for progress.
+        interpreters: interpreter of each side.
     """
     if content.pair is not None and content.pair.map is not None:
         remaining_modules = {
@@ -184,13 +201,16 @@ def _measure_with(
 
 def fingerprints_of(job: Path) -> Fingerprints | None:
     """Return the fingerprints of a pair's reference, once it was traced."""
-    kept = job / "reference" / files.FINGERPRINTS
-    return files.read(kept, Fingerprints) if kept.exists() else None
+    path = job / "reference" / files.FINGERPRINTS
+    return files.read(path, Fingerprints) if path.exists() else None
 
 
-def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTrace | None:
-    """As :func:`trace`, if the reference cannot run again: it is recorded, or went stage by stage."""
-    if not (asked or is_wanted(verdict)):
+def unavailable(verdict: Verdict, is_requested: bool, is_recorded: bool) -> OperationTrace | None:
+    """Return a trace with the reason why there is none: the reference is recorded, or was run stage by stage.
+
+    Return None unless a tensor of the step differs or the trace is requested.
+    """
+    if not (is_requested or is_wanted(verdict)):
         return None
     if is_recorded:
         return OperationTrace(problem="the reference is a recorded one, which does not hold them")
@@ -199,36 +219,43 @@ def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTr
 
 
 def is_wanted(verdict: Verdict) -> bool:
-    """Whether a tensor of the step differs: a wrong parameter, draw, text or reference needs no trace."""
+    """Return whether a tensor of the step differs: a wrong parameter, draw, text or reference needs no trace."""
     names = ((f, TensorName.parse(f.name)) for f in verdict.findings)
     of_step = (f for f, name in names if not (name.is_of_training or name.evaluation))
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
 
 
 def lacks_gradients(verdict: Verdict) -> bool:
-    """Whether a gradient is missing, which by itself tells only where the backward had ended."""
+    """Return whether a gradient is missing, which only shows where the backward has ended."""
     missing = (TensorName.parse(finding.name) for finding in verdict.findings if finding.verdict == "structure")
     return any(name.kind == "gradient" for name in missing)
 
 
-def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
-    """For a finding on a tensor of the step, return the first operation wrong by itself in its dtype, as the cause.
-    None for any other finding: a wrong parameter, draw or choice is itself the cause of what it spoils."""
-    if found is not None and culprit.verdict == "precision":
-        return next(one for one in found.faulty if (one.name, one.dtype) == (culprit.name, culprit.dtype))
-    if culprit.message == ALONE:  # nothing else can be the cause of that
+def first_of(operation_trace: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
+    """Return the first operation that is wrong in isolation in the dtype of a finding, as the cause of the finding.
+
+    Return None unless the finding is on a tensor of the step: a wrong parameter, draw or choice is itself the cause.
+    """
+    if operation_trace is not None and culprit.verdict == "precision":
+        return next(one for one in operation_trace.faulty if (one.name, one.dtype) == (culprit.name, culprit.dtype))
+    if culprit.message == ALONE:  # a tensor that only the port has is itself the cause
         return None
     name = TensorName.parse(culprit.name)
     of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss", "losses")
-    if found is None or culprit.verdict not in (*OF_TENSORS, "structure") or not of_step or name.is_of_training:
+    if (
+        operation_trace is None
+        or culprit.verdict not in (*OF_TENSORS, "structure")
+        or not of_step
+        or name.is_of_training
+    ):
         return None
-    return next((operation for operation in found.faulty if operation.dtype == culprit.dtype), None)
+    return next((operation for operation in operation_trace.faulty if operation.dtype == culprit.dtype), None)
 
 
 def measure(
     jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Run both sides of each job. Raises Inconclusive if one of them failed."""
+    """Run both sides of each job and return their measurements. Raises Inconclusive if one of them failed."""
     run_workers(jobs, console, interpreters, task=TASK)
     return [
         (
@@ -246,35 +273,39 @@ def summary(
     fingerprints: Fingerprints | None = None,
     resized_outputs: Collection[str] = (),
 ) -> OperationTrace:
-    """As :func:`trace`, from measurements.
+    """Return the trace of measured operations.
 
     Args:
-        fingerprints: of a pair's reference.
+        reference: record of each of the reference's tensors.
+        dtypes: measurements of the port, by dtype.
+        bucket_slack: largest margin between two buckets that the rounding of float32 can flip, by LSH module. Hashing
+            in bfloat16 is judged by it, since the step cannot show it.
+        fingerprints: fingerprints of a pair's reference.
         resized_outputs: argument of :func:`.functions.function_at_fault`.
-        bucket_slack: LSH module -> largest margin that float32's rounding can flip; hashing is judged by it in
-            bfloat16, where the step cannot show it.
     """
     order = in_order(list(reference))
-    seen = {name for ours in dtypes.values() for name in ours.tensors}
-    records = in_the_ports_steps({name: reference[name] for name in order}, seen)
-    compared: list[Comparison] = []
+    port_names = {name for ours in dtypes.values() for name in ours.tensors}
+    records = in_steps_of_port({name: reference[name] for name in order}, port_names)
+    comparisons: list[Comparison] = []
     faulty: list[FaultyOp] = []
-    lost: dict[str, int] = {}
+    num_not_finite: dict[str, int] = {}
     for dtype, ours in dtypes.items():
         names = [name for name in order if name in ours.tensors]
         noise = {name for name in names if dtype == "float64" and is_lost(records[name])}
-        measured = [name for name in names if is_measured(records[name], dtype) and name not in noise]
-        if len(names) > len(measured):
-            lost[dtype] = len(names) - len(measured)
-        for name in measured:
+        measured_names = [name for name in names if is_measured(records[name], dtype) and name not in noise]
+        if len(names) > len(measured_names):
+            num_not_finite[dtype] = len(names) - len(measured_names)
+        for name in measured_names:
             error, theirs = ours.tensors[name], records[name]
             if error.rms is None:
                 faulty.append(FaultyOp(name, _where(name, ours), dtype, _without_size(error, theirs)))
                 continue
-            compared.append(compare(name, theirs, error, dtype))
-            if not compared[-1].passed:
-                message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
-                faulty.append(FaultyOp(name, _where(name, ours), dtype, message, compared[-1].margin))
+            comparisons.append(compare(name, theirs, error, dtype))
+            if not comparisons[-1].passed:
+                message = (
+                    f"off by {comparisons[-1].relative:.1e} of its size, {comparisons[-1].margin:.3g} times the bound"
+                )
+                faulty.append(FaultyOp(name, _where(name, ours), dtype, message, comparisons[-1].margin))
         if ours.calls and fingerprints is not None:
             sizes = {name: records[name].rms for name in names}
             faulty = [
@@ -284,12 +315,12 @@ def summary(
                 _with_function(one, ours, fingerprints, sizes, resized_outputs) if one.dtype == dtype else one
                 for one in faulty
             ]
-        if dtype == LOWERED:
-            faulty += _hashed_otherwise(ours, bucket_slack or {})
-    passed = [one.margin for one in compared if one.passed and one.informative]
+        if dtype == MIXED_PRECISION_DTYPE:
+            faulty += _find_wrong_buckets(ours, bucket_slack or {})
+    passed_margins = [one.margin for one in comparisons if one.passed and one.informative]
     own = {name: None for ours in dtypes.values() for name in ours.lines if name not in reference}
-    alone = [*(name for name in order if name not in seen), *own]
-    return OperationTrace(len(compared), alone, lost, faulty, max(passed, default=0.0))
+    alone = [*(name for name in order if name not in port_names), *own]
+    return OperationTrace(len(comparisons), alone, num_not_finite, faulty, max(passed_margins, default=0.0))
 
 
 def _is_interface(
@@ -320,40 +351,41 @@ def _with_function(
     return operation if call is None else replace(operation, function=call.function, where=call.where)
 
 
-def _hashed_otherwise(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Iterator[FaultyOp]:
-    """Yield LSH attentions that give R64's vectors, held in float32, buckets that float32's rounding cannot explain.
+def _find_wrong_buckets(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Iterator[FaultyOp]:
+    """Yield each LSH attention that puts R64's vectors into buckets that the rounding of float32 cannot explain.
 
-    In a bfloat16 step the vectors are off by so much that hardly any bucket is certain. Here they are R64's, and
-    hashing stays in float32. What follows is given R64's buckets, so that no other error comes from them.
+    In a bfloat16 step the vectors have such errors that hardly any bucket is certain. Here the vectors are R64's, and
+    hashing stays in float32. The following operations use R64's buckets, so that no other error comes from them.
     """
     for module, flips in ours.bucket_flips.items():
-        allowed, name = slack.get(module, math.inf), f"buckets:{module}"
+        slack_of_module, name = slack.get(module, math.inf), f"buckets:{module}"
         if flips.shape is not None:
-            yield FaultyOp(name, _where(name, ours), LOWERED, f"shape {flips.shape} differs")
-        elif flips.count and not flips.largest_margin <= allowed:
-            led = f"one where the best bucket led by {flips.largest_margin:.1e}; float32's rounding: {allowed:.1e}"
-            margin = flips.largest_margin / allowed if allowed else math.inf
-            message = f"{flips.count} of {flips.of} differ, {led}"
-            yield FaultyOp(name, _where(name, ours), LOWERED, message, margin)
+            yield FaultyOp(name, _where(name, ours), MIXED_PRECISION_DTYPE, f"shape {flips.shape} differs")
+        elif flips.count and not flips.largest_margin <= slack_of_module:
+            rounding_text = f"float32's rounding: {slack_of_module:.1e}"
+            margin_text = f"one where the best bucket led by {flips.largest_margin:.1e}; {rounding_text}"
+            margin = flips.largest_margin / slack_of_module if slack_of_module else math.inf
+            message = f"{flips.count} of {flips.of} differ, {margin_text}"
+            yield FaultyOp(name, _where(name, ours), MIXED_PRECISION_DTYPE, message, margin)
 
 
-def in_the_ports_steps(reference: Mapping[str, TensorRecord], seen: Collection[str]) -> dict[str, TensorRecord]:
-    """Return the reference's records of tensors ``seen`` in the port, one step of which may be several of its steps.
+def in_steps_of_port(reference: Mapping[str, TensorRecord], port_names: Collection[str]) -> dict[str, TensorRecord]:
+    """Return the reference's records of the tensors that the port has, if one step of the port is several of these.
 
-    The port masks and takes the softmax at once. Its backward step ends at the scores; the reference's ends at the
-    masked scores, and the next, to the scores, is only a copy. So the reference's errors in gradients that the port
-    skips count for the next one of that shape in the same module.
+    The port computes mask and softmax in one operation. Its backward step ends at the scores. The reference's backward
+    step ends at the masked scores, and the next step, to the scores, is only a copy. So the reference's errors in
+    gradients that the port skips are added to the next gradient of this shape in the same module.
     """
     records: dict[str, TensorRecord] = {}
-    skipped: list[str] = []
+    skipped_gradients: list[str] = []
     for name, record in reference.items():
-        if name not in seen:
-            skipped.append(name)
+        if name not in port_names:
+            skipped_gradients.append(name)
             continue
-        steps = [record, *(reference[other] for other in skipped if _leads_to(other, name, reference))]
+        steps = [record, *(reference[other] for other in skipped_gradients if _leads_to(other, name, reference))]
         noise, noise_max = (_added_up([getattr(step, key) for step in steps]) for key in ("noise", "noise_max"))
         records[name] = replace(record, noise=noise, noise_max=noise_max)
-        skipped = []
+        skipped_gradients = []
     return records
 
 
@@ -384,15 +416,15 @@ def _without_size(error: TensorStats, theirs: TensorRecord) -> str:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Return the names in execution order: a parameter's gradient follows that of its module's output."""
+    """Return the names in execution order: a parameter's gradient follows the gradient of its module's output."""
     parameters = [name for name in names if is_gradient(name) and not TensorName.parse(name).into]
-    taken = set(parameters)
-    order = [name for name in names if name not in taken]
+    parameter_names = set(parameters)
+    order = [name for name in names if name not in parameter_names]
     last: dict[str, str] = {}
     for name in order:
-        parsed = TensorName.parse(name)
-        if (parsed.kind, parsed.into) == ("gradient", "output"):
-            last[parsed.module] = name
+        tensor_name = TensorName.parse(name)
+        if (tensor_name.kind, tensor_name.into) == ("gradient", "output"):
+            last[tensor_name.module] = name
     for name in parameters:
         after = last.get(TensorName.parse(name).module.rpartition(".")[0])
         order.insert(order.index(after) + 1 if after else len(order), name)
@@ -400,37 +432,37 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 
 def _where(name: str, ours: ForcedInputDtype) -> str:
-    """Return the line of an operation; where a module is made and defined; where scores and losses are computed."""
+    """Return the source line of an operation, of a module, or of the computation of scores and losses."""
     point = name.removeprefix("gradient:")
     if point in ours.lines:
         return ours.lines[point]
-    parsed = TensorName.parse(name)
-    module = parsed.module or parsed.kind
+    tensor_name = TensorName.parse(name)
+    module = tensor_name.module or tensor_name.kind
     while module and module not in ours.modules:
         module = module.rpartition(".")[0]
     return ours.modules[module].where if module else ""
 
 
 def lines(operation_trace: OperationTrace | None, cause: str = "") -> list[str]:
-    """Return the lines of the report.
+    """Return the lines of the report on a trace.
 
     Args:
         operation_trace: the trace, if there is one.
-        cause: name of a wrong parameter or draw that may cause wrong operations; otherwise empty.
+        cause: name of a wrong parameter or draw that may cause wrong operations; empty if there is none.
     """
     if operation_trace is None:
         return []
     if operation_trace.problem is not None:
         return [f"operation trace unavailable: {operation_trace.problem}"]
     of = f"of {operation_trace.compared} operations and gradients, each on the reference's own input,"
-    rest = [f"{count} in {dtype}" for dtype, count in operation_trace.not_finite.items()]
-    unsaid = [f"not finite in the reference, and not compared: {', '.join(rest)}"] if rest else []
+    counts = [f"{count} in {dtype}" for dtype, count in operation_trace.not_finite.items()]
+    not_finite_lines = [f"not finite in the reference, and not compared: {', '.join(counts)}"] if counts else []
     if not operation_trace.faulty:
-        return [f"{of} all are right, the worst at {operation_trace.worst:.2g} of its bound", *unsaid]
+        return [f"{of} all are right, the worst at {operation_trace.worst:.2g} of its bound", *not_finite_lines]
     count = len(operation_trace.faulty)
     if cause:
-        return [f"{of} {count} {'is' if count == 1 else 'are'} wrong, which may follow from {cause}", *unsaid]
-    said = [f"{of} {count} {'is' if count == 1 else 'are'} wrong; in the order of execution:"]
-    said += [f"  {one.dtype} {one.text()}" for one in operation_trace.faulty[:SHOWN]]
-    more = [f"  and {count - SHOWN} more, in parity.json"] if count > SHOWN else []
-    return [*said, *more, *unsaid]
+        return [f"{of} {count} {'is' if count == 1 else 'are'} wrong, which may follow from {cause}", *not_finite_lines]
+    report_lines = [f"{of} {count} {'is' if count == 1 else 'are'} wrong; in the order of execution:"]
+    report_lines += [f"  {one.dtype} {one.text()}" for one in operation_trace.faulty[:MAX_SHOWN]]
+    further_lines = [f"  and {count - MAX_SHOWN} more, in parity.json"] if count > MAX_SHOWN else []
+    return [*report_lines, *further_lines, *not_finite_lines]

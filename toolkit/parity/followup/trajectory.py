@@ -1,4 +1,4 @@
-"""Has both sides of a pair train by themselves for some steps, from the same weights, batches and draws."""
+"""Train both sides of a pair independently for some steps, from the same weights, batches and draws."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from toolkit.parity.judge.trajectory import compare_trajectories
 
 
 def train(job: Path, interpreters: Mapping[str, str], console: Console) -> Training:
-    """Train both sides, the reference first, whose draws the port is given.
+    """Train both sides and compare them. The reference is first, since the port replays its draws.
 
     Args:
-        job: a folder of a job that both workers have run.
+        job: folder of a job that both workers have run.
+        interpreters: interpreter of each side.
+        console: console for progress.
 
     Raises:
-        UserError: code of the user's cannot be run.
+        UserError: the user's code cannot be run.
         Inconclusive: a worker failed.
     """
     sides = {}
@@ -33,10 +35,10 @@ def train(job: Path, interpreters: Mapping[str, str], console: Console) -> Train
     def read(side: str, run: str) -> dict[str, np.ndarray]:
         return files.read_tensors(job / side / f"trajectory-{run}.safetensors")
 
-    of_reference = {
+    reference_runs = {
         dtype: [read("reference", f"{dtype}-{number}") for number in range(count)]
         for dtype, count in sides["reference"].runs.items()
     }
-    truth, *of_reference["float64"] = of_reference["float64"]
+    truth, *reference_runs["float64"] = reference_runs["float64"]
     ours = {dtype: read("candidate", dtype) for dtype in files.read_job(job).dtypes}
-    return compare_trajectories(truth, of_reference, ours, sides["reference"].order, sides["candidate"].optimizer)
+    return compare_trajectories(truth, reference_runs, ours, sides["reference"].order, sides["candidate"].optimizer)
