@@ -52,6 +52,8 @@ endif
 INSTALLED := $(VENV)/.installed-$(KIND)
 # What another PADDLE or PADDLE_CUDA has left.
 OTHERS   := $(filter-out $(INSTALLED),$(wildcard $(VENV)/.installed-*))
+# Metadata of this distribution under its former name, which on PyPI is another project's.
+FORMERLY_NAMED := $(wildcard $(VENV)/lib/python*/site-packages/toolkit-*.dist-info)
 
 # Files of tests go to the next free process. Each computes in one thread: two of two on two cores wait for each other.
 # Only the plugins that the tests need: of a package that has one, as this one has, pytest rewrites every module.
@@ -81,6 +83,11 @@ endif
 ifneq ($(OTHERS),)
 	$(BIN)/python -m pip uninstall --quiet --yes paddlepaddle paddlepaddle-gpu
 	rm -f $(OTHERS)
+endif
+# Two distributions would own bin/toolkit. A folder of metadata in the sources hides the installed one from pip.
+ifneq ($(FORMERLY_NAMED),)
+	rm -rf toolkit.egg-info
+	$(BIN)/python -m pip uninstall --quiet --yes toolkit
 endif
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(INDEXES) $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,demo,tracking,dev]'
 	$(BIN)/python -m pip check

@@ -173,6 +173,16 @@ def test_another_wheel_replaces_the_one_that_is_there(machine):
     assert [path.name for path in (machine.folder / ".venv").glob(".installed*")] == [".installed-cpu"]
 
 
+def test_the_distribution_of_the_former_name_is_removed_before_the_installation(machine):
+    machine.with_environments()
+    (machine.folder / ".venv/lib/python3.11/site-packages/toolkit-0.1.0.dist-info").mkdir(parents=True)
+    (machine.folder / "toolkit.egg-info").mkdir()
+    machine.make("install")
+    first, second, *_ = machine.asked()
+    assert first == ".venv/bin/python -m pip uninstall --quiet --yes toolkit" and "-e .[cpu," in second
+    assert not (machine.folder / "toolkit.egg-info").exists()
+
+
 def test_a_switch_that_was_cut_short_is_made_up_for(machine):
     machine.with_environments()
     machine.make("install")

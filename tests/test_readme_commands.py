@@ -188,7 +188,7 @@ LINES: dict[str, Here | Elsewhere] = {
     'make install PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"': NETWORK,
     "pip install -c constraints.txt -e '.[cpu,reference,demo,tracking,dev]'": NETWORK,
     "pip wheel . --no-deps -w dist": NETWORK,
-    "pip install -c constraints.txt 'dist/toolkit-0.1.0-py3-none-any.whl[cpu,reference,demo]'": NETWORK,
+    "pip install -c constraints.txt 'dist/paddle_parity_toolkit-0.1.0-py3-none-any.whl[cpu,reference,demo]'": NETWORK,
     "toolkit recipe copy reformer_cls": Here("shipped", says="wrote reformer_cls.yaml"),
     "toolkit finetune reformer_cls.yaml": Here("shipped", f"--new {SHORT} {UNGATED} {FEW}", says="run folder: runs/"),
     'make install PIP_ARGS="-i https://pypi.tuna.tsinghua.edu.cn/simple"': NETWORK,

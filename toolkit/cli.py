@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from models import collector
+from toolkit import __version__
 from toolkit.commands.bench.bench import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.machine import allocator, interruption
@@ -182,7 +183,7 @@ OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shel
 @click.group(
     cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}, no_args_is_help=True
 )
-@click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an unforeseen failure.")
 @click.pass_obj
 def toolkit(settings: Settings, debug: bool) -> None:

@@ -19,6 +19,7 @@ from toolkit.commands.doctor import frameworks, gpu, machine, services, versions
 from toolkit.commands.doctor.child import ask
 from toolkit.commands.doctor.doctor import diagnose, examine
 from toolkit.commands.doctor.finding import Finding
+from toolkit.machine.install import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
@@ -44,11 +45,11 @@ def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
 @pytest.mark.parametrize(
     ("name", "version", "said", "mend"),
     [
-        ("paddlenlp", "2.8.0", "paddlenlp is 2.8.0, and toolkit needs ", "pip install 'paddlenlp"),
+        ("paddlenlp", "2.8.0", "paddlenlp is 2.8.0, and paddle-parity-toolkit needs ", "pip install 'paddlenlp"),
         (
             "transformers",
             "4.30.0",
-            "transformers is 4.30.0, and toolkit needs >=4.44",
+            "transformers is 4.30.0, and paddle-parity-toolkit needs >=4.44",
             "pip install 'transformers>=4.44",
         ),
         ("tokenizers", "0.22.0", "tokenizers is 0.22.0, and ", "pip install 'tokenizers"),
@@ -64,15 +65,23 @@ def test_a_version_that_does_not_fit_is_a_fault_with_the_range_that_does(
     assert wrong.state == "fault" and said in wrong.what and wrong.mend.startswith(mend)
 
 
+def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path, monkeypatch):
+    distribution(tmp_path, "toolkit", "0.0.3")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (wrong,) = [finding for finding in versions.check_versions() if finding.what.startswith("the distribution toolkit")]
+    assert wrong.state == "fault" and "toolkit 0.0.3 is installed, which overwrites files" in wrong.what
+    assert wrong.mend.startswith("pip uninstall -y toolkit, then pip install -c constraints.txt -e '.[cpu,")
+
+
 def test_what_is_missing_below_a_requirement_is_a_fault_and_what_only_an_extra_needs_is_none(tmp_path, monkeypatch):
-    distribution(tmp_path, "toolkit", "9", "aaa>=1", "bbb; extra == 'more'", "ccc>=2; extra == 'more'")
+    distribution(tmp_path, DISTRIBUTION, "9", "aaa>=1", "bbb; extra == 'more'", "ccc>=2; extra == 'more'")
     distribution(tmp_path, "aaa", "1.5", "ddd[deep]", "eee; python_version < '3'")
     distribution(tmp_path, "ccc", "1.0")
     distribution(tmp_path, "ddd", "1.0", "fff; extra == 'deep'", "ggg; extra == 'other'")
     monkeypatch.syspath_prepend(str(tmp_path))
-    examined, faults = versions.unfit_distributions("toolkit")
+    examined, faults = versions.unfit_distributions(DISTRIBUTION)
     assert [fault.what for fault in faults] == [
-        "ccc is 1.0, and toolkit needs >=2",
+        "ccc is 1.0, and paddle-parity-toolkit needs >=2",
         "fff, which ddd needs, is not installed",
     ]
     assert examined == 3 and [fault.mend for fault in faults] == ["pip install 'ccc>=2'", "pip install 'fff'"]
@@ -330,7 +339,10 @@ def test_an_installation_with_wrong_versions_and_a_paddle_that_crashes(venv):
     (venv / "paddle" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     done = run_doctor(venv)
     assert done.returncode == 1 and done.stderr == ""
-    assert "transformers is 4.30.0, and toolkit needs" in done.stdout and "paddlenlp is 2.8.0, and" in done.stdout
+    assert (
+        "transformers is 4.30.0, and paddle-parity-toolkit needs" in done.stdout
+        and "paddlenlp is 2.8.0, and" in done.stdout
+    )
     found = rows(done)
     assert found["paddle"][0] == "fault" and "ended by SIGSEGV" in found["paddle"][1]
     assert found["paddlenlp"][0] == "fault" and found["reference"][0] == "ok"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from toolkit import __version__
+from toolkit.machine.install import DISTRIBUTION
 from toolkit.recipe import shipped as recipe_files
 from toolkit.recipe.load import load_recipe
 
@@ -87,7 +89,7 @@ def test_a_wheel_has_the_recipes_and_every_module(tmp_path):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", source, "--no-deps", "--no-build-isolation", "-q", "-w", wheels]
     subprocess.run(command, check=True, capture_output=True)
-    with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(next(wheels.glob(f"{DISTRIBUTION.replace('-', '_')}-{__version__}-*.whl"))) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
         wheel.extractall(site)
     folders = ("toolkit", "models", "recipes")

@@ -154,7 +154,7 @@ def test_a_new_run_starts_empty(tmp_path):
 def test_a_tracker_that_is_not_installed_is_said_at_once(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_trackers(recipe())
-    with pytest.raises(UserError, match=r"tracking\.wandb: wandb is not installed; pip install 'toolkit\[tracking\]'"):
+    with pytest.raises(UserError, match=r"tracking\.wandb: wandb is not installed; pip install .*'\.\[tracking\]'"):
         check_trackers(recipe(wandb=True))
     with pytest.raises(UserError, match=r"tracking\.visualdl"):
         check_trackers(recipe(visualdl=True))

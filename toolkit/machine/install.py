@@ -6,6 +6,8 @@ from pathlib import Path
 
 #: The source folder, which has the pins; for a wheel, the folder of installed packages.
 CHECKOUT = Path(__file__).resolve().parents[2]
+#: Name of this distribution (`setup.cfg`). `toolkit`, the command and the import, is another project on PyPI.
+DISTRIBUTION = "paddle-parity-toolkit"
 #: Variable that names the reference's Python if no option does; `make` sets it if the wheel is for GPUs.
 REFERENCE_PYTHON = "TOOLKIT_REFERENCE_PYTHON"
 #: Index of Paddle's GPU wheels: pypi.org has none of Paddle 3. There are cu118, cu126, cu129 and cu130.
@@ -17,4 +19,4 @@ def install_command(extra: str) -> str:
     index = f" --extra-index-url {GPU_INDEX}" if "gpu" in extra.split(",") else ""
     if (CHECKOUT / "constraints.txt").is_file():
         return f"pip install -c constraints.txt{index} -e '.[{extra}]'"
-    return f"pip install{index} 'toolkit[{extra}]'"
+    return f"pip install{index} '{DISTRIBUTION}[{extra}]'"

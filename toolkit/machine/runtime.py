@@ -17,18 +17,20 @@ import shutil
 import sys
 from pathlib import Path
 
+import toolkit
 from models import collector
 from models.operations import kernels
 from toolkit.errors import UserError
 from toolkit.machine.disk import check_writable, missing_room
 from toolkit.machine.heap import keep_freed_memory
+from toolkit.machine.install import install_command
 from toolkit.machine.memory import physical_memory
 from toolkit.machine.scratch import scratch_until_exit
 from toolkit.terminal.escape import visible
 
-#: The distributions whose versions decide what a run computes; recorded in every run and every parity report.
+#: The distributions, next to the toolkit itself, whose versions decide what a run computes; recorded in every run and
+#: every parity report.
 RECORDED_DISTRIBUTIONS = (
-    "toolkit",
     "paddlepaddle",
     "paddlepaddle-gpu",
     "paddlenlp",
@@ -220,13 +222,14 @@ def explain_paddle_installation() -> None:
         UserError: with the command that mends it.
     """
     installed = [name for name in ("paddlepaddle", "paddlepaddle-gpu") if version_of(name)]
+    reinstallation = f"{install_command('cpu')}, or for a GPU {install_command('gpu')}"
     if len(installed) == 2:
         raise UserError(
             "paddlepaddle and paddlepaddle-gpu are both installed, and overwrite each other's files; "
-            "pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install 'toolkit[cpu]' or 'toolkit[gpu]'"
+            f"pip uninstall -y paddlepaddle paddlepaddle-gpu, then {reinstallation}"
         )
     if not installed:
-        raise UserError("Paddle is not installed; pip install 'toolkit[cpu]' or 'toolkit[gpu]' (or make install)")
+        raise UserError(f"Paddle is not installed; {reinstallation} (or make install)")
 
 
 def seed_everything(seed: int) -> None:
@@ -240,8 +243,9 @@ def seed_everything(seed: int) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of Python, the platform and every installed distribution that decides what a run computes."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    """Return name -> version of Python, the platform, the toolkit and every installed distribution that decides what a
+    run computes."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "toolkit": toolkit.__version__}
     found.update({name: version for name in RECORDED_DISTRIBUTIONS if (version := version_of(name))})
     return found
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
+from toolkit.machine.install import install_command
 from toolkit.machine.runtime import versions
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT, read_starts
@@ -50,7 +51,7 @@ def check_wandb(recipe: Recipe) -> None:
     installed, its settings are wrong, or nobody is logged in."""
     if importlib.util.find_spec("wandb") is None:
         raise recipe.error(
-            "tracking.wandb", "wandb is not installed; pip install 'toolkit[tracking]', or set it to false"
+            "tracking.wandb", f"wandb is not installed; {install_command('tracking')}, or set it to false"
         )
     try:
         own_mode, logged_in = own_settings()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.commands.doctor.finding import Finding, reinstall
-from toolkit.machine.install import CHECKOUT
+from toolkit.machine.install import CHECKOUT, DISTRIBUTION
 from toolkit.machine.runtime import version_of
 
 #: Distributions whose exact version decides what a run computes.
@@ -29,7 +29,7 @@ def check_versions() -> Iterator[Finding]:
     name = "versions"
     python = ".".join(map(str, sys.version_info[:3]))
     try:
-        own = importlib.metadata.metadata("toolkit").json
+        own = importlib.metadata.metadata(DISTRIBUTION).json
     except importlib.metadata.PackageNotFoundError:
         yield Finding(name, "fault", "toolkit is not installed, only its source is here", reinstall())
         return
@@ -38,7 +38,10 @@ def check_versions() -> Iterator[Finding]:
     wanted = str(own.get("requires_python", ""))
     if python not in SpecifierSet(wanted):
         yield Finding(name, "fault", f"Python is {python}, but must be {wanted}", "make install PYTHON=python3.11")
-    examined, faults = unfit_distributions("toolkit")
+    if other := version_of("toolkit"):
+        what = f"the distribution toolkit {other} is installed, which overwrites files of {DISTRIBUTION}"
+        yield Finding(name, "fault", what, f"pip uninstall -y toolkit, then {reinstall()}")
+    examined, faults = unfit_distributions(DISTRIBUTION)
     for wrong in faults:
         yield Finding(name, "fault", wrong.what, wrong.mend)
     differing = [
