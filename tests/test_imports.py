@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -94,3 +96,10 @@ def test_paddlenlp_that_is_entered_by_the_short_way_has_all_it_has():
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_no_module_imports_itself_through_other_modules():
+    """Imports inside functions and imports for types count too."""
+    graph = grimp.build_graph("toolkit", "models", cache_dir=None)
+    imported_modules = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    graphlib.TopologicalSorter(imported_modules).prepare()  # raises CycleError, which names the modules

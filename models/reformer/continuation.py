@@ -20,16 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import paddle
 import paddle.nn.functional as F
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from models.operations import compiled
 from models.operations.ops import LayerNorm, Linear, product
 from models.operations.precision import is_lowered
+from models.port.base import Port
 from models.reformer import lengths, schema
 from models.reformer.attention import (
     KEY_NORM_EPSILON,
@@ -40,9 +41,6 @@ from models.reformer.attention import (
     masked_value,
     self_masked_value,
 )
-
-if TYPE_CHECKING:
-    from models.reformer.modeling import ReformerLayer, ReformerModelWithLMHead
 
 
 def _lean(layer: Any) -> Callable[[Tensor], Tensor]:
@@ -296,7 +294,7 @@ def _room_for(kept: Tensor, axis: int) -> Tensor:
 class _Layer:
     """A :class:`.modeling.ReformerLayer` in evaluation, for one more position."""
 
-    def __init__(self, layer: ReformerLayer, attention: _Attention) -> None:
+    def __init__(self, layer: nn.Layer, attention: _Attention) -> None:
         self.layer, self.attention = layer, attention
         self.norms = _lean(layer.attention.layer_norm), _lean(layer.feed_forward.layer_norm)
         self.output = _lean(layer.attention.output.dense)
@@ -324,7 +322,7 @@ class Continuation:
     """Continues texts from what the attentions keep.
 
     Args:
-        model: in evaluation mode.
+        model: a :class:`.modeling.ReformerModelWithLMHead` in evaluation mode.
         input_ids: int64 (B, T), the beginnings of the texts.
 
     Attributes:
@@ -332,7 +330,7 @@ class Continuation:
         logits: (B, vocabulary), after the beginnings.
     """
 
-    def __init__(self, model: ReformerModelWithLMHead, input_ids: Tensor) -> None:
+    def __init__(self, model: Port, input_ids: Tensor) -> None:
         self.texts, self.length = input_ids.shape
         self._config = vars(model.config)
         attentions: list[_Attention] = []
@@ -414,7 +412,7 @@ class Continuation:
         )[0]
 
 
-def _is_plain(model: ReformerModelWithLMHead) -> bool:
+def _is_plain(model: Port) -> bool:
     """Whether its layers are those that the loop computes, in their weights' precision, without gradients."""
     return (
         model.adapter is None

@@ -26,7 +26,7 @@ from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.request import dtypes_of
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import faults_of_precision
 from toolkit.parity.options import check_bfloat16

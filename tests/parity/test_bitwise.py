@@ -32,7 +32,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of
 from toolkit.parity.job.kernel_messages import KINDS, receive, send
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.ulp import BitDifference
 from toolkit.parity.options import kernel_kinds

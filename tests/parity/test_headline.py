@@ -15,7 +15,7 @@ from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.bounds import Comparison
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.report.headline import headline
 
 PLACES = {

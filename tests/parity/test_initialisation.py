@@ -10,8 +10,9 @@ import pytest
 from toolkit.parity.job.results import CandidateResult, NewWeights, ReferenceResult
 from toolkit.parity.judge import initialisation_tests
 from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.findings import Finding
 from toolkit.parity.judge.rng_tests import LIMIT
-from toolkit.parity.judge.verdict import Finding, judge
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.initial_values import SAMPLED, TIMES, Samples, counted, sampled
 
 WIDTH = 0.02

@@ -49,10 +49,11 @@ from toolkit.parity.job.results import (
     Training,
 )
 from toolkit.parity.judge import diagnosis, notes
-from toolkit.parity.judge.accepted import AcceptedFinding, accept
+from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import Comparison
+from toolkit.parity.judge.findings import AcceptedFinding, Finding, Verdict
 from toolkit.parity.judge.trajectory import judge_trajectory
-from toolkit.parity.judge.verdict import Finding, Verdict, judge
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.pairs.describe import Sides
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from toolkit.parity.job.results import Place
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import compare_trajectories, judge_trajectory
-from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.measure.trajectory import SAMPLES, places_of
 
 PAIR = Path(__file__).parents[1] / "pairs" / "mlp"

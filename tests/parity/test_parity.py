@@ -24,7 +24,8 @@ from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.job.texts import FULL
-from toolkit.parity.judge.verdict import Finding, Verdict, judge
+from toolkit.parity.judge.findings import Finding, Verdict
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.mutants import catalogue
 from toolkit.parity.options import configuration, devices, make_request
 from toolkit.parity.trials import mutation

@@ -21,7 +21,7 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import ReferenceResult, read_reference
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.reference import own_loss
 from toolkit.parity.report.report import Report
 from toolkit.parity.trials.mutation import trial_request

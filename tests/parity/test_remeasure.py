@@ -17,7 +17,7 @@ from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.job.synthetic import SyntheticWeights
 from toolkit.parity.judge import bounds, notes
 from toolkit.parity.judge.bounds import Comparison, compare
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.report.report import Report

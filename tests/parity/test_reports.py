@@ -31,7 +31,8 @@ from toolkit.parity.job.results import (
 )
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import Finding, Verdict, judge
+from toolkit.parity.judge.findings import Finding, Verdict
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.report.json import REPORT_SCHEMA, as_content

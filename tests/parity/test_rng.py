@@ -12,7 +12,8 @@ from toolkit.parity.comparator.rng_stats import REPEAT_BITS, DrawCounter, stride
 from toolkit.parity.job.results import CandidateResult, GeneratorStats, ReferenceResult
 from toolkit.parity.judge import rng_tests
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.findings import Verdict
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.mutants.loops import Edit, edited_code, loaded
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}

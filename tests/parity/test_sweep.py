@@ -20,7 +20,7 @@ from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights
 from toolkit.parity.judge.bounds import Comparison
-from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.trials import sweep as sweep_module
 from toolkit.parity.trials.sweep import judge_all, random_request, sweep
 

@@ -17,7 +17,7 @@ from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.records import as_json
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ForcedInputDtype
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.reference.points import Points, moved

@@ -26,8 +26,9 @@ from toolkit.parity.job.results import (
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import compare, is_lost
 from toolkit.parity.judge.culprit import first_at_fault, recomputing_at_fault
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.tokens import find_token_faults
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
 

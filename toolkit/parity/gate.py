@@ -42,8 +42,9 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, Training, read_results
 from toolkit.parity.job.stretch import fitted
 from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import judge_trajectory
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.other_frameworks.given import compared, files_of, read_outputs
 from toolkit.parity.other_frameworks.run import run_port

@@ -6,6 +6,7 @@ longer than computing any of them. Regression, which is rarer, is measured by sc
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,11 @@ class LabelScores(NamedTuple):
     f1: np.ndarray
     support: np.ndarray
     given: np.ndarray
+
+
+def perplexity_of_loss(loss: float) -> float:
+    """Return the perplexity of a mean loss per token; infinity if it is too large for a float."""
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def confusion(labels: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import AttributionResult, CandidateResult, ReferenceResult
 from toolkit.parity.judge.bounds import compare, is_measured
-from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorStats
 
 

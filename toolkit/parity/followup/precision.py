@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from toolkit.parity.followup.remeasure import NEAR_BOUND
 from toolkit.parity.followup.trace import MIXED_PRECISION_DTYPE, OperationTrace
-from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.judge.findings import Verdict
 
 #: The dtype whose operations are judged in isolation.
 DTYPE = MIXED_PRECISION_DTYPE

@@ -20,7 +20,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import Note, ReferenceResult
 from toolkit.parity.judge.bounds import Comparison
-from toolkit.parity.judge.verdict import OF_RECOMPUTING, OF_TENSORS, Verdict
+from toolkit.parity.judge.findings import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import of_step
 

@@ -22,7 +22,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
-from toolkit.parity.judge.verdict import ALONE, OF_TENSORS, Finding, Verdict
+from toolkit.parity.judge.findings import ALONE, OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
@@ -147,7 +147,7 @@ class MovedOutput:
     Attributes:
         name_of_port: name of the output in the port if its module has no counterpart.
         is_resized: whether the port's output has another shape.
-        is_padded: whether the output also holds rows of padding (:attr:`.verdict.Verdict.padded_outputs`).
+        is_padded: whether the output also holds rows of padding (:attr:`.findings.Verdict.padded_outputs`).
     """
 
     name_of_port: str

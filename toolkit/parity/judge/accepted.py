@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from toolkit.parity.job.pair import KnownDifference
 from toolkit.parity.job.results import Note
-
-if TYPE_CHECKING:
-    from toolkit.parity.judge.verdict import Finding, Verdict
-
-
-@dataclass(frozen=True)
-class AcceptedFinding:
-    """A finding that the map accepts.
-
-    Attributes:
-        finding: the accepted finding.
-        relative: error over the size of the tensor.
-        pattern: pattern of tensor names in the map.
-        why: reason for the difference, from the map.
-        within: largest accepted relative error, from the map.
-    """
-
-    finding: Finding
-    relative: float
-    pattern: str
-    why: str
-    within: float
+from toolkit.parity.judge.findings import AcceptedFinding, Verdict
 
 
 def pattern_of(name: str, patterns: Iterable[str]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from toolkit.parity.judge.verdict import ALONE, OF_RECOMPUTING, Finding, Verdict
+from toolkit.parity.judge.findings import ALONE, OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 

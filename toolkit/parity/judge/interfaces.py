@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from toolkit.parity.job.results import (
     CandidateDtype,
@@ -29,11 +28,9 @@ from toolkit.parity.job.results import (
     ReferenceFacts,
     ReferenceResult,
 )
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.same_numbers import ROWS
-
-if TYPE_CHECKING:
-    from toolkit.parity.judge.verdict import Finding, Verdict
 
 #: Dtypes whose differences are examined, the most accurate first.
 ACCURATE = ("float64", "float32")

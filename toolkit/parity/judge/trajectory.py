@@ -14,7 +14,7 @@ import numpy as np
 
 from toolkit.parity.job.results import Parting, Place, Training
 from toolkit.parity.judge.bounds import Comparison, compare, is_measured
-from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, numbered
 

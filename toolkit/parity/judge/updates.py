@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from toolkit.parity.job.results import (
     CandidateDtype,
@@ -17,15 +16,13 @@ from toolkit.parity.job.results import (
     Flips,
     GeneratorStats,
     NewWeights,
-    Note,
     ReferenceResult,
     Tokens,
 )
 from toolkit.parity.judge import diagnosis, initialisation_tests, interfaces, loops, rng_tests, tokens
-from toolkit.parity.judge.accepted import AcceptedFinding, accept
+from toolkit.parity.judge.accepted import accept
 from toolkit.parity.judge.bounds import (
     UNIT,
-    Comparison,
     compare,
     describe_noise,
     is_lost,
@@ -34,108 +31,17 @@ from toolkit.parity.judge.bounds import (
     ratio,
     rescale_record,
 )
+from toolkit.parity.judge.findings import ALONE, Finding, Verdict
 from toolkit.parity.judge.notes import HINTS
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.evaluation import UNWATCHED, chosen, named, of_step
 from toolkit.parity.measure.naming import TensorName
 
-#: Verdicts of a finding on a tensor of the step; the names of the other verdicts state their subject.
-OF_TENSORS = ("semantics", "rounding")
-#: Message of a finding on a tensor that only the port has.
-ALONE = "computed by the port, has no counterpart in the reference"
-#: Verdicts on the backward that computes layers again.
-OF_RECOMPUTING = ("recomputed", "replay")
 #: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
 SIGN_FACTOR = 8.0
 #: Largest allowed error of a constant, in units of rounding of its operands: a power, a division, a product and a sine
 #: in float32, each within a unit or two on either side. Torch's constants differ by 1 unit between processors.
 CONSTANT_UNITS = 8.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A difference that is a fault.
-
-    Attributes:
-        verdict: structure, buckets, signs, choices, semantics, rounding, precision, loop, recomputed, replay,
-            randomness, initialisation or tokenizer; ``reference`` if the reference itself is at fault, or if it has
-            no tensor to compare.
-        name: name of the wrong tensor, parameter, draw or text.
-        message: description of the fault, with its figures.
-        dtype: dtype of the fault; empty if it concerns all dtypes.
-    """
-
-    verdict: str
-    name: str
-    message: str
-    dtype: str = ""
-
-
-@dataclass
-class Verdict:
-    """All comparisons and all findings of a gate.
-
-    Attributes:
-        comparisons: comparisons of the port's tensors with R64.
-        recomputed: the recomputing backward against plain autograd of the same port, with recorded draws. The two
-            gradients may differ by as much as a gradient may differ from R64.
-        replay: the same with the port's own draws.
-        plain: plain autograd against R64, if the step's own gradients come from another backward.
-        findings: faults that stop the run.
-        notes: sentences for the report.
-        reference_faults: faults of the reference. A difference from a faulty reference does not show a fault of the
-            port. A port that agrees passes.
-        accepted: findings that a pair's map accepts. They are no longer in ``findings``.
-        training_unjudged_from: first step of a pair's training in which the two sides differ, if an accepted
-            difference may be the reason; None otherwise.
-        set_aside: findings on outputs of a pair that are not compared, since everything behind them agrees
-            (:mod:`.interfaces`).
-        replaceable: names of the outputs that are set aside if nothing else differs.
-        same_numbers: names of a pair's outputs that hold the numbers of R64 at other places.
-        padded_outputs: names of the outputs in ``same_numbers`` that also have rows of padding, from the first layer.
-    """
-
-    comparisons: list[Comparison] = field(default_factory=list)
-    recomputed: list[Comparison] = field(default_factory=list)
-    replay: list[Comparison] = field(default_factory=list)
-    plain: list[Comparison] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    reference_faults: list[Finding] = field(default_factory=list)
-    accepted: list[AcceptedFinding] = field(default_factory=list)
-    training_unjudged_from: int | None = None
-    set_aside: list[Finding] = field(default_factory=list)
-    replaceable: set[str] = field(default_factory=set)
-    same_numbers: set[str] = field(default_factory=set)
-    padded_outputs: set[str] = field(default_factory=set)
-
-    @property
-    def passed(self) -> bool:
-        """Whether there are no findings."""
-        return not self.findings
-
-    @property
-    def inconclusive(self) -> bool:
-        """Whether the findings do not show a fault of the port: the reference is at fault or not finite."""
-        of_reference = all(finding.verdict == "reference" for finding in self.findings)
-        return bool(self.findings and (self.reference_faults or of_reference))
-
-    def compared_by(self, verdict: str) -> list[Comparison]:
-        """Return the comparisons behind findings of this verdict."""
-        return getattr(self, verdict) if verdict in OF_RECOMPUTING else self.comparisons
-
-    def nearest(self, dtype: str, count: int) -> list[Comparison]:
-        """Return the ``count`` comparisons of a dtype with the largest margins."""
-        comparisons = [c for c in self.comparisons if c.dtype == dtype and c.informative]
-        return sorted(comparisons, key=lambda c: c.margin, reverse=True)[:count]
-
-    def find(self, verdict: str, name: str, message: str, dtype: str = "") -> None:
-        """Add a finding."""
-        self.findings.append(Finding(verdict, name, message, dtype))
-
-    def note(self, kind: str, **data: Any) -> None:
-        """Add a note (:data:`.notes.TEXTS`)."""
-        self.notes.append(Note(kind, data))
 
 
 def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:

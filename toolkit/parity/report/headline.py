@@ -9,8 +9,8 @@ from toolkit.parity.followup.functions import INPUT
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe, first_of
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_part, is_of_recomputing, recomputing_at_fault
+from toolkit.parity.judge.findings import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.judge.updates import describe_wrong_parameters, update_number
-from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 

@@ -15,7 +15,7 @@ from toolkit.pages.document import document, name, scrolled, table
 from toolkit.pages.markup import element
 from toolkit.parity.followup.trace import describe
 from toolkit.parity.judge.culprit import is_of_part
-from toolkit.parity.judge.verdict import Finding
+from toolkit.parity.judge.findings import Finding
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart, points_of
 from toolkit.parity.report.json import with_infinities

@@ -15,7 +15,7 @@ from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult, Training
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.headline import Headline, headline
 

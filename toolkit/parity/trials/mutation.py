@@ -31,7 +31,8 @@ from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
+from toolkit.parity.judge.findings import OF_RECOMPUTING, Verdict
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import (

@@ -19,7 +19,7 @@ from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS
-from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.pairs.describe import ask, settled, weights_of, write_pair
 from toolkit.parity.pairs.weights import made_up
 from toolkit.parity.trials.sweep import TRAINING as OF_RUN

@@ -27,7 +27,8 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.findings import Verdict
+from toolkit.parity.judge.verdict import judge
 from toolkit.parity.trials.choices import choices, chooser
 
 #: Number of a sweep's gates that two processes do one after another before they are shown.

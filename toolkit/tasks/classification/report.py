@@ -4,7 +4,7 @@ the most confident mistakes, and accuracy by text length."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import numpy as np
 from toolkit.pages.document import name, scrolled, table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
-from toolkit.pages.plot import named_bins, share
+from toolkit.pages.plot import share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.calibration import BINS, bins, described, expected_calibration_error
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
+from toolkit.tasks.classification.report_parts import accuracy_by_length, label_names_of, label_scores
+from toolkit.tasks.classification.report_targets import numbers_sections, several_sections
 from toolkit.tasks.metrics import confusion, scores_of_classes
 
 #: Most labels of a confusion matrix; beyond that, it has those with the most mistakes.
@@ -68,8 +70,6 @@ def sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Elem
     Raises:
         UserError: the file is missing or damaged.
     """
-    from toolkit.tasks.classification.report_targets import numbers_sections, several_sections
-
     with reading(predictions, REMEDY):
         columns = next(iter(read_predictions(predictions)), {})
     if "predicted_value" in columns:
@@ -86,7 +86,7 @@ def sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Elem
     yield from _calibration(np.asarray(found.probability), label == predicted, calibration)
     yield from _mistakes(found)
     yield from _side_by_side(found)
-    yield from right_by_length(
+    yield from accuracy_by_length(
         found.tokens, label == predicted, "accuracy", "Texts by the number of tokens that the model read"
     )
 
@@ -99,7 +99,7 @@ def read_outcome(predictions: Path) -> LabelOutcome:
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
             if outcome is None:
-                names = labels_of(row)
+                names = label_names_of(row)
                 outcome, ids = LabelOutcome(names), {label: index for index, label in enumerate(names)}
             outcome.label.append(ids[row["label"]])
             outcome.predicted.append(ids[row["predicted_label"]])
@@ -119,11 +119,6 @@ def read_outcome(predictions: Path) -> LabelOutcome:
             raise ValueError("it has no rows")
     outcome.mistakes = sorted(surest, key=lambda mistake: mistake[:2], reverse=True)
     return outcome
-
-
-def labels_of(row: Iterable[str]) -> list[str]:
-    """Return the labels, by the columns of a row."""
-    return [column.removeprefix(PROBABILITY_OF) for column in row if column.startswith(PROBABILITY_OF)]
 
 
 def _calibration(probability: np.ndarray, right: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Element]:
@@ -214,33 +209,7 @@ def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -
     caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if many else "")
     if absent := len(names) - len(occurring):
         caption += f"; {absent} labels occur in this split neither as a label nor as a prediction"
-    yield from scores_of_labels(names, scores, order, caption)
-
-
-def scores_of_labels(
-    names: Sequence[str], scores: Sequence[np.ndarray], order: Iterable[int], caption: str
-) -> Iterator[Element]:
-    """Yield how good each label is.
-
-    Args:
-        scores: for each label precision, recall, F1, the number of texts that have it and of texts that are given it.
-        order: indices of the labels that are shown.
-    """
-    precision, recall, f1, support, given = scores
-    rows = [
-        (
-            name(names[index]),
-            f"{precision[index]:.3f}",
-            f"{recall[index]:.3f}",
-            share(f1[index], f"{f1[index]:.3f}"),
-            f"{support[index]:,}",
-            f"{given[index]:,}",
-        )
-        for index in order
-    ]
-    yield element("h2", "How good each label is", id="labels")
-    titles = ("label", "precision", "recall", "F1", "texts", "times given")
-    yield scrolled(table(titles, rows, caption, "numbers"), "labels", "scroll")
+    yield from label_scores(names, scores, order, caption)
 
 
 def _mistakes(found: LabelOutcome) -> Iterator[Element]:
@@ -271,16 +240,6 @@ def _side_by_side(found: LabelOutcome) -> Iterator[Element]:
         titles = ("label", "right at", "text", "taken for", "text")
         caption = "Of each label the text that was given it most confidently, and the surest one that was not"
         yield scrolled(table(titles, rows, caption, "beside"), "beside")
-
-
-def right_by_length(tokens: Sequence[int], right: np.ndarray, title: str, caption: str) -> Iterator[Element]:
-    """Yield the share of right texts, (texts,) of bool, by their number of tokens."""
-    rows = [
-        (length, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
-        for length, places in named_bins(tokens).items()
-    ]
-    yield element("h2", "Length and accuracy")
-    yield table(("tokens", "texts", title), rows, caption, "numbers")
 
 
 def _short(text: str) -> str:

@@ -18,7 +18,7 @@ from toolkit.pages.plot import named_bins
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.calibration import THRESHOLD, described
-from toolkit.tasks.classification.report import labels_of, right_by_length, scores_of_labels
+from toolkit.tasks.classification.report_parts import accuracy_by_length, label_names_of, label_scores
 from toolkit.tasks.metrics import scores_of_several
 
 #: Number of listed errors.
@@ -35,7 +35,7 @@ def several_sections(predictions: Path, calibration: Mapping[str, Any]) -> Itera
     true, given, tokens = [], [], []
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
-            names = names or labels_of(row)
+            names = names or label_names_of(row)
             labels, predicted = set(json.loads(row["labels"])), set(json.loads(row["predicted_labels"]))
             true.append([name in labels for name in names])
             given.append([name in predicted for name in names])
@@ -45,9 +45,9 @@ def several_sections(predictions: Path, calibration: Mapping[str, Any]) -> Itera
     caption = f"Counted as scikit-learn does; a text has the labels whose probability is above {threshold:.2g}"
     if calibration:
         yield element("p", f"For them the {described(calibration)}.", class_="soft")
-    yield from scores_of_labels(names, scores_of_several(of_data, of_model), range(len(names)), caption)
+    yield from label_scores(names, scores_of_several(of_data, of_model), range(len(names)), caption)
     caption = "Texts whose labels are all right, by the number of tokens that the model read"
-    yield from right_by_length(tokens, (of_data == of_model).all(axis=1), "all right", caption)
+    yield from accuracy_by_length(tokens, (of_data == of_model).all(axis=1), "all right", caption)
 
 
 def numbers_sections(predictions: Path) -> Iterator[Element]:

@@ -18,7 +18,7 @@ from toolkit.pages.plot import share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.language_modeling.samples import SAMPLES
-from toolkit.tasks.language_modeling.task import exponential
+from toolkit.tasks.metrics import perplexity_of_loss
 
 #: Number of blocks listed at each end.
 BLOCKS_SHOWN = 5
@@ -50,7 +50,7 @@ def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Ite
     """
     found = read_outcome(predictions)
     yield element("h2", "Perplexity by control code")
-    perplexity = {code: exponential(of.loss / of.tokens) for code, of in found.codes.items()}
+    perplexity = {code: perplexity_of_loss(of.loss / of.tokens) for code, of in found.codes.items()}
     highest = max((value for value in perplexity.values() if math.isfinite(value)), default=0.0)
     rows = [
         (name(code), f"{of.blocks:,}", f"{of.tokens:,}", f"{of.loss / of.tokens:.4f}",

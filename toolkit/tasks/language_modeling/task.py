@@ -4,7 +4,6 @@ only in the results."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from models.files.plain import UnreadableFile
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
 from toolkit.tasks.interface import Description, Labelled, Prepared
+from toolkit.tasks.metrics import perplexity_of_loss
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -295,18 +295,13 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     group too."""
     sums, counts = outputs
     loss = float(sums.sum() / counts.sum())
-    found = {"loss": loss, "perplexity": exponential(loss)}
+    found = {"loss": loss, "perplexity": perplexity_of_loss(loss)}
     for index, code in enumerate(dataset.codes):
         if code == NO_GROUP:
             continue
         chosen = dataset.code_of == index
-        found[f"{PERPLEXITY_OF}{code}"] = exponential(float(sums[chosen].sum() / counts[chosen].sum()))
+        found[f"{PERPLEXITY_OF}{code}"] = perplexity_of_loss(float(sums[chosen].sum() / counts[chosen].sum()))
     return found
-
-
-def exponential(loss: float) -> float:
-    """Return the perplexity of a mean loss."""
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 def predictions(
@@ -322,7 +317,7 @@ def predictions(
             "control_code": dataset.codes[dataset.code_of[index]],
             "tokens": int(count),
             "loss": loss,
-            "perplexity": exponential(loss),
+            "perplexity": perplexity_of_loss(loss),
             "text": run.tokenizer.readable(tokens),
         }
 

@@ -19,11 +19,11 @@ from toolkit.tasks.language_modeling.task import CORPORA as CORPORA
 from toolkit.tasks.language_modeling.task import calibrate as calibrate
 from toolkit.tasks.language_modeling.task import check as check
 from toolkit.tasks.language_modeling.task import control_codes as control_codes
-from toolkit.tasks.language_modeling.task import exponential
 from toolkit.tasks.language_modeling.task import label_rows as label_rows
 from toolkit.tasks.language_modeling.task import load_splits as load_splits
 from toolkit.tasks.language_modeling.task import prediction_columns as prediction_columns
 from toolkit.tasks.language_modeling.task import texts as texts
+from toolkit.tasks.metrics import perplexity_of_loss
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -109,7 +109,7 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     """``loss``, the mean over the chosen tokens, ``perplexity``, its exponential, and ``accuracy``, the share found."""
     losses, counts, found = (part.sum() for part in outputs)
     loss = float(losses / counts)
-    return {"loss": loss, "perplexity": exponential(loss), "accuracy": float(found / counts)}
+    return {"loss": loss, "perplexity": perplexity_of_loss(loss), "accuracy": float(found / counts)}
 
 
 def predictions(
@@ -138,7 +138,7 @@ def baselines(
     chosen = {split: getattr(prepared, split).chosen() for split in prepared.sizes if split != "train"}
     scores = {
         split: {
-            "perplexity": exponential(-float(known[tokens].mean())),
+            "perplexity": perplexity_of_loss(-float(known[tokens].mean())),
             "accuracy": float((tokens == known.argmax()).mean()),
         }
         for split, tokens in chosen.items()
