@@ -29,7 +29,6 @@ from toolkit.parity import mutants  # noqa: E402
 from toolkit.parity.job.pair import TIME_LIMIT  # noqa: E402
 from toolkit.recipe import keys, shipped  # noqa: E402
 from toolkit.recipe.recipe import Recipe  # noqa: E402
-from toolkit.run_folder import checkpoint  # noqa: E402
 from toolkit.terminal.failure import UNFORESEEN  # noqa: E402
 
 #: The families, that of recipes which name none first.
@@ -82,7 +81,6 @@ def quoted() -> dict[str, str]:
         "classes": table(("family", "class", "head", "what it is"), classes()),
         "heads": heads(),
         "files.models": table(("file", "what it is"), files_of_models()),
-        "files.checkpoint": str(len(checkpoint.FILES)),
         "rooms": table(("room", "what it is", "tests"), rooms()),
         "make": table(("command", "what it does"), ((f"`make {target}`", what) for target, what in targets)),
         "statuses": "{} parity, {} drift, {} wrong usage, {} inconclusive, {} unforeseen".format(*STATUSES),

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str] | None) -> int:
     """Run a command; returns the exit status."""
     if sys.stdout is None:  # closed by the shell (>&-)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
+        sys.stdout = open(os.devnull, "a")  # noqa: SIM115 - until the end
     if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
         sys.stdout.reconfigure(errors="backslashreplace")
     collector.in_a_command()

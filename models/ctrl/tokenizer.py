@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from models.files.plain import parsed_object, read_text
+from models.files.writing import write_file
 from models.port.tokenization import (
     CONFIG_FILE,
     Span,
@@ -144,8 +145,8 @@ class CTRLTokenizer(Tokenizer):
         return ids[0]
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
-        Path(folder, VOCAB_FILE).write_text(self.vocab, encoding="utf-8", newline="")
-        Path(folder, MERGES_FILE).write_text(self.merges, encoding="utf-8", newline="")
+        write_file(folder, VOCAB_FILE, self.vocab)
+        write_file(folder, MERGES_FILE, self.merges)
         special = {"unk_token": self.unk_token, "pad_token": self.pad_token}
         write_config(folder, {"tokenizer_class": "CTRLTokenizer", **special}, max_length)
 

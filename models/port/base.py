@@ -6,7 +6,6 @@ The heads' output classes are re-exported here.
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +21,11 @@ from safetensors.numpy import save_file
 from models.families import part
 from models.files.hub import read_tensors, resolve_folder
 from models.files.plain import open_tensors, read_object
-from models.files.tensor_file import OnDemand, write_tensors
+from models.files.tensor_file import OnDemand
+from models.files.writing import replace_tensors, write_json
 from models.port.lora import LoRA, merged, parameters
 from models.port.paddlenlp_entry import PretrainedConfig, PretrainedModel
 from models.port.paddlenlp_entry import model_outputs as model_outputs
-from models.port.tokenization import write_json
 from models.port.weights import Parameter, load, values_of
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class PortConfig(PretrainedConfig):
     def save_pretrained(self, folder: str | os.PathLike, **_: Any) -> None:
         """Write ``config.json`` into ``folder``, in Hugging Face's form."""
         keys = {**self.to_hf(), "architectures": self.architectures}
-        Path(folder, "config.json").write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
+        write_json(folder, "config.json", keys, sort_keys=True)
 
 
 class Port(PretrainedModel):
@@ -199,12 +198,10 @@ class Port(PretrainedModel):
             max_shard_size=shard_bytes,
         )
         for file, names in plan.filename_to_tensors.items():
-            partial = folder / f"{file}.partial"
             tensors = OnDemand({name: functools.partial(weights.__getitem__, name) for name in names})
-            write_tensors(partial, tensors, {"format": "pt"})
-            os.replace(partial, folder / file)
+            replace_tensors(folder / file, tensors, {"format": "pt"})
         if self.given_constants:
             save_file(dict(self.given_constants), folder / CONSTANTS)
         if plan.is_sharded:
             index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-            (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+            write_json(folder, "model.safetensors.index.json", index)

@@ -5,7 +5,6 @@ Needs neither Paddle nor torch.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from models.files.plain import read_object
+from models.files.writing import write_json
 
 #: A token's span of the text, in characters: ``text[start:end]``.
 Span = tuple[int, int]
@@ -213,8 +213,3 @@ def write_config(folder: str | os.PathLike, config: dict[str, Any], max_length: 
     tokens = {key: value for key, value in config.items() if key.endswith("_token")}
     for name, content in ((CONFIG_FILE, {**config, **common}), (SPECIAL_TOKENS_FILE, tokens)):
         write_json(folder, name, content)
-
-
-def write_json(folder: str | os.PathLike, name: str, content: dict[str, Any]) -> None:
-    """Write a JSON file into an existing folder."""
-    Path(folder, name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

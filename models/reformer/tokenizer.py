@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 
 from models.files.plain import plain_file, read_object
+from models.files.writing import write_file, write_json
 from models.port.tokenization import (
     Span,
     Tokenizer,
@@ -27,7 +28,6 @@ from models.port.tokenization import (
     representable,
     special_token,
     write_config,
-    write_json,
 )
 from models.reformer.byte_file import PAD, is_byte_file, tokenizer_file
 from models.reformer.pieces_file import check_pieces
@@ -203,7 +203,7 @@ convert the file into, as version 5 always does, gives other ids for some rare c
         return (text + self._pieces.decode(plain)).strip()
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
-        Path(folder, MODEL_FILE).write_bytes(self.model)
+        write_file(folder, MODEL_FILE, self.model)
         first = self._pieces.id_to_piece(self.pad_token_id)
         # transformers needs a special token for padding; another piece would become special in texts.
         pad_token = first if first in self._special else self.unk_token

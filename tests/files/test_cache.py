@@ -357,7 +357,7 @@ def test_an_entry_that_is_cleared_between_being_found_and_being_held_is_made_aga
 def test_an_entry_that_cannot_be_removed_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     folder = made("tokens", "a")
-    monkeypatch.setattr("toolkit.commands.cache.os.rename", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
+    monkeypatch.setattr("toolkit.files.cache.os.rename", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
     status, said = command(capsys, "clear")
     assert status == 1 and f"{folder}: cannot be removed: Read-only file system" in said.replace("\n", "")
     assert (folder / "x").is_file() and [path.name for path in folder.parent.iterdir()] == ["a"]

@@ -1,24 +1,42 @@
-"""What the toolkit deletes and replaces: every call is in a table that says what proves the thing to be the toolkit's,
-and a folder of somebody else's stays as it is, byte for byte."""
+"""What the toolkit deletes and replaces: only a few modules do so, each with a proof that the file is the toolkit's.
+A folder of somebody else's stays as it is, byte for byte."""
 
 from __future__ import annotations
 
 import ast
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_train import recipe_file, run  # noqa: F401
 
 from toolkit import cli
-from toolkit.files.ownership import claim
+from toolkit.files.lossless import move_to_free_name, remove_empty_folders, write_new_file
+from toolkit.files.ownership import claim, remove_from_run, remove_gate_file, replace_in_run
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / ".github" / "CONTRIBUTING.md"
+#: Folders whose modules delete and replace files for all others.
+FILES = ("toolkit/files", "models/files")
+#: Other modules that do so -> what, and what proves that it is the toolkit's.
+OTHER_MODULES = {
+    "models/operations/loop_code.py": "compiled loops: a digest is in the name, and nobody else may write the folder",
+    "toolkit/commands/recipe_new/recipe_new.py": "tables made in this call, at names that were free",
+    "toolkit/finetune/launch.py": "the log of an earlier process of this run, in a folder that the run has claimed",
+    "toolkit/machine/disk.py": "below toolkit/files: a file that was just written, and empty folders made in this call",
+    "toolkit/machine/scratch.py": "below toolkit/files: scratch folders that this program has made",
+    "toolkit/parity/job/bundle.py": "bundles: bundle.json lists all that is in one; the rest is in a scratch folder",
+    "toolkit/parity/job/files.py": "files of a job, and reports whose earlier files were looked into",
+    "toolkit/parity/job/processes.py": "the log of a worker, in a job",
+    "toolkit/parity/job/stages.py": "tensors of a stage that both sides have read, in a job",
+    "toolkit/parity/job/streaming.py": "a job that outlives its gate: it has a key and a job.json",
+    "toolkit/parity/job/tensor_file.py": "tensors of a job",
+    "toolkit/parity/other_frameworks/in_jax.py": "results in a job; this program imports nothing of the toolkit",
+    "toolkit/parity/other_frameworks/in_onnx.py": "results in a job; this program imports nothing of the toolkit",
+    "toolkit/parity/other_frameworks/run.py": "results of the dtype before, in a job",
+    "toolkit/run_folder/folder.py": "the lock that this process holds",
+}
 #: Of these names every call deletes or replaces, whatever it is called on.
 ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "truncate", "write_text", "write_bytes"}
 #: These do so as functions of ``os`` or ``shutil``; with one argument, as methods of a path.
@@ -36,7 +54,7 @@ def deleting(call: ast.Call) -> str | None:
     if name == "open" and module != "os":
         return name if writes(call, 0) else None
     if name in ALWAYS:
-        return None if module == "files" else name  # a function of toolkit.parity.job, which has rows of its own
+        return None if module == "files" else name  # functions of toolkit/parity/job/files.py
     if name in OF_A_MODULE and module in ("os", "shutil"):
         return name
     is_of_a_path = name in ("replace", "rename") and len(call.args) == 1 and not call.keywords
@@ -49,44 +67,21 @@ def writes(call: ast.Call, place: int) -> bool:
     return any(not isinstance(mode, ast.Constant) or "w" in str(mode.value) for mode in given)
 
 
-def calls(path: Path) -> Iterator[tuple[str, str]]:
-    """Function and name of every call in a file that deletes or replaces."""
-
-    def of(node: ast.AST, inside: str) -> Iterator[tuple[str, str]]:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            inside = f"{inside}.{node.name}" if inside else node.name
-        if isinstance(node, ast.Call) and (name := deleting(node)) is not None:
-            yield inside, name
-        for below in ast.iter_child_nodes(node):
-            yield from of(below, inside)
-
-    yield from of(ast.parse(path.read_text(encoding="utf-8")), "")
-
-
-def found() -> set[tuple[str, str, str]]:
+def modules_that_delete() -> set[str]:
+    """Modules outside of :data:`FILES` with a call that deletes or replaces."""
     return {
-        (str(path.relative_to(ROOT)), function, name)
-        for above in ("toolkit", "models")
-        for path in sorted((ROOT / above).rglob("*.py"))
-        for function, name in calls(path)
+        module
+        for folder in ("toolkit", "models")
+        for path in (ROOT / folder).rglob("*.py")
+        if not (module := path.relative_to(ROOT).as_posix()).startswith(FILES)
+        and any(isinstance(node, ast.Call) and deleting(node) for node in ast.walk(ast.parse(path.read_text("utf-8"))))
     }
 
 
-def listed() -> set[tuple[str, str, str]]:
-    """The rows of the table: file, function, calls, what goes, what proves that it is the toolkit's."""
-    table = TABLE.read_text(encoding="utf-8").partition("## What is deleted or replaced")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in table.splitlines() if "`" in line[:3]]
-    assert all(len(row) == 5 and all(row) for row in rows), [row for row in rows if len(row) != 5 or not all(row)]
-    return {(file.strip("`"), function.strip("`"), name) for file, function, names, *_ in rows for name in words(names)}
-
-
-def words(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def test_every_call_that_deletes_or_replaces_is_in_the_table_with_what_proves_it_ours():
-    assert found() - listed() == set(), "calls that no row of the table names"
-    assert listed() - found() == set(), "rows of calls that are gone"
+def test_only_the_modules_for_files_delete_or_replace_files():
+    found = modules_that_delete()
+    assert found - OTHER_MODULES.keys() == set(), "use a function of toolkit/files/ or models/files/"
+    assert OTHER_MODULES.keys() - found == set(), "modules that no longer do so"
 
 
 def test_no_call_that_deletes_hides_behind_a_name_of_its_own():
@@ -95,6 +90,65 @@ def test_no_call_that_deletes_hides_behind_a_name_of_its_own():
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom) and node.module in ("os", "shutil"):
                     assert not {one.name for one in node.names} & (ALWAYS | OF_A_MODULE), path
+
+
+# -- functions that prove it ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_with_a_link(tmp_path) -> Path:
+    """The folder of a run, with a file and links to somebody else's file and folder."""
+    folder, theirs = tmp_path / "run", tmp_path / "theirs"
+    for place in (folder / "logs", theirs):
+        place.mkdir(parents=True)
+        (place / "rank-1.log").write_text("mine")
+    (folder / "linked-file").symlink_to(theirs / "rank-1.log")
+    (folder / "linked-folder").symlink_to(theirs)
+    return folder
+
+
+def test_a_file_is_removed_from_a_run_and_from_no_other_folder(run_with_a_link):
+    before = everything_in(run_with_a_link.parent)
+    for name in ("logs/rank-1.log", "linked-file", "linked-folder/rank-1.log"):
+        remove_from_run(run_with_a_link, run_with_a_link / name)
+    assert everything_in(run_with_a_link.parent) == before, "no run has claimed the folder"
+    claim(run_with_a_link)
+    before = everything_in(run_with_a_link.parent)
+    for name in ("linked-file", "linked-folder/rank-1.log", "absent"):
+        remove_from_run(run_with_a_link, run_with_a_link / name)
+    assert everything_in(run_with_a_link.parent) == before, "a link was followed or removed"
+    remove_from_run(run_with_a_link, run_with_a_link / "logs/rank-1.log")
+    assert not (run_with_a_link / "logs/rank-1.log").exists()
+
+
+def test_a_file_is_replaced_in_a_run_and_in_no_other_folder(run_with_a_link):
+    before = everything_in(run_with_a_link)
+    (run_with_a_link / "optimizer").write_text("earlier")
+    replace_in_run(run_with_a_link, run_with_a_link / "logs/rank-1.log", "optimizer")
+    assert everything_in(run_with_a_link) == {**before, "optimizer": b"earlier"}
+    claim(run_with_a_link)
+    replace_in_run(run_with_a_link, run_with_a_link / "logs/rank-1.log", "optimizer")
+    assert (run_with_a_link / "optimizer").read_text() == "mine"
+
+
+def test_nothing_is_lost_at_a_name_that_is_taken_or_in_a_folder_that_is_not_empty(run_with_a_link):
+    (run_with_a_link / "nowhere").symlink_to(run_with_a_link / "absent")
+    before = everything_in(run_with_a_link)
+    for taken in ("linked-file", "linked-folder", "logs", "nowhere"):
+        with pytest.raises(FileExistsError):
+            move_to_free_name(run_with_a_link / "logs" / "rank-1.log", run_with_a_link / taken)
+        with pytest.raises(FileExistsError):
+            write_new_file(run_with_a_link / taken, "new")
+    remove_empty_folders([run_with_a_link / "logs", run_with_a_link / "linked-folder", run_with_a_link])
+    assert everything_in(run_with_a_link) == before
+
+
+def test_a_report_is_removed_and_no_other_file_of_its_name(tmp_path):
+    for name, content in (("theirs", "{}"), ("ours", '{"schema": 1}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "parity.json").write_text(content)
+        remove_gate_file(tmp_path / name / "parity.json")
+    assert everything_in(tmp_path) == {"theirs": None, "theirs/parity.json": b"{}", "ours": None}
 
 
 # -- somebody else's folder -----------------------------------------------------------------------------------------

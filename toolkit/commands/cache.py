@@ -7,17 +7,14 @@ names the ``KIND/KEY`` where it lies. Everything else stays, and no symbolic lin
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.files.cache import NAME, lock, still_there
+from toolkit.files.cache import KEY, NAME, UNFINISHED, remove_unused
 from toolkit.files.ownership import TEMPORARY
 from toolkit.files.whole import MANIFEST
 from toolkit.machine.disk import megabytes, size_of
@@ -27,10 +24,6 @@ if TYPE_CHECKING:
 
 #: Folders of the cache, by kind of entry.
 KINDS = ("parity", "rows", "tokenizers", "tokens", "weights")
-#: Pattern of a key.
-KEY = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
-#: Folder name of an unfinished entry.
-LEFT = re.compile(rf"{re.escape(TEMPORARY)}(?P<key>{KEY.pattern})-\w+")
 #: Age in seconds at which an unfinished entry is removed; a younger one may still be written.
 UNFINISHED_SECONDS = 3600.0
 DAY = 86400.0
@@ -85,7 +78,7 @@ def clear(place: Path, older_than: float | None = None) -> Cleared:
         if older_than is not None and now - entry.used < older_than * DAY:
             continue
         try:
-            (done.removed if _remove(entry) else done.in_use).append(entry)
+            (done.removed if remove_unused(entry.path) else done.in_use).append(entry)
         except OSError as problem:
             done.failed[entry.path] = os.strerror(problem.errno or 0)
     return done
@@ -159,7 +152,7 @@ def _is_left(folder: Path) -> bool:
     """Whether a killed process left a folder of an entry: it is old, and empty or named by an entry's key."""
     try:
         old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
-        return old and (LEFT.fullmatch(folder.name) is not None or not any(folder.iterdir()))
+        return old and (UNFINISHED.fullmatch(folder.name) is not None or not any(folder.iterdir()))
     except OSError:
         return False
 
@@ -171,32 +164,3 @@ def _last_use(folder: Path) -> float:
         except OSError:
             continue
     return 0.0
-
-
-def _remove(entry: Entry) -> bool:
-    """Remove an entry; False if a process uses it. A rename takes it away at once, even if deleting its files fails."""
-    name = entry.path / NAME
-    try:
-        file = os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        _remove_tree(entry.path)  # damaged or unfinished: nobody is given it
-        return True
-    try:
-        if not lock(file, exclusive=True):
-            return False
-        if still_there(file, name):
-            _remove_tree(entry.path)
-        return True
-    finally:
-        os.close(file)
-
-
-def _remove_tree(folder: Path) -> None:
-    left = LEFT.fullmatch(folder.name)
-    aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{left['key'] if left else folder.name}-", dir=folder.parent))
-    try:
-        os.rename(folder, aside)
-    except OSError:
-        aside.rmdir()
-        raise
-    shutil.rmtree(aside)

@@ -14,7 +14,7 @@ from datasets import DatasetDict
 
 from models.files.plain import UnreadableFile, plain_file, read_text
 from toolkit.data.dataset_errors import check_reader, load_explained
-from toolkit.data.rows import READERS, as_written, prepare, quietly, scratch_in, stored
+from toolkit.data.rows import READERS, as_written, prepare, quietly, stored
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.csv_rows import Layout
 from toolkit.files.digest import digest
@@ -48,7 +48,7 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
             parts += [split, *(_checked_content(recipe, folder, known, Path(file), builder) for file in files)]
 
         def fill(unfinished: Path) -> None:
-            with scratch_in(unfinished) as inner, load_explained(recipe, scratch=known):
+            with scratch_folder("rows-", beside=unfinished) as inner, load_explained(recipe, scratch=known):
                 again = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(inner / "cache"))
                 prepare(as_written(again), inner, unfinished)
 

@@ -11,9 +11,10 @@ from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
 from models.files.hub_errors import Wanted, offline
 from toolkit.data.dataset_errors import check_reader, load_explained
-from toolkit.data.rows import READERS, as_written, prepare, scratch_in, stored
+from toolkit.data.rows import READERS, as_written, prepare, stored
 from toolkit.files.cache import CACHE_VERSION, find, kept
 from toolkit.files.digest import digest
+from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import settle_commit
 
@@ -65,7 +66,7 @@ def _prepare_csv(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
     """Read a hub data set of csv files into a folder, its values as written."""
     commit = settled_commit(recipe)
     # Explained here, not around the cache: a failed download is an OSError, and would pass for the cache's.
-    with scratch_in(unfinished) as scratch, load_explained(recipe, wanted):
+    with scratch_folder("rows-", beside=unfinished) as scratch, load_explained(recipe, wanted):
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
 
         def fetched(place: str) -> str:

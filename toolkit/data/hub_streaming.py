@@ -24,10 +24,12 @@ from models.files.hub_errors import Wanted, offline
 from toolkit.data.dataset_errors import check_reader, load_explained
 from toolkit.data.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
 from toolkit.data.row_selection import row_filter
-from toolkit.data.rows import READERS, as_written, quietly, scratch_in, stored
+from toolkit.data.rows import READERS, as_written, quietly, stored
 from toolkit.data.splits import SPLITS, chosen
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
+from toolkit.files.whole import write_text
+from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 
 #: File of a cache entry: by split, how its rows were found.
@@ -90,7 +92,7 @@ def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
     counts = {}
     begun: list[str] = []  # files read so far
     reading = load_explained(recipe, wanted, lambda: path_in_repository(begun[-1]) if begun else None)
-    with scratch_in(unfinished) as scratch, reading:
+    with scratch_folder("rows-", beside=unfinished) as scratch, reading:
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
         if type(builder).__module__ == STORED_ROWS:  # the library's own copy is for those who load the whole data set
             raise offline(wanted._replace(revision=settled_commit(recipe)))
@@ -102,7 +104,7 @@ def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
             (unfinished / split).mkdir()
             target = unfinished / split / "rows.arrow"
             counts[split] = _fetch_split(recipe, builder, split, name, places[name], target, begun)
-    (unfinished / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
+    write_text(unfinished / COUNTS, json.dumps(counts))
 
 
 def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:

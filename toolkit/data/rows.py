@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
 from datasets.arrow_writer import ArrowWriter
 
+from toolkit.files.lossless import move_to_free_name
 from toolkit.recipe.keys import FILE_KINDS
 
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
@@ -66,17 +66,6 @@ def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             datasets.enable_progress_bars()
 
 
-@contextlib.contextmanager
-def scratch_in(folder: Path) -> Iterator[Path]:
-    """Make a folder inside a folder, removed at the end."""
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def prepare(builder: Any, scratch: Path, target: Path) -> None:
     """Let `datasets` read a builder's data, and leave a folder of Arrow files for each split."""
     rows = scratch / "rows"
@@ -89,7 +78,7 @@ def prepare(builder: Any, scratch: Path, target: Path) -> None:
         for file in rows.iterdir():
             if name.fullmatch(file.name):
                 Dataset.from_file(str(file)).data.validate(full=True)  # parquet's readers take any bytes for text
-                os.replace(file, target / split / file.name)
+                move_to_free_name(file, target / split / file.name)
 
 
 def write_rows(features: Features, tables: Iterable[pa.Table], target: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,10 @@ CACHE_VERSION = 4
 
 #: The file that names its entry: a whole folder may have been put in another's place.
 NAME = "entry.txt"
+#: Pattern of a key.
+KEY = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
+#: Folder name of an unfinished entry.
+UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}(?P<key>{KEY.pattern})-\w+")
 #: Attempts to make an entry that is cleared before it can be locked.
 ATTEMPTS = 3
 #: The open files whose locks this process holds, by entry.
@@ -98,6 +103,38 @@ def _remove(folder: Path) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             os.replace(folder, tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))
+
+
+def remove_unused(folder: Path) -> bool:
+    """Remove an entry; return False if a process uses it. A rename takes it away at once, even if deleting its files
+    fails. Raises OSError if the system refuses it."""
+    name = folder / NAME
+    try:
+        file = os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        _take_away(folder)  # damaged or unfinished: nobody is given it
+        return True
+    try:
+        if not lock(file, exclusive=True):
+            return False
+        if still_there(file, name):
+            _take_away(folder)
+        return True
+    finally:
+        os.close(file)
+
+
+def _take_away(folder: Path) -> None:
+    """Move an entry's folder aside, and delete it there."""
+    unfinished = UNFINISHED.fullmatch(folder.name)
+    key = unfinished["key"] if unfinished else folder.name
+    aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{key}-", dir=folder.parent))
+    try:
+        os.rename(folder, aside)
+    except OSError:
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside)
 
 
 def _note_use(folder: Path) -> None:

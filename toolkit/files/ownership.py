@@ -66,6 +66,11 @@ def claim(folder: Path) -> bool:
     return True
 
 
+def give_up_claim(folder: Path) -> None:
+    """Remove the ledger of a run that came to nothing; the folder is nobody's run again."""
+    (folder / LEDGER).unlink(missing_ok=True)
+
+
 def prefix_in(folder: Path) -> str:
     """Return the prefix of unfinished files in a folder, from the ledger there or in its parent, if any."""
     return _listed(folder) or _listed(folder.parent) or TEMPORARY
@@ -81,6 +86,35 @@ def is_of_a_gate(path: Path) -> bool:
         begun = os.read(file, LONGEST)
         return not begun or re.match(OF_A_GATE[path.name], begun) is not None
     return False
+
+
+def remove_gate_file(path: Path) -> None:
+    """Remove a file of a gate's report if it is one, by its content or because its folder is a run's; leave any
+    other."""
+    if is_report_of_a_run(path.parent) or is_of_a_gate(path):
+        path.unlink(missing_ok=True)
+
+
+def remove_from_run(run_folder: Path, path: Path) -> None:
+    """Remove a file that a run has written below its folder.
+
+    The file stays if no run has begun in ``run_folder``, if it or a folder on the way to it is a link, or if the system
+    refuses to remove it.
+
+    Args:
+        run_folder: folder of a run.
+        path: file below that folder.
+    """
+    places = [path, *path.parents]
+    if is_run_folder(run_folder) and not any(place.is_symlink() for place in places[: places.index(run_folder)]):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def replace_in_run(run_folder: Path, source: Path, name: str) -> None:
+    """Move a file into a run's folder, where it replaces an earlier file of that name; do nothing elsewhere."""
+    if is_run_folder(run_folder):
+        os.replace(source, run_folder / name)
 
 
 def remove_leftovers(folder: Path, inside: tuple[str, ...]) -> None:

@@ -16,6 +16,7 @@ from models.files.plain import read_object
 from models.files.tensor_file import write_tensors
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, sha256
+from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import checkpoint_keys, head_of
 from toolkit.recipe.recipe import Recipe
 
@@ -66,7 +67,7 @@ def relabeled_checkpoint(recipe: Recipe, config: Any, checkpoint: Path, rows: Se
             tensors[name] = _with_rows(tensors[name], np.array(initial[name], dtype=np.float32), rows)
 
     def fill(folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+        write_text(folder / "config.json", json.dumps(keys, indent=1) + "\n")
         write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
     key = digest(*map(sha256, files), json.dumps(keys), json.dumps(list(rows)), recipe.seed, CACHE_VERSION)

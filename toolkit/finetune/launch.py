@@ -24,7 +24,8 @@ from rich.console import Console
 
 from models.files import another_python
 from toolkit.errors import ToolkitError, UserError
-from toolkit.files.ownership import claim
+from toolkit.files.lossless import remove_empty_folders
+from toolkit.files.ownership import claim, remove_from_run
 from toolkit.finetune.finetune import prove
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import STATUSES, Interruption
@@ -137,16 +138,10 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
         os.close(reading)
     status = _status(ended, team.size, logs)
     if status == 0:
-        _remove(logs, team.size)
+        for number in range(1, team.size):
+            remove_from_run(folder, _log(logs, number))
+        remove_empty_folders([logs])
     return status
-
-
-def _remove(logs: Path, size: int) -> None:
-    """Remove the logs of this team, and their folder if nothing else is in it."""
-    for number in range(1, size):
-        _log(logs, number).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        logs.rmdir()
 
 
 @contextlib.contextmanager

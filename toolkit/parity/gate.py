@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -318,7 +317,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
         raise
     found = Measurement(*read_results(job), writer.randomized(), hashes.all())
     measured = Measured(found, _read_constants(job), key)
-    shutil.rmtree(job, ignore_errors=True)  # tens of gigabytes
+    streaming.remove_job(job)  # tens of gigabytes
     return measured
 
 

@@ -21,8 +21,9 @@ import numpy as np
 from models.files.plain import plain_file
 from models.files.tensor_file import OnDemand, write_tensors
 from toolkit.errors import ToolkitError
-from toolkit.files.ownership import is_run_folder
-from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder
+from toolkit.files.lossless import remove_empty_folders
+from toolkit.files.ownership import is_run_folder, remove_from_run, replace_in_run
+from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder, write_text
 from toolkit.machine.disk import writing
 
 WEIGHTS = "weights.safetensors"
@@ -236,9 +237,9 @@ class Checkpoints:
             save_weights(model, folder)
             schedule = save_optimizer(optimizer, model, folder)
             whole = {**state, "step": step, "schedule": schedule, "random_state": random_state()}
-            (folder / STATE).write_text(json.dumps(whole) + "\n", encoding="utf-8")
+            write_text(folder / STATE, json.dumps(whole) + "\n")
             for name, text in (files or {}).items():
-                (folder / name).write_text(text, encoding="utf-8")
+                write_text(folder / name, text)
 
         target = self.folder / f"step-{step:08d}"
         write_folder(target, fill)
@@ -297,11 +298,10 @@ class Checkpoints:
             return
         if best_step is not None:
             with suppress(OSError):
-                (self.best(best_step) / OPTIMIZER).replace(self.folder.parent / OPTIMIZER)
+                replace_in_run(self.folder.parent, self.best(best_step) / OPTIMIZER, OPTIMIZER)
         for folder in (*self._of("step"), *self._of("best")):
-            _discard(folder)
-        with suppress(OSError):  # it is not empty, or never was
-            self.folder.rmdir()
+            self._discard(folder)
+        remove_empty_folders([self.folder])
 
     def _belongs_to_run(self) -> bool:
         """Return whether a run has claimed the folder above. Nothing is removed elsewhere, or through a link."""
@@ -320,20 +320,17 @@ class Checkpoints:
         whole = [folder for folder in self._of("step") if (folder / MANIFEST).is_file()]
         kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
         for folder in set(self._of("step")).difference(kept):
-            _discard(folder)
+            self._discard(folder)
         needed = {_best_step(folder) for folder in kept}
         for folder in self._of("best"):
             if int(folder.name.removeprefix("best-")) not in needed:
-                _discard(folder)
+                self._discard(folder)
 
-
-def _discard(folder: Path) -> None:
-    """Remove the files of a checkpoint, and its folder if nothing else is in that."""
-    for name in FILES:
-        with suppress(OSError):
-            (folder / name).unlink()
-    with suppress(OSError):
-        folder.rmdir()
+    def _discard(self, checkpoint: Path) -> None:
+        """Remove the files of a checkpoint, and its folder if nothing else is in it."""
+        for name in FILES:
+            remove_from_run(self.folder.parent, checkpoint / name)
+        remove_empty_folders([checkpoint])
 
 
 def _best_step(checkpoint: Path) -> int | None:

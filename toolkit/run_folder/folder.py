@@ -16,7 +16,18 @@ from filelock import FileLock, Timeout
 from models.files.plain import plain_file
 from toolkit.errors import UserError
 from toolkit.files import ownership
-from toolkit.files.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
+from toolkit.files.lossless import remove_empty_folders
+from toolkit.files.ownership import (
+    LEDGER,
+    OF_A_GATE,
+    claim,
+    give_up_claim,
+    is_of_a_gate,
+    is_run_folder,
+    prefix_in,
+    remove_from_run,
+    remove_leftovers,
+)
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import check_writable
 from toolkit.recipe import yaml_source
@@ -66,14 +77,12 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
                 yield folder
             finally:
                 if claimed and _names(folder) - {LEDGER, LOCK} == before:
-                    (folder / LEDGER).unlink(missing_ok=True)
+                    give_up_claim(folder)
     except Timeout:
         message = f"another process is using {folder}; wait until it has ended, or set another folder"
         raise recipe.error("train.output_dir", message) from None
     finally:
-        for place in made:
-            with contextlib.suppress(OSError):  # it is not empty
-                place.rmdir()
+        remove_empty_folders(made)
 
 
 @contextlib.contextmanager
@@ -104,9 +113,7 @@ def _tidy(folder: Path) -> None:
         return
     remove_leftovers(folder, (REPORT, CHECKPOINTS))
     for name in OF_A_GATE:
-        partial = folder / REPORT / f"{name}.partial"
-        if partial.is_file() and not partial.is_symlink():
-            partial.unlink()
+        remove_from_run(folder, folder / REPORT / f"{name}.partial")
     if (folder / "metrics.json").exists():  # a kill may have come between the last number and this
         Checkpoints(folder / CHECKPOINTS).remove()
 

@@ -199,7 +199,7 @@ class Side:
     @contextlib.contextmanager
     def started(cls, name: str, python: str | None, threads: int) -> Iterator[Side]:
         """Start the side's program; it ends with the ``with`` block."""
-        with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "w") as log:
+        with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "x") as log:
             interpreter = python if python and name == "transformers" else sys.executable
             worker = child(
                 another_python.module_command(interpreter, f"toolkit.commands.bench.sides.{name}"),

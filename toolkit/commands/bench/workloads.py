@@ -15,6 +15,7 @@ from models.port.lengths import LengthError
 from models.port.schema import ConfigError
 from toolkit.commands.bench.workload import GENERATION, TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
+from toolkit.files.whole import write_text
 from toolkit.parity import SyntheticWeights, ported
 from toolkit.recipe.yaml_source import parse_pairs
 
@@ -89,7 +90,7 @@ def _write_texts(folder: Path, model: str) -> int:
     module.TRAINED[kind](texts, pieces, folder / "trained")
     (folder / TOKENIZER).mkdir()
     module.load_tokenizer(folder / "trained").save(folder / TOKENIZER)
-    (folder / TEXTS).write_text(json.dumps(texts), encoding="utf-8")
+    write_text(folder / TEXTS, json.dumps(texts))
     return len(texts)
 
 

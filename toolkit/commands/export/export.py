@@ -16,6 +16,7 @@ from models import families
 from models.files.plain import read_object
 from toolkit.commands.predict import MEND, load_model, load_run, read_recipe
 from toolkit.errors import ParityDrift, UserError
+from toolkit.files.lossless import move_to_free_name, remove_empty_folders
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import files_in, write_text
 from toolkit.finetune.card import with_model
@@ -230,12 +231,10 @@ def _made_beside(target: Path) -> Iterator[tuple[Path, Path]]:
             (scratch / "made").mkdir()
             yield scratch / "made", scratch
     finally:
-        for place in new:
-            if not any(place.iterdir()):
-                place.rmdir()
+        remove_empty_folders(new)
 
 
 def _put(made: Path, target: Path, scratch: Path) -> None:
     if target.exists():
-        os.replace(target, scratch / "replaced")
-    os.replace(made, target)
+        move_to_free_name(target, scratch / "replaced")
+    move_to_free_name(made, target)

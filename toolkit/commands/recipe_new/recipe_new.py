@@ -225,7 +225,7 @@ def _checked(recipe: str, data: Path, name: str) -> list[str]:
     """
     with scratch_folder("toolkit-recipe-") as folder:
         path = Path(folder) / name
-        path.write_text(recipe, encoding="utf-8")
+        write_text(path, recipe)
         try:
             checked = load_recipe(path)
             return [*checked.found.notes, *check_model(checked), *check_data(checked)]

@@ -195,7 +195,7 @@ def _measure_with(
         pair = replace(content.pair, map=replace(content.pair.map, modules=remaining_modules))
         files.write_json(job / "job.json", replace(content, pair=pair))
     for side in ("reference", "candidate"):  # the port waits for the reference's
-        files.result_path(job, side, TASK).unlink(missing_ok=True)
+        files.remove_result(job, side, TASK)
     return measure([job], console, interpreters)
 
 

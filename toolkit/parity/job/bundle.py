@@ -32,6 +32,7 @@ import toolkit
 from models.families import FAMILIES, part
 from models.files.plain import UnreadableFile, read_object
 from toolkit.errors import UserError
+from toolkit.files.lossless import move_to_free_name
 from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request
 from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
@@ -231,8 +232,8 @@ def _appearing(folder: Path) -> Iterator[Path]:
         partial.mkdir()
         yield partial
         if folder.exists():
-            os.rename(folder, scratch / "old")
-        os.rename(partial, folder)
+            move_to_free_name(folder, scratch / "old")
+        move_to_free_name(partial, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -94,6 +94,17 @@ def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
     return job / side / f"{task}.failed"
 
 
+def remove_result(job: Path, side: str, task: str) -> None:
+    """Remove a worker's result of a task, which is to run again."""
+    result_path(job, side, task).unlink(missing_ok=True)
+
+
+def remove_unfinished(job: Path, side: str) -> None:
+    """Remove the files that a worker has not finished."""
+    for partial in (job / side).glob("*.partial"):
+        partial.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, whole or not at all."""
     partial = path.with_name(path.name + ".partial")

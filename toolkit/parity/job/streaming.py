@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from toolkit.errors import UserError
+from toolkit.files.lossless import move_to_free_name
 from toolkit.files.ownership import STREAMED, is_of_a_gate
 from toolkit.machine import disk
 from toolkit.machine.scratch import scratch_folder
@@ -46,16 +47,22 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
     if os.path.lexists(path):
         if not is_of_a_gate(path):
             raise UserError(f"{path}: exists and is not a folder of a gate; move it, or choose another folder")
-        shutil.rmtree(path)
+        remove_job(path)
     check_space(folder, job)
     with scratch_folder(f".{STREAMED}-", beside=folder) as made:
         for name in (*SIDES, "weights"):
             (made / name).mkdir()
         files.write_json(made / "job.json", job)
         files.write_tensors(made / "batch.safetensors", batch)
-        (made / "key").write_text(key)
-        os.rename(made, path)  # with its key, by which it is known
+        files.write_text(made / "key", key)
+        move_to_free_name(made, path)  # with its key, by which it is known
     return path
+
+
+def remove_job(path: Path) -> None:
+    """Remove a job folder of :func:`open_job`; leave any other folder."""
+    if is_of_a_gate(path):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def check_space(folder: Path, job: Job) -> None:

@@ -35,8 +35,7 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
         try:
             main(task, folder)
         except BaseException as problem:
-            for partial in (folder / side).glob("*.partial"):  # on a full disk the reason needs room, too
-                partial.unlink(missing_ok=True)
+            files.remove_unfinished(folder, side)  # on a full disk the reason needs room, too
             with contextlib.suppress(OSError, ToolkitError):
                 (folder / side).mkdir(exist_ok=True)
                 files.write_text(files.failure_path(folder, side, task), describe(problem, LESS_MEMORY))

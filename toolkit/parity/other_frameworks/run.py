@@ -94,7 +94,7 @@ def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) ->
         UserError: the program takes longer than ``limit`` seconds.
     """
     with (
-        open(log, "w") as output,
+        open(log, "x") as output,
         child(
             command,
             env=launch.worker_environment(),

@@ -77,7 +77,7 @@ class _NpzReader:
         """Return a tensor's values. Raises ValueError if they are incomplete, or not as they were written."""
         member = self._describe_member(name)
         count = math.prod(member.shape)
-        with self._archive.open(member.member) as file:
+        with self._archive.open(member.member, mode="r") as file:
             file.read(member.start)
             content = file.read(count * member.dtype.itemsize)
             if len(content) != count * member.dtype.itemsize or file.read(1):  # at the end, the checksum is compared
@@ -90,7 +90,7 @@ class _NpzReader:
         member = self._members[name]
         if member.flag_bits & ENCRYPTION_FLAG or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name} is encrypted, or compressed as numpy.savez compresses nothing")
-        with self._archive.open(member) as file:
+        with self._archive.open(member, mode="r") as file:
             shape, fortran_order, dtype = _read_header(file)
             start = file.tell()
         if dtype.hasobject:

@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from toolkit.files.lossless import write_new_file
+
 #: A shard of this many bytes, or of one tensor that is larger, is in memory twice while it is written.
 SHARD_BYTES = 10**9
 
@@ -46,7 +48,7 @@ def main(target: Path, files: Sequence[Path]) -> None:
     if not placed:
         raise NotWeights("there are no tensors in it")
     index = {"metadata": {"total_size": total}, "weight_map": placed}
-    (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+    write_new_file(target / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
 
 
 def shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:

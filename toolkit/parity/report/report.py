@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.families import FAMILIES
 from toolkit.errors import UserError
-from toolkit.files.ownership import is_of_a_gate, is_report_of_a_run
+from toolkit.files.ownership import is_of_a_gate, is_report_of_a_run, remove_gate_file
 from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.family import ported
@@ -113,4 +113,4 @@ def remove_report(folder: Path) -> None:
         if not in_a_run and not is_of_a_gate(path):
             raise UserError(f"{path}: is not of an earlier gate, and would be lost; move it, or name another folder")
     for path in earlier:
-        path.unlink(missing_ok=True)
+        remove_gate_file(path)
