@@ -35,7 +35,7 @@ from toolkit.terminal.failure import UNFORESEEN  # noqa: E402
 FAMILIES = sorted(families.FAMILIES, key=lambda name: not families.family(name).is_default)
 DOCUMENTS = (
     *("README.md", "README.zh.md", "recipes/README.md", "recipes/README.zh.md"),
-    *("models/README.md", "toolkit/parity/README.md", ".github/CONTRIBUTING.md"),
+    *("models/README.md", "toolkit/parity/README.md", "toolkit/parity/PAIRS.md", ".github/CONTRIBUTING.md"),
 )
 PLACE = re.compile(r"<!-- docs:([a-z._-]+) -->.*?<!-- /docs -->", re.DOTALL)
 STATUSES = (0, ParityDrift.exit_status, UserError.exit_status, Inconclusive.exit_status, UNFORESEEN)

@@ -101,6 +101,7 @@ DOCUMENTS = {
     "models/README.md": "models",
     ".github/CONTRIBUTING.md": ".",
     "toolkit/parity/README.md": "toolkit/parity",
+    "toolkit/parity/PAIRS.md": "toolkit/parity",
 }
 #: What a path of a source file begins with: the packages, and the folders of models and of the gate.
 ROOMS = {"toolkit", "models", "tests"} | {
