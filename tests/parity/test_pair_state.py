@@ -120,3 +120,19 @@ def test_an_infinity_of_a_mask_is_left_out_and_put_back():
     hidden = hide_initial_infinities(updated, initial)
     assert hidden[1] == np.inf and hidden[2] == 0.0 and hidden[3] == 3.0
     np.testing.assert_array_equal(restore_initial_infinities(hidden, initial), updated)
+
+
+def test_a_file_of_weights_has_its_own_numbers_in_float64(tmp_path):
+    """A `build` may read a checkpoint while the run in float64 widens every other request for float32."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from toolkit.parity.families.pair.reference import KeepsDouble
+
+    weights = torch.linspace(-1, 1, 12).reshape(3, 4)
+    save_file({"float32": weights, "bfloat16": weights.bfloat16()}, tmp_path / "model.safetensors")
+    with KeepsDouble():
+        read = load_file(tmp_path / "model.safetensors")
+        widened = read["bfloat16"].to(torch.float32)
+    assert torch.equal(read["float32"], weights) and torch.equal(read["bfloat16"], weights.bfloat16())
+    assert widened.dtype == torch.float64

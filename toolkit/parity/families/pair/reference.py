@@ -580,6 +580,8 @@ class KeepsDouble(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             return args[0].double()
+        if function is torch.Tensor.view:  # it reads bytes as numbers, of a checkpoint's file, and rounds nothing
+            return function(*args, **kwargs)
         args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
         if kwargs.get("dtype") in NARROW:
             kwargs = {**kwargs, "dtype": torch.float64}
