@@ -35,11 +35,12 @@ from toolkit.terminal.failure import UNFORESEEN  # noqa: E402
 FAMILIES = sorted(families.FAMILIES, key=lambda name: not families.family(name).is_default)
 DOCUMENTS = (
     *("README.md", "README.zh.md", "recipes/README.md", "recipes/README.zh.md"),
-    *("models/README.md", "toolkit/parity/README.md", "toolkit/parity/PAIRS.md", ".github/CONTRIBUTING.md"),
+    *("models/README.md", "toolkit/parity/README.md", "toolkit/parity/PAIRS.md", "toolkit/parity/INTERNALS.md"),
+    *("toolkit/parity/MEASUREMENTS.md", ".github/CONTRIBUTING.md"),
 )
 PLACE = re.compile(r"<!-- docs:([a-z._-]+) -->.*?<!-- /docs -->", re.DOTALL)
 STATUSES = (0, ParityDrift.exit_status, UserError.exit_status, Inconclusive.exit_status, UNFORESEEN)
-#: The specification's word for a kind of fault -> how the modules that make them are called.
+#: Kind of fault in the log of measurements -> beginning of the names of the modules that make such faults.
 KINDS = {
     **{"optimizer": "training", "training loop": "trainer", "draws and dropout": "draws", "evaluation": "evaluation"},
     **{"batch": "batch", "tokenizer": "tokenizer", "loader": "loading", "new weights": "initialisation"},
@@ -121,7 +122,7 @@ def faults_by_kind() -> str:
     """Return how many faults the families share, and have of each kind."""
     different = {one.name for family in FAMILIES for one in faults(family)}
     kinds = (f"{word} {' and '.join(str(len(faults(one, kind))) for one in FAMILIES)}" for word, kind in KINDS.items())
-    return f"{len(different)} different ones; of which {', '.join(kinds)}"
+    return f"{len(different)} different faults; by kind {', '.join(kinds)}"
 
 
 def tasks() -> list[tuple[str, Any]]:

@@ -100,8 +100,9 @@ DOCUMENTS = {
     "recipes/README.zh.md": ".",
     "models/README.md": "models",
     ".github/CONTRIBUTING.md": ".",
-    "toolkit/parity/README.md": "toolkit/parity",
-    "toolkit/parity/PAIRS.md": "toolkit/parity",
+    **dict.fromkeys(
+        (f"toolkit/parity/{name}.md" for name in ("README", "PAIRS", "INTERNALS", "MEASUREMENTS")), "toolkit/parity"
+    ),
 }
 #: What a path of a source file begins with: the packages, and the folders of models and of the gate.
 ROOMS = {"toolkit", "models", "tests"} | {

@@ -1,6 +1,6 @@
 """Sweeps over right ports, which the gate may not stop: random shapes and weights, or a checkpoint on random batches.
 
-The specification's "How the gate is tried": false alarms.
+The section "Trials" of ``toolkit/parity/MEASUREMENTS.md`` has the results: false alarms.
 """
 
 from __future__ import annotations
