@@ -94,7 +94,7 @@ def _interrupted() -> int:
 
 def _with_others() -> bool:
     """Whether this process has met others to train with."""
-    return "toolkit.training.ranks" in sys.modules and sys.modules["toolkit.training.ranks"].joined()
+    return "toolkit.training.ranks" in sys.modules and sys.modules["toolkit.training.ranks"].is_connected()
 
 
 @dataclass

@@ -24,7 +24,7 @@ from toolkit.files.ownership import LEDGER
 from toolkit.machine.interruption import STATUSES
 from toolkit.recipe import load
 from toolkit.terminal.failure import UNFORESEEN, describe
-from toolkit.training.ranks import LOST
+from toolkit.training.ranks import LOST_PROCESS_STATUS
 
 ROOT = Path(__file__).parents[2]
 TOOLKIT = [sys.executable, "-m", "toolkit"]
@@ -84,7 +84,7 @@ def test_what_nobody_foresaw_is_one_line_that_names_the_file_with_its_traceback(
 
 def test_its_exit_status_is_that_of_nothing_else():
     others = {0, ToolkitError.exit_status, UserError.exit_status, ParityDrift.exit_status, Inconclusive.exit_status}
-    assert UNFORESEEN not in {*others, LOST, *STATUSES}
+    assert UNFORESEEN not in {*others, LOST_PROCESS_STATUS, *STATUSES}
 
 
 def test_debug_shows_the_traceback_in_place_of_the_line(fail):

@@ -7,7 +7,7 @@ import paddle
 import pytest
 
 from models.operations import compiled, kernels
-from toolkit.training.optimizer import KINDS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
+from toolkit.training.optimizer import OPTIMIZERS, ClipGradByGlobalNorm, create, decayed_parameters, scale_in_place
 
 
 class Network(paddle.nn.Layer):
@@ -119,7 +119,7 @@ def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype, width):
     assert np.array_equal(scaled.astype("float64").numpy(), (values * factor).astype("float64").numpy())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_parameter_without_a_gradient_is_left_alone_in_that_step(kind):
     """Whatever it had before: its moments would move it on."""
     network = Network()

@@ -371,14 +371,17 @@ def test_a_port_that_another_program_wants_stays_ours_or_is_one_line(shares, rec
         ({0: 0, 1: 0}, 0),
         ({1: 130, 0: 130}, 130),
         ({1: 3, 0: 3}, 3),
-        ({1: -9, 0: ranks.LOST}, "rank 1 of 2 processes was killed by SIGKILL; its log is logs/rank-1.log"),
-        ({0: ranks.LOST, 1: -9}, "rank 1 of 2 processes was killed by SIGKILL"),
         (
-            {1: 1, 0: ranks.LOST},
+            {1: -9, 0: ranks.LOST_PROCESS_STATUS},
+            "rank 1 of 2 processes was killed by SIGKILL; its log is logs/rank-1.log",
+        ),
+        ({0: ranks.LOST_PROCESS_STATUS, 1: -9}, "rank 1 of 2 processes was killed by SIGKILL"),
+        (
+            {1: 1, 0: ranks.LOST_PROCESS_STATUS},
             'rank 1 of 2 processes ended with status 1; its log is logs/rank-1.log, its last line "',
         ),
-        ({0: -15, 1: ranks.LOST}, "rank 0 of 2 processes was killed by SIGTERM; what it said is above"),
-        ({0: 1, 1: ranks.LOST}, 1),
+        ({0: -15, 1: ranks.LOST_PROCESS_STATUS}, "rank 0 of 2 processes was killed by SIGTERM; what it said is above"),
+        ({0: 1, 1: ranks.LOST_PROCESS_STATUS}, 1),
     ],
 )
 def test_the_rank_that_failed_is_named_and_not_those_that_failed_for_want_of_it(ended, said, tmp_path, monkeypatch):
@@ -396,7 +399,7 @@ def test_the_rank_that_failed_is_named_and_not_those_that_failed_for_want_of_it(
 
 def test_a_rank_that_the_user_has_to_mend_ends_the_run_with_2(tmp_path):
     with pytest.raises(UserError):
-        launch._status({1: 2, 0: ranks.LOST}, 2, tmp_path)
+        launch._status({1: 2, 0: ranks.LOST_PROCESS_STATUS}, 2, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +454,7 @@ def test_a_gate_that_passed_for_something_else_is_no_pass(recipe, tmp_path):
 
 def test_what_nobody_handed_over_is_not_read(monkeypatch):
     for number in ("", "99999", "no"):
-        monkeypatch.setenv(ranks.SUPERVISED, number)
+        monkeypatch.setenv(ranks.SUPERVISOR_PIPE_VARIABLE, number)
         assert passed_gate.handed_over() is None
 
 

@@ -27,7 +27,7 @@ from toolkit.tasks.classification import task as classification
 from toolkit.training.optimizer import decayed_parameters
 from toolkit.training.sampler import EpochPermutation
 from toolkit.training.schedule import Best
-from toolkit.training.trainer import Diverged, Finetuner, Interrupted, Schedule
+from toolkit.training.trainer import DivergedError, Finetuner, Interrupted, Schedule
 
 CLASSES, LENGTH, VOCABULARY = 3, 8, 50
 
@@ -298,7 +298,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_what_to_change(tmp_path
     network = Network()
     trainer = finetuner(tmp_path, network)
     network.output.weight.set_value(np.full([16, CLASSES], math.nan, "float32"))
-    with pytest.raises(Diverged, match=r"loss is nan at step 1 \(output\.weight is the first parameter .*; lower"):
+    with pytest.raises(DivergedError, match=r"loss is nan at step 1 \(output\.weight is the first parameter .*; lower"):
         trainer.fit()
     assert not list(tmp_path.glob("checkpoints/step-*"))
 
@@ -318,15 +318,19 @@ def test_a_run_without_one_finite_validation_has_no_best_model_and_fails(tmp_pat
     trainer = finetuner(tmp_path, BlindInEvaluation(), save_best=save_best, max_steps=8, eval_steps=4)
     trainer.fit()
     assert trainer.best.best_step is None and not list(tmp_path.glob("checkpoints/best-*"))
-    with pytest.raises(Diverged, match=rf"no validation had a finite loss and {save_best}.*lower train.learning_rate"):
+    with pytest.raises(
+        DivergedError, match=rf"no validation had a finite loss and {save_best}.*lower train.learning_rate"
+    ):
         trainer.use_best_weights()
-    assert Diverged.exit_status == 1
+    assert DivergedError.exit_status == 1
 
 
 def test_an_update_that_leaves_numbers_is_named_with_its_step(tmp_path):
     """The loss of the only step was finite; what the update left is not."""
     trainer = finetuner(tmp_path, max_steps=1, learning_rate=1e38, weight_decay=100.0)
-    with pytest.raises(Diverged, match=r"^embedding\.weight is not finite after step 1; lower train.learning_rate"):
+    with pytest.raises(
+        DivergedError, match=r"^embedding\.weight is not finite after step 1; lower train.learning_rate"
+    ):
         trainer.fit()
     assert not list(tmp_path.glob("checkpoints/*"))
 

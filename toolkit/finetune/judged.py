@@ -25,7 +25,7 @@ from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT
 from toolkit.run_folder.read import read_json, reading
-from toolkit.training.described import described, digests
+from toolkit.training.described import describe_trainer, digest_step
 
 if TYPE_CHECKING:
     from toolkit.parity import Judged
@@ -73,7 +73,7 @@ def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, j
     length = int(np.shape(batch["input_ids"])[1])
     if length != judged.length:
         return f"{UNCOMPARED}: the gate read {judged.length:,} of {length:,} tokens"
-    here = described(trainer)
+    here = describe_trainer(trainer)
     for name in {**judged.fields, **here}:
         then, now = judged.fields.get(name, "not there"), here.get(name, "not there")
         if then != now:
@@ -93,12 +93,12 @@ def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, j
 
 
 def first_step(trainer: Finetuner, batch: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return :func:`digests` of a step from the run's seed; clear its gradients."""
+    """Return :func:`digest_step` of a step from the run's seed; clear its gradients."""
     import paddle
 
     runtime.seed_everything(trainer.recipe.seed)
     loss = trainer.training_step(trainer.model, {name: paddle.to_tensor(value) for name, value in batch.items()})
-    found = digests(trainer.model, loss)
+    found = digest_step(trainer.model, loss)
     trainer.optimizer.clear_grad()
     return found
 

@@ -34,7 +34,7 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import LOGS, occupied
 from toolkit.run_folder.tracking import check_trackers
 from toolkit.terminal.escape import one_line
-from toolkit.training.ranks import LOST, SUPERVISED
+from toolkit.training.ranks import LOST_PROCESS_STATUS, SUPERVISOR_PIPE_VARIABLE
 
 #: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
 GRACE, GRACE_AFTER_KILL = 10.0, 0.5
@@ -125,7 +125,7 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
         with Interruption() as request, contextlib.ExitStack() as running:
             processes = []
             for number, places in enumerate(_places(team, running.enter_context(_held_port()))):
-                environment = {**before, **places, SUPERVISED: str(reading) if number == 0 else ""}
+                environment = {**before, **places, SUPERVISOR_PIPE_VARIABLE: str(reading) if number == 0 else ""}
                 with contextlib.ExitStack() as opened:
                     options: dict[str, Any] = {"pass_fds": (reading,)}
                     if number:
@@ -203,12 +203,12 @@ def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[
 
 def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
     """The exit status of the run. Raises ToolkitError if a process has failed that could not say so on the terminal."""
-    if ended.get(0, 0) > 0 and ended[0] != LOST:  # it has said why
+    if ended.get(0, 0) > 0 and ended[0] != LOST_PROCESS_STATUS:  # it has said why
         return ended[0]
     if not any(status not in (0, *STATUSES) for status in ended.values()):
         return max(ended.values()) if ended[0] else 0  # the first has finished the run
     number = next(
-        (number for number, status in ended.items() if status not in (0, LOST, *STATUSES)),
+        (number for number, status in ended.items() if status not in (0, LOST_PROCESS_STATUS, *STATUSES)),
         next(number for number, status in ended.items() if status not in (0, *STATUSES)),
     )
     status = ended[number]

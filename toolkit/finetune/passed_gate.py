@@ -21,7 +21,7 @@ from toolkit.files.whole import appearing, sha256
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT, read_starts
-from toolkit.training.ranks import SUPERVISED
+from toolkit.training.ranks import SUPERVISOR_PIPE_VARIABLE
 
 if TYPE_CHECKING:
     from toolkit.finetune.assembly import Assembled
@@ -44,7 +44,7 @@ def to_hand_over(
 
 def handed_over() -> dict[str, Any] | None:
     """Return the launcher's message to this process; None if there is none."""
-    number = os.environ.get(SUPERVISED, "")
+    number = os.environ.get(SUPERVISOR_PIPE_VARIABLE, "")
     if not number.isdecimal():
         return None
     try:

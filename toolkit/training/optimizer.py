@@ -1,5 +1,7 @@
-"""Optimizers as transformers' Trainer sets them up: what decays, how gradients are clipped. Training and the gate use
-them."""
+"""Build optimizers as transformers' Trainer sets them up: which parameters decay, and how gradients are clipped.
+
+Both training and the gate use them.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,29 @@ from paddle.nn.clip import _squared_l2_norm
 
 from models.operations import compiled
 
-#: Added to the norm that gradients are divided by, as torch's clip_grad_norm_ does.
+#: Added to the norm that divides the gradients, as in torch's clip_grad_norm_.
 NORM_EPSILON = 1e-6
-#: Adafactor's, by torch's defaults: exponent of the moments' decay, least size of a parameter, and least root of a
-#: moment, which in float64 is float32's too, so that both dtypes compute one function.
-BETA2_DECAY, LEAST_SIZE, EPSILON = -0.8, 1e-3, 2.0**-23
+#: Constants of Adafactor, with torch's defaults: exponent of the moments' decay, minimum size of a parameter, and
+#: minimum root of a moment. Torch takes the last from the dtype; here float64 uses float32's, so that both dtypes
+#: compute the same function.
+BETA2_DECAY, MIN_PARAMETER_SIZE, EPSILON = -0.8, 1e-3, 2.0**-23
 
 
 class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
-    """Scale all gradients in place, without a copy, by min(1, clip_norm / (norm + 1e-6)), where norm is that of all of
-    them together (Pascanu et al. 2013, section 3.2). Paddle's own leaves out the 1e-6. Where fleet splits a model over
-    devices, it replaces this by its own."""
+    """Scale all gradients in place by min(1, clip_norm / (norm + 1e-6)) (Pascanu et al. 2013, section 3.2).
+
+    The norm is the L2 norm of all gradients together. Paddle's own class leaves out the 1e-6, and copies the gradients.
+    If fleet splits a model over devices, it replaces this class by its own.
+    """
 
     def factor(self, gradients: list[paddle.Tensor]) -> paddle.Tensor:
-        """What gradients are to be multiplied by, in float32, or float64 where they are."""
-        if _suit_loops(gradients):
+        """Return the clipping factor, a scalar in float64 for float64 gradients and in float32 otherwise."""
+        if _support_compiled_loops(gradients):
             square = compiled.square_sums(*gradients).sum()
         else:
             squares = [_squared_l2_norm(grad) for grad in gradients]
-            wide = "float64" if squares[0].dtype == paddle.float64 else "float32"
-            square = paddle.stack([square.astype(wide) for square in squares]).sum()
+            wide_dtype = "float64" if squares[0].dtype == paddle.float64 else "float32"
+            square = paddle.stack([square.astype(wide_dtype) for square in squares]).sum()
         return (self.clip_norm / (paddle.sqrt(square) + NORM_EPSILON)).clip(max=1.0)
 
     @paddle.no_grad()
@@ -41,19 +46,22 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
         factor = self.factor(gradients)
         if factor.place.is_cpu_place() and float(factor) == 1.0:
             return params_grads
-        for grad in {grad.data_ptr(): grad for grad in gradients}.values():  # two parameters may have one
+        for grad in {grad.data_ptr(): grad for grad in gradients}.values():  # two parameters may share a gradient
             scale_in_place(grad, factor.astype(grad.dtype))
         return params_grads
 
 
-def _suit_loops(tensors: list[paddle.Tensor]) -> bool:
-    """Whether compiled loops can work on all of these in place."""
-    return compiled.suits(*tensors) and all(one.is_dense() and one.is_contiguous() for one in tensors)
+def _support_compiled_loops(tensors: list[paddle.Tensor]) -> bool:
+    """Return whether compiled loops can work on all tensors in place."""
+    return compiled.suits(*tensors) and all(tensor.is_dense() and tensor.is_contiguous() for tensor in tensors)
 
 
 def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
-    """Multiply in place by a tensor of one number. On a CPU, by the number itself: Paddle's product with a broadcast
-    tensor takes five times as long there. Not on a GPU, where the host would have to wait for the number."""
+    """Multiply a gradient in place by `factor`, a tensor with one number.
+
+    On a CPU, multiply by the number itself: Paddle's product with a broadcast tensor takes five times as long there. On
+    a GPU, the host would have to wait for the number.
+    """
     if grad.place.is_cpu_place():
         grad.scale_(float(factor))
     else:
@@ -61,11 +69,14 @@ def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
 
 
 class FreesGradients:
-    """Mixed into an optimizer of Paddle's: it frees the gradients after each step, as torch's does, and fills none with
-    zeros. A step leaves a parameter without a gradient alone, whether the run was resumed before or not."""
+    """Mixin that makes a Paddle optimizer free the gradients after each step, as torch does.
+
+    Gradients are never filled with zeros. A step therefore leaves a parameter without a gradient unchanged, whether the
+    run was resumed or not.
+    """
 
     def clear_grad(self, set_to_zero: bool = False) -> None:
-        """As Paddle's; ``set_to_zero`` is False unless it is given."""
+        """Clear all gradients. Unlike in Paddle, `set_to_zero` is False by default."""
         super().clear_grad(set_to_zero)  # type: ignore[misc]
 
 
@@ -76,15 +87,19 @@ class AdamW(FreesGradients, paddle.optimizer.AdamW):
     alone takes 2.7 times as long (60 million numbers on two cores of an Intel Xeon: 110 ms and 40).
     """
 
-    #: A parameter's accumulators, in the order of :func:`models.operations.compiled.adamw_`.
+    #: Names of a parameter's accumulators, in the order of :func:`models.operations.compiled.adamw_`.
     ACCUMULATORS = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
 
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: list[tuple[Any, Any]], param_group_idx: int = 0
     ) -> Any:
         clip = self._grad_clip
-        known = clip is None or type(clip) is ClipGradByGlobalNorm
-        if not (known and params_grads and _suit_loops([one for pair in params_grads for one in pair])):
+        has_supported_clip = clip is None or type(clip) is ClipGradByGlobalNorm
+        if not (
+            has_supported_clip
+            and params_grads
+            and _support_compiled_loops([tensor for pair in params_grads for tensor in pair])
+        ):
             return super()._apply_optimize(loss, startup_program, params_grads, param_group_idx)
         factor = 1.0 if clip is None else float(clip.factor([grad for _, grad in params_grads]))
         block = paddle.static.default_main_program().global_block()
@@ -99,11 +114,11 @@ class AdamW(FreesGradients, paddle.optimizer.AdamW):
         return []
 
 
-class Composed(FreesGradients, paddle.optimizer.Optimizer):
-    """An optimizer of Paddle's operations, on the host's rate. Paddle has neither Lion nor Adafactor. Its SGD decays
-    all parameters, or clips each group of them by a norm of its own.
+class ComposedOptimizer(FreesGradients, paddle.optimizer.Optimizer):
+    """Base class of optimizers that are composed of Paddle operations and take the learning rate from the host.
 
-    Its state is kept in Paddle's accumulators, as :mod:`toolkit.run_folder.checkpoint` saves them.
+    Paddle has neither Lion nor Adafactor. Its SGD decays all parameters, or clips each group of parameters separately.
+    The state is kept in Paddle's accumulators, which :mod:`toolkit.run_folder.checkpoint` saves.
     """
 
     def __init__(
@@ -121,11 +136,19 @@ class Composed(FreesGradients, paddle.optimizer.Optimizer):
         self.__dict__.update(settings)
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
-        """Shape of each tensor that is kept of a parameter, by its name; all begin with zeros."""
+        """Return the shape of each state tensor of a parameter, by its name. All of them start as zeros."""
         raise NotImplementedError
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
-        """Change a parameter and its state, which is in the order of :meth:`shapes`, in place."""
+        """Update a parameter and its state in place.
+
+        Args:
+            parameter: parameter tensor.
+            gradient: gradient of the parameter, in its shape.
+            rate: learning rate.
+            decay: weight decay; 0 for a parameter that does not decay.
+            state: state tensors, in the order of :meth:`shapes`.
+        """
         raise NotImplementedError
 
     def _create_accumulators(self, block: Any, parameters: list[Any]) -> None:
@@ -141,8 +164,8 @@ class Composed(FreesGradients, paddle.optimizer.Optimizer):
         self.update(parameter, gradient, self.get_lr(), decay, *state)
 
 
-class SGD(Composed):
-    """Stochastic gradient descent as torch's: decay is a part of the gradient, and with it of the momentum."""
+class SGD(ComposedOptimizer):
+    """Stochastic gradient descent as in torch: the decay is added to the gradient, and so enters the momentum."""
 
     momentum: float
 
@@ -156,7 +179,7 @@ class SGD(Composed):
         parameter.subtract_(rate * step)
 
 
-class Lion(Composed):
+class Lion(ComposedOptimizer):
     """Lion (Chen et al. 2023, algorithm 2), with decoupled decay."""
 
     beta1: float
@@ -172,54 +195,64 @@ class Lion(Composed):
         moment.scale_(self.beta2).add_((1 - self.beta2) * gradient)
 
 
-class Adafactor(Composed):
-    """Adafactor (Shazeer and Stern 2018, algorithms 4 and 5) as torch's, with decoupled decay: the rate is relative to
-    a parameter's size, and the second moment of the last two dimensions is held as its rows' and columns' means."""
+class Adafactor(ComposedOptimizer):
+    """Adafactor (Shazeer and Stern 2018, algorithms 4 and 5) as in torch, with decoupled decay.
+
+    The rate is relative to the size of a parameter. The second moment of the last two dimensions is stored as the means
+    of its rows and of its columns.
+    """
 
     def shapes(self, parameter: Any) -> dict[str, list[int]]:
-        *others, rows, columns = parameter.shape if parameter.ndim > 1 else (1, 1)
-        moments = {"row_moment": [*others, rows, 1], "column_moment": [*others, 1, columns]}
+        *leading_dims, rows, columns = parameter.shape if parameter.ndim > 1 else (1, 1)
+        moments = {"row_moment": [*leading_dims, rows, 1], "column_moment": [*leading_dims, 1, columns]}
         return {"step": [1], **(moments if parameter.ndim > 1 else {"moment2": parameter.shape})}
 
     def update(self, parameter: Any, gradient: Any, rate: float, decay: float, *state: Any) -> None:
         step, *moments = state
         step.add_(paddle.ones_like(step))
-        share = paddle.pow(step, paddle.full_like(step, BETA2_DECAY))  # of a number, Paddle rounds it to float32
+        share = paddle.pow(
+            step, paddle.full_like(step, BETA2_DECAY)
+        )  # Paddle rounds a power of a Python number to float32
         square = self.second_moment(gradient.square(), share, moments)
-        update = self.clipped(gradient * square.clip(min=EPSILON**2).rsqrt())
+        update = self.clip_update(gradient * square.clip(min=EPSILON**2).rsqrt())
         size = self.relative_rate(parameter, step, rate)
         parameter.scale_(1 - rate * decay).subtract_(size * update)
 
     def second_moment(self, square: Any, share: Any, moments: list[Any]) -> Any:
-        """Move the moments by a share to the gradient's square, and return what they say of each element."""
+        """Move the moments toward the squared gradient by a share, and return the second moment of each element."""
         for moment, axis in zip(moments, (-1, -2), strict=False):
-            seen = square.mean(axis, keepdim=True) if square.ndim > 1 else square
-            moment.add_(share * (seen - moment))
+            mean_square = square.mean(axis, keepdim=True) if square.ndim > 1 else square
+            moment.add_(share * (mean_square - moment))
         if square.ndim < 2:
             return moments[0]
         rows, columns = moments
         return rows / rows.mean(-2, keepdim=True).clip(min=EPSILON) * columns
 
-    def clipped(self, update: Any) -> Any:
-        """The update, scaled down to a size of at most 1."""
+    def clip_update(self, update: Any) -> Any:
+        """Return the update, scaled down to a root mean square of at most 1."""
         return update / _rms(update).clip(min=1.0)
 
     def relative_rate(self, parameter: Any, step: Any, rate: float) -> Any:
-        """The rate, at most 1/sqrt(step), times the parameter's size."""
-        return _rms(parameter).clip(min=LEAST_SIZE) * step.rsqrt().clip(max=rate)
+        """Return the rate, at most 1/sqrt(step), times the root mean square of the parameter."""
+        return _rms(parameter).clip(min=MIN_PARAMETER_SIZE) * step.rsqrt().clip(max=rate)
 
 
 def _rms(value: Any) -> Any:
     return value.square().mean().sqrt()
 
 
-#: By ``train.optimizer``.
-KINDS: dict[str, type[AdamW | Composed]] = {"adamw": AdamW, "sgd": SGD, "lion": Lion, "adafactor": Adafactor}
+#: Optimizer classes by the value of ``train.optimizer``.
+OPTIMIZERS: dict[str, type[AdamW | ComposedOptimizer]] = {
+    "adamw": AdamW,
+    "sgd": SGD,
+    "lion": Lion,
+    "adafactor": Adafactor,
+}
 
 
 def decayed_parameters(model: Any) -> set[str]:
-    """Paddle's names of the parameters that weight decay applies to: no bias and nothing of a normalisation layer."""
-    spared = {
+    """Return Paddle's names of the parameters that decay: all except biases and parameters of normalization layers."""
+    norm_parameters = {
         parameter.name
         for layer in model.sublayers(include_self=True)
         if "norm" in type(layer).__name__.lower()
@@ -228,24 +261,25 @@ def decayed_parameters(model: Any) -> set[str]:
     return {
         parameter.name
         for name, parameter in model.named_parameters()
-        if not name.endswith("bias") and parameter.name not in spared
+        if not name.endswith("bias") and parameter.name not in norm_parameters
     }
 
 
 def create(
     kind: str, model: Any, learning_rate: Any, *, weight_decay: float, max_grad_norm: float | None, **settings: float
-) -> AdamW | Composed:
-    """An optimizer over all parameters of a model.
+) -> AdamW | ComposedOptimizer:
+    """Return an optimizer over all parameters of a model.
 
     Args:
-        kind: one of :data:`KINDS`.
+        kind: a key of :data:`OPTIMIZERS`.
+        model: Paddle model.
         learning_rate: a number, or a schedule of Paddle's.
-        weight_decay: spares biases and normalisation layers.
-        max_grad_norm: gradients are scaled down to this norm; None or 0: never.
-        settings: its own: ``beta1``, ``beta2`` and ``epsilon`` of AdamW; ``beta1`` and ``beta2`` of Lion; ``momentum``
-            of SGD.
+        weight_decay: weight decay of all parameters except biases and parameters of normalization layers.
+        max_grad_norm: largest norm of all gradients together; None or 0 turns clipping off.
+        settings: further settings of the optimizer: ``beta1``, ``beta2`` and ``epsilon`` of AdamW; ``beta1`` and
+            ``beta2`` of Lion; ``momentum`` of SGD.
     """
-    return KINDS[kind](
+    return OPTIMIZERS[kind](
         learning_rate=learning_rate,
         parameters=model.parameters(),
         weight_decay=weight_decay,

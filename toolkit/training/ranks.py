@@ -1,11 +1,11 @@
-"""Messages between the processes that train together: sums, texts, and that the first has passed the gate.
+"""Exchange messages between the processes that train together: sums, texts, and that the first has passed the gate.
 
 They are the ranks of ``paddle.distributed``, started by :mod:`toolkit.finetune.launch` or by Paddle's launcher, over
-gloo on CPUs and NCCL on GPUs. A process that trains alone sends nothing, and gets back what it gave.
+gloo on CPUs and NCCL on GPUs. In a run with one process, each function returns the process's own value.
 
-Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``. That sends each one
-from a hook of its parameter as soon as it is made. But a reversible backward, which runs each layer's forward again,
-makes some in several parts.
+Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``. That class sends each
+gradient from a hook of its parameter as soon as it is computed. But a reversible backward runs the forward of each
+layer again, and computes some gradients in several parts.
 """
 
 from __future__ import annotations
@@ -27,75 +27,99 @@ from toolkit.files.digest import digest
 from toolkit.machine import interruption
 from toolkit.machine.runtime import is_first_process, processes, rank
 
-#: Environment variable of the processes that :mod:`toolkit.finetune.launch` starts: the pipe that the first reads.
-SUPERVISED = "TOOLKIT_SUPERVISED"
-#: Exit status (EX_TEMPFAIL) that tells :mod:`toolkit.finetune.launch` that a process ended because another had.
-LOST = 75
-#: Seconds between two polls for what the first process announces.
-INTERVAL = 0.2
+#: Environment variable of the processes that :mod:`toolkit.finetune.launch` starts: the file descriptor of the pipe
+#: that the first process reads. It is empty for all other processes.
+SUPERVISOR_PIPE_VARIABLE = "TOOLKIT_SUPERVISED"
+#: Exit status (EX_TEMPFAIL) of a process that ended because another process had ended.
+LOST_PROCESS_STATUS = 75
+#: Seconds between two polls for the first process's announcement.
+POLL_SECONDS = 0.2
 
 
-class Lost(ToolkitError):
-    """Another process of the run has ended. Where :mod:`toolkit.finetune.launch` watches them, it names that one."""
+class LostProcessError(ToolkitError):
+    """Another process of the run has ended.
+
+    The message is empty under :mod:`toolkit.finetune.launch`, which watches the processes and names the process that
+    ended.
+    """
 
     def __init__(self) -> None:
-        watched = SUPERVISED in os.environ
+        is_supervised = SUPERVISOR_PIPE_VARIABLE in os.environ
         text = "another process of this run has ended: its log says why"
-        super().__init__("" if watched else f"{text}; the same command goes on from the last checkpoint")
-        self.exit_status = LOST if watched else 1
+        super().__init__("" if is_supervised else f"{text}; the same command goes on from the last checkpoint")
+        self.exit_status = LOST_PROCESS_STATUS if is_supervised else 1
 
 
-_joined = False
+_is_connected = False
 
 
 def join() -> None:
-    """Connect to the other processes. Call it early, when all have just begun: Paddle gives up one that is awaited for
-    longer than ``FLAGS_stop_check_timeout`` (900 s). Raises Lost if they do not come, and UserError if another program
-    has the port where they meet."""
-    global _joined
+    """Connect to the other processes.
+
+    Call it early, when all processes have just started: Paddle stops waiting for a process after
+    ``FLAGS_stop_check_timeout`` (900 s).
+
+    Raises:
+        LostProcessError: the other processes did not connect.
+        UserError: another program uses the port that the processes connect to.
+    """
+    global _is_connected
     if processes() > 1:
         import paddle
 
-        _joined = True
+        _is_connected = True
         if is_first_process():
-            _check_meeting_place()
-        with _others_alive(), contextlib.redirect_stderr(io.StringIO()):  # Paddle prints a flag that it sets itself
+            _check_port()
+        with _lost_connection_errors(), contextlib.redirect_stderr(io.StringIO()):  # hide the flag that Paddle prints
             paddle.distributed.init_parallel_env()
 
 
-def _check_meeting_place() -> None:
-    """Check that this process can bind the port where the others look for it; else Paddle aborts half a minute later
-    (SIGABRT). A program that has bound it but does not listen, as :mod:`toolkit.finetune.launch`, is not in the way.
+def _check_port() -> None:
+    """Check that this process can bind the port that the other processes connect to.
+
+    Otherwise Paddle aborts half a minute later (SIGABRT). A program that has bound the port without listening, as
+    :mod:`toolkit.finetune.launch` has, is not a problem.
 
     Raises:
-        UserError: it cannot.
+        UserError: the port cannot be bound.
     """
-    given = [os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")]
-    ends = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",")
-    place = ":".join(filter(None, given)) if all(given) else os.environ.get("PADDLE_MASTER") or ends[0]
-    port = place.rpartition(":")[2]
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    master_address = [os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")]
+    endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",")
+    address = (
+        ":".join(filter(None, master_address))
+        if all(master_address)
+        else os.environ.get("PADDLE_MASTER") or endpoints[0]
+    )
+    port = address.rpartition(":")[2]
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind(("", int(port)))
-        except OSError as problem:
-            reason = os.strerror(problem.errno or 0)
-            raise UserError(f"the processes cannot meet at {place}: {reason}; run the same command again") from None
+            listener.bind(("", int(port)))
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UserError(f"the processes cannot meet at {address}: {reason}; run the same command again") from None
         except ValueError:
-            return  # Paddle says what is wrong with it
+            return  # Paddle reports an invalid port itself
 
 
-def joined() -> bool:
-    """Whether this process has joined others. Then it must end before its libraries are torn down: there Paddle's
-    connections sometimes abort it (SIGABRT, without a message), after all its work is done."""
-    return _joined
+def is_connected() -> bool:
+    """Return whether this process has connected to others.
+
+    Such a process must end before its libraries are unloaded. Otherwise Paddle's connections sometimes abort it
+    (SIGABRT, without a message), after all its work is done.
+    """
+    return _is_connected
 
 
-# -- before training: one is ahead ----------------------------------------------------------------------------------
+# -- before training: the first process is ahead --------------------------------------------------------------------
 
 
 def announce(message: dict[str, Any]) -> None:
-    """As the first process, send the others what they need, and let them go on."""
+    """Send a message from the first process to all others, which wait for it in :func:`await_first`.
+
+    Args:
+        message: keys and values that can be written as JSON.
+    """
     if processes() > 1:
         store = _store()
         store.set("toolkit/message", json.dumps(message))
@@ -103,12 +127,17 @@ def announce(message: dict[str, Any]) -> None:
 
 
 def await_first() -> dict[str, Any]:
-    """Wait for what the first process announces, without a limit: its gate may take hours. Raises Lost if it has
-    ended."""
-    with _others_alive():
+    """Wait for the message of the first process, and return it.
+
+    The wait is unlimited, because the gate may take hours.
+
+    Raises:
+        LostProcessError: the first process has ended.
+    """
+    with _lost_connection_errors():
         store = _store()
         while not store.add("toolkit/announced", 0):
-            time.sleep(INTERVAL)
+            time.sleep(POLL_SECONDS)
         return dict(json.loads(store.get("toolkit/message")))
 
 
@@ -118,27 +147,27 @@ def _store() -> Any:
     return core.create_or_get_global_tcp_store()
 
 
-def agree(what: str, here: str) -> None:
-    """Check that all processes have the same.
+def agree(description: str, own_digest: str) -> None:
+    """Check that a digest is the same in all processes.
 
     Args:
-        what: in the plural.
-        here: a digest of them.
+        description: plural noun that names the hashed things in the message.
+        own_digest: this process's digest.
 
     Raises:
-        UserError: they have not.
+        UserError: the digests differ.
     """
-    everywhere = [found.decode() for found in gather(here.encode())]
-    odd = [number for number, found in enumerate(everywhere) if found != everywhere[0]]
-    if odd:
+    digests = [digest.decode() for digest in gather(own_digest.encode())]
+    differing_ranks = [number for number, digest in enumerate(digests) if digest != digests[0]]
+    if differing_ranks:
         raise UserError(
-            f"{what} of process {odd[0]} of {len(everywhere)} are not those of process 0; all need the same files, "
-            "the same versions and the same kind of processor"
+            f"{description} of process {differing_ranks[0]} of {len(digests)} are not those of process 0; all need the "
+            "same files, the same versions and the same kind of processor"
         )
 
 
 def digest_of_model(model: Any) -> str:
-    """A SHA-256 of all parameters, buffers and given constants of a model."""
+    """Return a SHA-256 of all parameters, buffers and replayed constants of a model."""
     sha256 = hashlib.sha256()
     values = {name: value.numpy() for name, value in model.state_dict().items()}
     constants = {f"constant {name}": value for name, value in getattr(model, "given_constants", {}).items()}
@@ -150,11 +179,12 @@ def digest_of_model(model: Any) -> str:
 
 
 def seed_of(seed: int, step: int = 0) -> int:
-    """Seed of this process's generators: the run's in the first process, one of its own in each other.
+    """Return the seed of this process's generators: the run's seed in the first process, a derived seed in the others.
 
     Args:
-        seed: of the run.
-        step: where a run saved by another number of processes resumes, with new seeds; 0 for a new run.
+        seed: seed of the run.
+        step: first step of a run that is resumed with another number of processes, and so with new seeds; 0 for a new
+            run.
     """
     return seed if rank() == step == 0 else int(digest("process", seed, rank(), step)[:8], 16)
 
@@ -163,78 +193,92 @@ def seed_of(seed: int, step: int = 0) -> int:
 
 
 def total(numbers: Sequence[float]) -> list[float]:
-    """The sum over all processes of each number, in float64, the same to the bit everywhere. Raises Lost if another
-    process has ended."""
+    """Return the sum of each number over all processes, in float64. The result is bitwise the same in all processes.
+
+    Args:
+        numbers: this process's summands.
+
+    Raises:
+        LostProcessError: another process has ended.
+    """
     if processes() == 1:
         return list(numbers)
     import paddle
 
     sums = paddle.to_tensor(np.asarray(numbers, dtype=np.float64))
-    with _others_alive():
+    with _lost_connection_errors():
         paddle.distributed.all_reduce(sums)
         return sums.numpy().tolist()
 
 
 def sum_gradients(parameters: Sequence[Any], numbers: Sequence[float]) -> list[float]:
-    """Give each parameter the sum of its gradients in all processes; returns :func:`total` of ``numbers``.
+    """Replace each parameter's gradient by its sum over all processes; return :func:`total` of `numbers`.
 
-    A parameter that has a gradient in one process gets one in all. One that has none anywhere keeps none, so that the
-    optimizer leaves it alone as it does in one process.
+    A parameter that has a gradient in one process gets a gradient in all. A parameter without a gradient in any process
+    keeps none, so that the optimizer leaves it unchanged, as in one process.
+
+    Args:
+        parameters: parameters of the model. Those with `stop_gradient` are left out.
+        numbers: this process's summands.
 
     Raises:
-        Lost: another process has ended.
+        LostProcessError: another process has ended.
     """
     import paddle
     from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients_with_group
 
-    trained = [parameter for parameter in parameters if not parameter.stop_gradient]
-    sums = total([*numbers, *(parameter.grad is not None for parameter in trained)])
-    for parameter, found in zip(trained, sums[len(numbers) :], strict=True):
-        if found and parameter.grad is None:
+    trained_parameters = [parameter for parameter in parameters if not parameter.stop_gradient]
+    sums = total([*numbers, *(parameter.grad is not None for parameter in trained_parameters)])
+    for parameter, num_gradients in zip(trained_parameters, sums[len(numbers) :], strict=True):
+        if num_gradients and parameter.grad is None:
             parameter.grad = paddle.zeros_like(parameter)
-    with _others_alive():
-        fused_allreduce_gradients_with_group(trained, None, scale=1.0)
+    with _lost_connection_errors():
+        fused_allreduce_gradients_with_group(trained_parameters, None, scale=1.0)
     return sums[: len(numbers)]
 
 
 def gather(text: bytes) -> list[bytes]:
-    """Return the text of each process, by rank. Raises Lost if another process has ended."""
+    """Return the text of each process, by rank.
+
+    Raises:
+        LostProcessError: another process has ended.
+    """
     if processes() == 1:
         return [text]
     import paddle
 
-    sizes = [int(size) for size in _gather(paddle.to_tensor(np.array([len(text)], dtype=np.int64)))]
-    padded = np.zeros(max(1, *sizes), dtype=np.uint8)
-    padded[: len(text)] = np.frombuffer(text, dtype=np.uint8)
-    parts = _gather(paddle.to_tensor(padded))
+    sizes = [int(size) for size in _gather_tensors(paddle.to_tensor(np.array([len(text)], dtype=np.int64)))]
+    padded_text = np.zeros(max(1, *sizes), dtype=np.uint8)
+    padded_text[: len(text)] = np.frombuffer(text, dtype=np.uint8)
+    parts = _gather_tensors(paddle.to_tensor(padded_text))
     return [part.numpy()[:size].tobytes() for part, size in zip(parts, sizes, strict=True)]
 
 
 def from_first(value: Any) -> Any:
-    """Give all processes the first's value, which must fit JSON."""
+    """Return the first process's value in all processes. It must be valid JSON."""
     return json.loads(gather(json.dumps(value).encode() if is_first_process() else b"")[0])
 
 
 def wait_for_all() -> None:
-    """Wait until all processes have come here."""
+    """Wait until all processes have called this function."""
     total([0.0])
 
 
-def _gather(tensor: Any) -> list[Any]:
+def _gather_tensors(tensor: Any) -> list[Any]:
     import paddle
 
-    found: list[Any] = []
-    with _others_alive():
-        paddle.distributed.all_gather(found, tensor)
-    return found
+    tensors: list[Any] = []
+    with _lost_connection_errors():
+        paddle.distributed.all_gather(tensors, tensor)
+    return tensors
 
 
 @contextlib.contextmanager
-def _others_alive() -> Iterator[None]:
-    """Take any error within for a lost connection: gloo's and the store's have no class of their own."""
+def _lost_connection_errors() -> Iterator[None]:
+    """Convert any error of the block to `LostProcessError`, because gloo and the store have no error class for it."""
     try:
         yield
-    except Exception as problem:
-        if interruption.came():  # to them as well
-            raise interruption.Interrupted from problem
-        raise Lost from problem
+    except Exception as error:
+        if interruption.came():  # the signal went to the other processes as well
+            raise interruption.Interrupted from error
+        raise LostProcessError from error

@@ -1,4 +1,4 @@
-"""Which training examples a step sees: a permutation per epoch that is a function of the seed and the epoch alone."""
+"""Choose the training examples of each step: a permutation for each epoch, from the seed and the epoch only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
     """Batches of indices, in a new order each epoch, that can start anywhere in an epoch.
 
     PaddleNLP's Trainer redraws the interrupted epoch's permutation from a generator when it resumes, so a resumed run
-    sees some examples twice and others not at all. Here the order of an epoch needs no state but its number. It comes
-    from NumPy's legacy generator, whose stream is frozen (NEP 19): a run resumes under another NumPy too.
+    sees some examples twice and others not at all. Here the order of an epoch depends on no state except its number. It
+    comes from NumPy's legacy generator, whose stream is frozen (NEP 19), so a run can resume under another NumPy.
 
-    It is a `DistributedBatchSampler` because the Trainer's loop sets their epoch (`set_epoch`). That class repeats
-    a few examples so that all processes have equally many. Here the processes share the batch that one would have: none
-    sees an example that another has seen in this epoch.
+    The base class is `DistributedBatchSampler` because the Trainer's loop sets the epoch of such samplers
+    (`set_epoch`). That class repeats a few examples so that all processes have equally many. Here the processes share
+    the batch that a single process would have: no example is seen by two processes in the same epoch.
 
     Args:
+        examples: number of training examples.
         batch_size: examples of one optimizer step of all processes together, accumulation included. The last batch of
-            an epoch holds what is left.
-        replicas: data-parallel processes. Each takes every `replicas`-th example of a batch.
+            an epoch holds the remaining examples.
+        seed: seed of the run.
+        replicas: number of data-parallel processes. Each takes every `replicas`-th example of a batch.
+        rank: rank of this process.
         on_epoch: called with the number of each epoch before its first batch.
     """
 
@@ -41,28 +44,33 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
         self._start = (0, 0)
 
     def start_at(self, epoch: int, batch: int) -> None:
-        """Let one epoch begin at a later batch; the others are whole."""
+        """Start one epoch at a later batch. All other epochs start at their first batch."""
         self._start = (epoch, batch)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The examples of an epoch, of all processes, in order: [examples] int64."""
+        """Return the order of all examples in an epoch, over all processes: (examples,) int64."""
         generator = np.random.RandomState([self.seed % 2**32, self.seed // 2**32, epoch])
         return generator.permutation(len(self.dataset))
 
     def has_examples(self, batch: int) -> bool:
-        """Whether this process has a part of a batch: the last may hold fewer examples than processes."""
+        """Return whether this process has a part of a batch.
+
+        The last batch of an epoch may have fewer examples than there are processes.
+        """
         return self.local_rank < min(self.batch_size, len(self.dataset) - batch * self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self.order(self.epoch)
         if self.on_epoch is not None:
             self.on_epoch(self.epoch)
-        first = self._start[1] if self.epoch == self._start[0] else 0
-        for batch in range(first, len(self)):
-            whole = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            # A process without a part is given one example, which does not count: a loader knows no empty batch.
-            yield (whole[self.local_rank :: self.nranks] if self.has_examples(batch) else whole[:1]).tolist()
+        first_batch = self._start[1] if self.epoch == self._start[0] else 0
+        for batch in range(first_batch, len(self)):
+            batch_indices = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            # A process without a part gets one example with weight 0, because a loader cannot have an empty batch.
+            yield (
+                batch_indices[self.local_rank :: self.nranks] if self.has_examples(batch) else batch_indices[:1]
+            ).tolist()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Return the number of batches of a whole epoch."""
         return -(-len(self.dataset) // self.batch_size)

@@ -1,4 +1,4 @@
-"""How long a run is, when it evaluates, and which evaluation was the best so far."""
+"""Set how long a run is and when it evaluates, and keep which evaluation was the best so far."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from toolkit.recipe.recipe import Recipe
 
 
 def examples_of_step(recipe: Recipe, processes: int = 1) -> int:
-    """The training examples of one optimizer step, of all processes together."""
+    """Return the number of training examples of one optimizer step, over all processes."""
     return recipe.train.batch_size * recipe.train.gradient_accumulation_steps * processes
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A run's length, in optimizer steps."""
+    """The length of a run and the distance of its evaluations, in optimizer steps."""
 
     steps_per_epoch: int
     max_steps: int
@@ -23,16 +23,21 @@ class Schedule:
 
     @classmethod
     def of(cls, recipe: Recipe, examples: int, processes: int = 1) -> Schedule:
-        """The schedule of a recipe over this many training examples, with this many processes; at least one step."""
+        """Return the schedule of a recipe, which has at least one step.
+
+        Args:
+            examples: number of training examples.
+            processes: number of data-parallel processes.
+        """
         train = recipe.train
-        per_epoch = math.ceil(examples / examples_of_step(recipe, processes))
-        steps = train.max_steps or max(1, round((train.epochs or 0) * per_epoch))
-        return cls(per_epoch, steps, train.eval_steps or per_epoch)
+        steps_per_epoch = math.ceil(examples / examples_of_step(recipe, processes))
+        max_steps = train.max_steps or max(1, round((train.epochs or 0) * steps_per_epoch))
+        return cls(steps_per_epoch, max_steps, train.eval_steps or steps_per_epoch)
 
 
 @dataclass
 class Best:
-    """The best evaluation so far, and how long ago that was. Part of every checkpoint."""
+    """The best evaluation so far, and the number of evaluations since. It is part of every checkpoint."""
 
     best_step: int | None = None
     best_value: float | None = None
@@ -41,7 +46,7 @@ class Best:
     stopped: bool = False
 
     def better(self, value: float, lower_is_better: bool) -> bool:
-        """Whether a value beats the best; the first one does. What is not finite never does."""
+        """Return whether a finite value is better than the best so far, or is the first. NaN and infinity never are."""
         if not math.isfinite(value):
             return False
         if self.best_value is None:

@@ -1,4 +1,4 @@
-"""Evaluate in several processes, with the numbers of one: they share whole batches, none of them twice."""
+"""Evaluate in several processes, with the same results as in one: the processes share whole batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from toolkit.files.digest import digest
 from toolkit.machine.interruption import Interrupted
 from toolkit.training import ranks
 
-#: Mean loss of a batch, and what the task keeps of its examples.
-Found = tuple[np.ndarray, list[np.ndarray]]
+#: Mean loss of a batch, and the outputs that the task keeps of its examples.
+BatchOutput = tuple[np.ndarray, list[np.ndarray]]
 
 
 class EveryNth(paddle.io.BatchSampler):
-    """Every ``step``-th batch of a data set in the ``order`` of its examples, from the batch ``first`` on."""
+    """Every `step`-th batch of a data set, starting with batch `first`; `order` lists the examples."""
 
     def __init__(self, order: Sequence[int] | np.ndarray, batch_size: int, first: int = 0, step: int = 1) -> None:
         super().__init__(dataset=range(len(order)), batch_size=batch_size)
@@ -36,79 +36,101 @@ class EveryNth(paddle.io.BatchSampler):
 
 
 def longest_first(token_counts: np.ndarray | None, examples: int) -> np.ndarray:
-    """Order examples by length, so that a batch needs little padding; without counts, keep their own order. The longest
-    come first: a batch too long for the memory fails at once."""
+    """Return the order of the examples from the longest to the shortest, or their own order without counts.
+
+    Batches of similar lengths need little padding. A batch that is too long for the memory fails at once, because the
+    longest come first.
+
+    Args:
+        token_counts: number of tokens of each example, (examples,), or None.
+        examples: number of examples.
+    """
     return np.arange(examples) if token_counts is None else np.argsort(-token_counts, kind="stable")
 
 
-def in_own_order(parts: Sequence[np.ndarray], order: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Put arrays (N, ...) of examples computed in ``order`` back into the data set's order."""
-    own = np.argsort(order)
-    return tuple(part[own] for part in parts)
+def in_own_order(arrays: Sequence[np.ndarray], order: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Put arrays (N, ...) of examples that were computed in `order` back into the data set's order."""
+    inverse_order = np.argsort(order)
+    return tuple(array[inverse_order] for array in arrays)
 
 
 def seed_of_batch(seed: int, batch: int) -> int:
-    """Seed of the generators for a batch of an evaluation."""
+    """Return the seed of the generators for a batch of an evaluation."""
     return seed if batch == 0 else int(digest("evaluation", seed, batch)[:8], 16)
 
 
 def evaluate_shared(
     batches: Iterable[Any],
-    step: Callable[[Any], tuple[Any, Sequence[Any], Any]],
-    done: Callable[[], object],
-    shared: bool,
-    leave: Callable[[], bool],
+    evaluate_batch: Callable[[Any], tuple[Any, Sequence[Any], Any]],
+    on_batch: Callable[[], object],
+    is_shared: bool,
+    should_stop: Callable[[], bool],
 ) -> tuple[float, tuple[np.ndarray, ...]]:
-    """Compute the batches of this process.
+    """Evaluate the batches of this process, and combine the results of all processes.
 
     Args:
-        batches: those of :class:`EveryNth`.
-        step: gives the mean loss of a batch, and what is kept of its examples, [B, ...] each.
-        done: is called after each batch.
-        shared: whether other processes compute the rest; else these are all.
-        leave: whether this process was asked to stop; all stop when one was.
+        batches: batches of this process, from :class:`EveryNth`.
+        evaluate_batch: returns the mean loss of a batch, the outputs kept of its examples, (B, ...) each, and a third
+            value that is ignored.
+        on_batch: called after each batch.
+        is_shared: whether other processes evaluate the remaining batches; otherwise `batches` has every batch.
+        should_stop: returns whether this process was asked to stop. All processes stop when one was asked.
 
     Returns:
-        The mean loss over all examples of all processes, and what was kept of them, [N, ...] each.
+        The mean loss over all examples of all processes, and the outputs kept of these examples, (N, ...) each.
 
     Raises:
-        Interrupted: in all processes.
+        Interrupted: one of the processes was asked to stop; raised in every process.
     """
-    here: list[Found] = []
+    own_batches: list[BatchOutput] = []
     for batch in batches:
-        if leave():
+        if should_stop():
             break
-        loss, kept, _ = step(batch)
-        wide = "float64" if loss.dtype == paddle.float64 else "float32"
-        here.append((loss.astype(wide).numpy(), [part.numpy() for part in kept]))
-        done()
-    if shared and any(ranks.total([leave()])):
+        loss, kept_outputs, _ = evaluate_batch(batch)
+        wide_dtype = "float64" if loss.dtype == paddle.float64 else "float32"
+        own_batches.append((loss.astype(wide_dtype).numpy(), [part.numpy() for part in kept_outputs]))
+        on_batch()
+    if is_shared and any(ranks.total([should_stop()])):
         raise Interrupted
-    found = _in_order(here) if shared else here
-    kept = tuple(np.concatenate(parts) for parts in zip(*(kept for _, kept in found), strict=True))
-    # Each example counts with its batch's loss, as in PaddleNLP's loop.
-    losses = np.concatenate([np.tile(loss.reshape(-1), len(kept[0])) for loss, kept in found])
-    return float(losses.mean()), kept
+    all_batches = _in_order(own_batches) if is_shared else own_batches
+    kept_outputs = tuple(
+        np.concatenate(parts) for parts in zip(*(kept_outputs for _, kept_outputs in all_batches), strict=True)
+    )
+    # Weight each batch by its number of examples, as PaddleNLP's loop does.
+    losses = np.concatenate([np.tile(loss.reshape(-1), len(kept_outputs[0])) for loss, kept_outputs in all_batches])
+    return float(losses.mean()), kept_outputs
 
 
-def _in_order(here: list[Found]) -> list[Found]:
-    """The batches of all processes, in their order."""
-    texts = ranks.gather(save({f"{batch} {part}": np.ascontiguousarray(value) for batch, part, value in _parts(here)}))
-    everywhere = [_batches(load(text)) for text in texts]
-    return [found[turn] for turn in range(len(everywhere[0])) for found in everywhere if turn < len(found)]
+def _in_order(own_batches: list[BatchOutput]) -> list[BatchOutput]:
+    """Return the batches of all processes, in the order of the data set."""
+    texts = ranks.gather(
+        save(
+            {f"{batch} {part}": np.ascontiguousarray(value) for batch, part, value in _tensors_of_batches(own_batches)}
+        )
+    )
+    batches_by_process = [_batches_of_tensors(load(text)) for text in texts]
+    return [
+        batches[index]
+        for index in range(len(batches_by_process[0]))
+        for batches in batches_by_process
+        if index < len(batches)
+    ]
 
 
-def _parts(found: list[Found]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Batch, part, value: the loss is part 0."""
-    for batch, (loss, kept) in enumerate(found):
-        for part, value in enumerate([loss, *kept]):
+def _tensors_of_batches(batches: list[BatchOutput]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield the batch's index, the part's index and the array of each part. Part 0 is the loss."""
+    for batch, (loss, kept_outputs) in enumerate(batches):
+        for part, value in enumerate([loss, *kept_outputs]):
             yield batch, part, value
 
 
-def _batches(tensors: dict[str, np.ndarray]) -> list[Found]:
-    """Inverse of :func:`_parts`."""
-    parts: dict[int, dict[int, np.ndarray]] = {}
+def _batches_of_tensors(tensors: dict[str, np.ndarray]) -> list[BatchOutput]:
+    """Rebuild batches from the tensors `BATCH PART` that :func:`_in_order` sends."""
+    parts_by_batch: dict[int, dict[int, np.ndarray]] = {}
     for name, value in tensors.items():
         batch, part = map(int, name.split())
-        parts.setdefault(batch, {})[part] = value
-    return [(parts[batch][0], [parts[batch][part] for part in sorted(parts[batch])[1:]]) for batch in sorted(parts)]
+        parts_by_batch.setdefault(batch, {})[part] = value
+    return [
+        (parts_by_batch[batch][0], [parts_by_batch[batch][part] for part in sorted(parts_by_batch[batch])[1:]])
+        for batch in sorted(parts_by_batch)
+    ]

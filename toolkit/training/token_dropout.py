@@ -1,4 +1,4 @@
-"""Tokens of training texts replaced by the pad token, by the seed, the epoch and the example alone."""
+"""Replace tokens of training texts by the pad token, drawn from the seed, the epoch and the example only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from toolkit.training.sampler import EpochPermutation
 
 
 class TokenDropout(paddle.io.Dataset):
-    """Training examples with a share of their tokens replaced, others in each epoch (Iyyer et al. 2015, section 3.1).
+    """Training examples with a share of their tokens replaced, different tokens in each epoch.
 
-    Neither a text's first token, which Reformer's head reads, nor its last, which CTRL's reads, is replaced. What is
-    replaced is still attended to. The draws do not depend on where a run resumed, or on how many processes share it.
+    The method is word dropout (Iyyer et al. 2015, section 3.1). The first token of a text, which Reformer's head reads,
+    and the last, which CTRL's head reads, are never replaced. Replaced tokens are still attended to. The draws do not
+    depend on the number of processes, or on whether the run was resumed.
 
     Args:
-        examples: with ``input_ids`` and ``attention_mask``, [T] each.
-        sampler: with the run's seed and the epoch.
+        examples: data set with ``input_ids`` and ``attention_mask``, (T,) each.
+        share: probability of replacing a token, in [0, 1].
+        token: id of the token that replaces others.
+        sampler: sampler of the run, which has its seed and the current epoch.
     """
 
     def __init__(self, examples: Any, share: float, token: int, sampler: EpochPermutation) -> None:
@@ -28,10 +31,10 @@ class TokenDropout(paddle.io.Dataset):
         return len(self.examples)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        row = dict(self.examples[index])
-        inner = np.flatnonzero(row["attention_mask"])[1:-1]
+        example = dict(self.examples[index])
+        inner_positions = np.flatnonzero(example["attention_mask"])[1:-1]
         seed, epoch = self.sampler.seed, self.sampler.epoch
-        draws = np.random.RandomState([seed % 2**32, seed // 2**32, epoch, index]).random_sample(len(inner))
-        tokens = np.array(row["input_ids"])
-        tokens[inner[draws < self.share]] = self.token
-        return {**row, "input_ids": tokens}
+        draws = np.random.RandomState([seed % 2**32, seed // 2**32, epoch, index]).random_sample(len(inner_positions))
+        input_ids = np.array(example["input_ids"])
+        input_ids[inner_positions[draws < self.share]] = self.token
+        return {**example, "input_ids": input_ids}

@@ -1,19 +1,21 @@
-"""PaddleNLP's Trainer, subclassed where it falls short: whole-batch accumulation, exact resume, quiet and cheap steps.
+"""Subclass PaddleNLP's Trainer: whole-batch accumulation, exact resume, quiet and cheap steps.
 
-Its loop, schedules, clipping and fleet support are used as they are. What is replaced:
+The Trainer's loop, schedules, clipping and fleet support are used unchanged. These parts are replaced:
 
 - *Accumulation.* The Trainer averages the means of its micro-batches, and carries the gradients of an epoch's last,
   incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
-  splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
+  splits it into micro-batches and weights their losses. Loss and gradient are therefore the same as for one large
+  batch.
 - *Resume.* See :mod:`toolkit.run_folder.checkpoint` and :mod:`toolkit.training.sampler`.
-- *When.* :class:`ScheduleCallback` evaluates every `eval_steps` steps and always at the end, and saves a checkpoint
-  with each evaluation, every minute, and when a signal asks it to stop (:mod:`toolkit.machine.interruption`). A
-  validation then stops between two batches; the checkpoint says so, and a run resumed from it begins with that
-  validation.
-- *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is over the loss terms of all of them, and
-  gradients are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
-- *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.operations.precision`), which
-  are the same on every device, and which the gate compares.
+- *Evaluations and checkpoints.* :class:`ScheduleCallback` evaluates every `eval_steps` steps and always at the end. It
+  saves a checkpoint with each evaluation, every minute, and when a signal asks it to stop
+  (:mod:`toolkit.machine.interruption`). A validation then stops between two batches. The checkpoint records this, and a
+  run that resumes from it begins with that validation.
+- *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is over the loss terms of all processes, and
+  gradients are summed after the accumulated backward. One process writes the run folder; all processes share the
+  evaluations.
+- *Mixed precision.* Instead of the Trainer's autocast, the ports cast themselves (:mod:`models.operations.precision`).
+  Their casts are the same on every device, and the gate compares them.
 - *Weight decay* applies to neither biases nor LayerNorm parameters, as in transformers.
 
 No other file of the toolkit imports PaddleNLP.
@@ -38,7 +40,7 @@ from models.operations import precision
 from models.port import paddlenlp_entry
 
 # isort: split
-with paddlenlp_entry.later("datasets"):  # which the Trainer asks for a type, in what is replaced here
+with paddlenlp_entry.later("datasets"):  # the replaced parts of the Trainer only use it in type checks
     from paddlenlp.trainer.trainer import Trainer
 from paddlenlp.trainer.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 from paddlenlp.trainer.trainer_utils import EvalLoopOutput
@@ -62,38 +64,48 @@ from toolkit.training.schedule import Best, Schedule, examples_of_step
 from toolkit.training.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 from toolkit.training.token_dropout import TokenDropout
 
-#: Metrics that the line of a validation has room for.
+#: Number of metrics that are printed for a validation.
 SHOWN_METRICS = 4
 
-#: Seconds of training that a kill may cost where evaluations are far apart.
+#: Seconds between checkpoints: the most training that a kill may cost if evaluations are far apart.
 CHECKPOINT_SECONDS = 60.0
 
-#: Advice for a training that diverges.
-STEADIER = "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
+#: Advice in the message about training that diverges.
+DIVERGENCE_ADVICE = "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
 
 
-class Diverged(ToolkitError):
-    """The loss, a parameter, or every validation is infinite or not a number."""
+class DivergedError(ToolkitError):
+    """The loss, a parameter, or every validation is infinite or NaN."""
 
 
 class Requests(NamedTuple):
-    """Actions after a step that its number does not require."""
+    """Actions after a step that do not follow from the step's number.
+
+    Attributes:
+        stop: whether training stops.
+        save: whether a checkpoint is saved.
+    """
 
     stop: bool
     save: bool
 
 
 class Finetuner(Trainer):
-    """Trains and evaluates one model as a recipe says.
+    """Trainer and evaluator of one model, with the settings of a recipe.
 
     Args:
-        model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
-        task: the recipe's; its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and `LOWER_IS_BETTER` are
-            used.
-        train_dataset: a map-style data set; None to evaluate only. Its ``set_epoch``, if it has one, is called with the
+        model: Paddle model. Called with the collated batch's keys, it returns an output with a `loss`.
+        recipe: recipe of the run.
+        folder: run folder; checkpoints go into its ``checkpoints``.
+        task: task of the recipe; its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and
+            `LOWER_IS_BETTER` are used.
+        console: console for progress and metrics.
+        train_dataset: map-style data set; None to evaluate only. Its ``set_epoch``, if it has one, is called with the
             number of each epoch.
-        tracker: where metrics go; None to record none.
-        begun_with: number of processes at the run's beginning, which sets its batches; None for that of now.
+        eval_dataset: map-style data set of the validations during training.
+        tracker: writer of the metrics; None to record none.
+        begun_with: number of processes at the start of the run, which sets the size of its batches; None for the
+            current number.
     """
 
     def __init__(
@@ -110,7 +122,7 @@ class Finetuner(Trainer):
     ) -> None:
         self.recipe = recipe
         self.begun_with = begun_with or processes()
-        #: Whether all processes evaluate together; one that works alone sets it to False.
+        #: Whether all processes evaluate together. A process that evaluates alone sets it to False.
         self.shared = processes() > 1
         self.task = task
         self.console = console
@@ -123,16 +135,16 @@ class Finetuner(Trainer):
         self.last_step = 0
         self.saved_at = self.counted_at = time.monotonic()
         self._agreed = Requests(False, False)
-        #: Called after each validation in training; what it raises ends the training.
+        #: Called after each validation in training. An error that it raises ends the training.
         self.watch: Callable[[Finetuner], None] | None = None
         self.interruption = Interruption()
-        #: The optimizer's state that the run begins with, as :func:`.checkpoint.save_optimizer` wrote it.
+        #: File with the initial state of the optimizer, written by :func:`.checkpoint.save_optimizer`.
         self.begins_with: Path | None = None
         #: Whether the validation due after the last step was interrupted.
         self.left = False
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
-        #: What the task's `outputs` kept of all examples (N, ...), in the last evaluation and in the best validation.
+        #: Outputs of the task for all examples, (N, ...) each, in the last evaluation and in the best validation.
         self.outputs: tuple[np.ndarray, ...] | None = None
         self.best_outputs: tuple[np.ndarray, ...] | None = None
         self.progress = ProgressBar(console, "", 0)
@@ -149,17 +161,17 @@ class Finetuner(Trainer):
         )
         self.remove_callback(PrinterCallback)
 
-    # -- what a user of this class calls ----------------------------------------------------------------------------
+    # -- called by users of this class ------------------------------------------------------------------------------
 
     def fit(self, resume_from: Path | None = None) -> None:
-        """Train to the end, or to where early stopping ends it.
+        """Train to the last step, or until early stopping.
 
         Args:
-            resume_from: a checkpoint of this run to go on from.
+            resume_from: folder of the checkpoint to resume from; None to start at the first step.
 
         Raises:
-            Interrupted: a signal came; the state up to the last whole step is saved.
-            Diverged: the loss is NaN or infinite.
+            Interrupted: a signal arrived; the state after the last complete step is saved.
+            DivergedError: the loss is NaN or infinite.
         """
         if resume_from is not None:
             self.take_up(resume_from)
@@ -175,64 +187,80 @@ class Finetuner(Trainer):
         if self.requests().stop or self.interruption.requested:
             raise Interrupted(self.state.global_step)
 
-    def take_up(self, saved: Path) -> None:
-        """Take up the counters of a checkpoint, and make the validation that was interrupted when it was saved."""
-        state = checkpoint.read_state(saved)
+    def take_up(self, checkpoint_dir: Path) -> None:
+        """Load the counters of a checkpoint, and finish the validation that was interrupted when it was saved."""
+        state = checkpoint.read_state(checkpoint_dir)
         self.best = Best(**{key: state[key] for key in asdict(self.best)})
         self.seconds, self.last_step = state["seconds"], state["step"]
         if state.get("left"):
-            self.validate(saved)
+            self.validate(checkpoint_dir)
 
-    def validate(self, saved: Path) -> None:
-        """Run the validation of a checkpoint's weights that training did not finish. A signal interrupts it again."""
-        self.state = TrainerState.load_from_json(str(saved / checkpoint.TRAINER_STATE))
-        checkpoint.load_weights(self.model, saved)
-        self.is_in_train, self.counted_at, self.resumed_from = True, time.monotonic(), saved
+    def validate(self, checkpoint_dir: Path) -> None:
+        """Evaluate a checkpoint's weights in a validation that training did not finish; a signal interrupts it."""
+        self.state = TrainerState.load_from_json(str(checkpoint_dir / checkpoint.TRAINER_STATE))
+        checkpoint.load_weights(self.model, checkpoint_dir)
+        self.is_in_train, self.counted_at, self.resumed_from = True, time.monotonic(), checkpoint_dir
         with ProgressBar(self.console, "train", self.schedule.max_steps, self.state.global_step) as self.progress:
             self.evaluate()
         self.is_in_train = False
 
     def use_best_weights(self) -> None:
-        """Put the weights of the best evaluation into the model. Raises Diverged if none had a finite loss and a finite
-        value of ``train.save_best``: no model is worth keeping."""
+        """Load the weights of the best evaluation into the model.
+
+        Raises:
+            DivergedError: no evaluation had a finite loss and a finite value of ``train.save_best``.
+        """
         if self.best.best_step is None:
-            raise Diverged(
-                f"no validation had a finite loss and {self.save_best}, so there is no best model; {STEADIER}, "
-                f"and train into another folder"
+            raise DivergedError(
+                f"no validation had a finite loss and {self.save_best}, so there is no best model; {DIVERGENCE_ADVICE}"
+                f", and train into another folder"
             )
-        ranks.wait_for_all()  # the first process may still be writing them
+        ranks.wait_for_all()  # the first process may still be writing the weights
         checkpoint.load_weights(self.model, self.checkpoints.best(self.best.best_step))
-        ranks.wait_for_all()  # it removes them when it is done
+        ranks.wait_for_all()  # the first process removes the weights when it is done
 
-    def measure(self, dataset: Any, split: str) -> dict[str, float]:
-        """The loss and the task's metrics over a data set.
+    def measure(self, dataset: Any, split_name: str) -> dict[str, float]:
+        """Return the loss and the task's metrics over a data set.
 
-        The generators are seeded for it and restored after. So one model has the same numbers on one data set at any
+        The generators are seeded before and restored after it. So one model has the same metrics on one data set at any
         time, and measuring does not change the training that follows.
+
+        Args:
+            dataset: map-style data set.
+            split_name: name of the data set, for the progress bar.
         """
         batches = len(self._get_eval_sampler(dataset))
-        with ProgressBar(self.console, split, batches) as self.progress:
-            found = self.evaluate(dataset, metric_key_prefix=split)
-        return _plain_metrics(found, split)
+        with ProgressBar(self.console, split_name, batches) as self.progress:
+            metrics = self.evaluate(dataset, metric_key_prefix=split_name)
+        return _plain_metrics(metrics, split_name)
 
-    # -- what its callback calls ------------------------------------------------------------------------------------
+    # -- called by the callback -------------------------------------------------------------------------------------
 
-    def record(self, split: str, numbers: dict[str, float]) -> None:
-        """Write a row of metrics for the step just done."""
+    def record(self, split_name: str, numbers: dict[str, float]) -> None:
+        """Write a row of metrics for the step just done.
+
+        Args:
+            split_name: name of the data set that was measured.
+            numbers: metrics by name.
+        """
         if self.tracker is not None:
-            place = {"step": self.state.global_step, "epoch": round(self.state.epoch, 4), "split": split}
+            place = {"step": self.state.global_step, "epoch": round(self.state.epoch, 4), "split": split_name}
             self.tracker.write({**place, **numbers, "seconds": round(self.seconds, 3)})
 
     def judge(self, metrics: dict[str, float]) -> bool:
-        """Whether a validation is the best so far. If so its weights are kept; if not, patience is used up. One whose
-        loss is not finite is never the best, whatever its other numbers."""
+        """Return whether a validation is the best so far, and update the best weights or the patience accordingly.
+
+        A validation with a loss that is not finite is never the best, whatever its other metrics are.
+        """
         name, patience = self.save_best, self.recipe.train.early_stopping_patience
-        better = self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name])
-        if better and math.isfinite(metrics["loss"]):
+        is_better = self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name])
+        if is_better and math.isfinite(metrics["loss"]):
             if is_first_process():
                 state = self.resumed_from if self.optimizer is None else self.optimizer
-                fits = getattr(self.model, "adapter", None) is None and not self.sharding  # no run can begin with these
-                self.checkpoints.save_best(self.state.global_step, self.model, state if fits else None)
+                has_usable_state = (
+                    getattr(self.model, "adapter", None) is None and not self.sharding
+                )  # no run can continue from these states
+                self.checkpoints.save_best(self.state.global_step, self.model, state if has_usable_state else None)
             self.best = Best(self.state.global_step, metrics[name], metrics)
             self.best_outputs = self.outputs
             return True
@@ -241,7 +269,7 @@ class Finetuner(Trainer):
         return False
 
     def show_step(self) -> None:
-        """Move the bar."""
+        """Update the progress bar."""
         self.progress.update(
             self.state.global_step,
             loss=self.step_loss,
@@ -249,24 +277,32 @@ class Finetuner(Trainer):
             lr=self.step_learning_rate,
         )
 
-    def show_evaluation(self, losses: list[float], metrics: dict[str, float], best: bool) -> None:
-        """Print a line with the first metrics of a validation, of which all are recorded; ``losses`` are those of the
-        steps since the last one."""
-        shown = list(metrics.items())[:SHOWN_METRICS]
-        trained = f"train loss {format_number(float(np.mean(losses)))}  " if losses else ""
-        numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown)
+    def show_evaluation(self, losses: list[float], metrics: dict[str, float], is_best: bool) -> None:
+        """Print a line with the first metrics of a validation. All metrics are recorded elsewhere.
+
+        Args:
+            losses: training loss of each step since the previous validation.
+            metrics: metrics of the validation, by name.
+            is_best: whether the validation is the best so far.
+        """
+        shown_metrics = list(metrics.items())[:SHOWN_METRICS]
+        train_loss = f"train loss {format_number(float(np.mean(losses)))}  " if losses else ""
+        numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown_metrics)
         self.progress.line(
             f"step {self.state.global_step}/{self.schedule.max_steps}  epoch {self.state.epoch:.2f}  "
-            f"{trained}validation {numbers}{'  best' if best else ''}"
+            f"{train_loss}validation {numbers}{'  best' if is_best else ''}"
         )
         if self.best.stopped:
             since = self.best.evaluations_since
             self.progress.line(f"no better {self.save_best} in {since} evaluations: stopped early")
 
-    # -- what the Trainer's loop calls ------------------------------------------------------------------------------
+    # -- called by the Trainer's loop -------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> paddle.io.DataLoader:
-        """Whole accumulated batches; no worker processes, since collating padded arrays is cheap beside a step."""
+        """Return the loader of whole accumulated batches.
+
+        It has no worker processes, because collating padded arrays is cheap compared with a step.
+        """
         sampler, examples = self._get_train_sampler(), self.train_dataset
         if share := self.recipe.train.token_dropout:
             examples = TokenDropout(examples, share, self.model.config.pad_token_id, sampler)
@@ -285,18 +321,17 @@ class Finetuner(Trainer):
         return self.sampler
 
     def training_step(self, model: Any, inputs: dict[str, paddle.Tensor], step_control: int = 0) -> paddle.Tensor:
-        """Add the gradient of the mean loss over the whole accumulated batch of all processes; returns that loss, a
-        scalar.
+        """Add the gradient of the mean loss over the accumulated batch of all processes; return that loss, a scalar.
 
-        The mean is over the loss terms (labels that are not ignored, each by the weight of its class if classes have
-        weights), so a short last micro-batch weighs less.
+        The mean is over the loss terms, so a short last micro-batch weighs less. Loss terms are the labels that are not
+        ignored. If classes have weights, each term has the weight of its class.
         """
         model.train()
         self.step_learning_rate = self._get_learning_rate()
         micro_batches = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
         total = paddle.zeros([])
         for batch, weight in zip(micro_batches, self._loss_weights(micro_batches), strict=True):
-            # All its labels are ignored, and its mean loss is 0/0. Fleet's sharding waits for each process's backward.
+            # All labels are ignored, so the mean loss is 0/0. Fleet's sharding waits for each process's backward.
             if weight == 0.0 and not self.sharding:
                 continue
             with self.autocast_smart_context_manager():
@@ -309,19 +344,19 @@ class Finetuner(Trainer):
         return self._loss.astype("float32")
 
     def _loss_weights(self, micro_batches: list[dict[str, paddle.Tensor]]) -> list[float]:
-        """The share of each micro-batch in the loss terms of the step, of all processes."""
+        """Return the share of each micro-batch in the loss terms of the step, over all processes."""
         if processes() == 1:
-            whole = len(micro_batches) == 1
-            return [1.0] if whole else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
+            is_whole_batch = len(micro_batches) == 1
+            return [1.0] if is_whole_batch else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
         terms = [0.0 for _ in micro_batches]
         if self.sampler.has_examples(self.state.global_step % self.schedule.steps_per_epoch):
             terms = [self.num_loss_terms(batch) for batch in micro_batches]
         return loss_weights(terms, ranks.total([sum(terms)])[0])
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
-        """Sum gradients and loss; also agree whether one process was asked to stop, or should save."""
-        here = [float(loss), self.interruption.requested, is_first_process() and self._overdue()]
-        sums = ranks.total(here) if self.sharding else ranks.sum_gradients(self.model.parameters(), here)
+        """Sum gradients and loss over all processes. Agree also on whether to stop and whether to save."""
+        own_numbers = [float(loss), self.interruption.requested, is_first_process() and self._overdue()]
+        sums = ranks.total(own_numbers) if self.sharding else ranks.sum_gradients(self.model.parameters(), own_numbers)
         self._agreed = Requests(*map(bool, sums[1:]))
         return paddle.to_tensor(sums[0], dtype="float64")
 
@@ -329,44 +364,51 @@ class Finetuner(Trainer):
         return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
     def requests(self) -> Requests:
-        """Requests after the step just done; of several processes, those that they agreed on in it."""
+        """Return the requests after the step just done. Several processes return the requests that they agreed on."""
         return self._agreed if processes() > 1 else Requests(self.interruption.requested, self._overdue())
 
     def _wrap_model(self, model: Any, training: bool = True) -> Any:
-        """The model itself: gradients are summed in :meth:`training_step`. Sharding is fleet's."""
+        """Return the model itself, because :meth:`training_step` sums gradients; fleet wraps a model with sharding."""
         return super()._wrap_model(model, training) if self.sharding or processes() == 1 else model
 
     def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
-        """Divisor of a micro-batch's loss: its number of terms, or the sum of their class weights.
+        """Return the divisor of a micro-batch's loss: its number of terms, or the sum of their class weights.
 
-        With several labels per text, class weights scale terms but do not change their number."""
+        With several labels per text, class weights scale terms but do not change their number.
+        """
         weights = getattr(self.model, "class_weights", None)
         if weights is None or batch["labels"].ndim > 1:
             return self.task.num_loss_terms(batch)
         return weight_of_labels(batch["labels"].numpy(), weights)
 
     def add_gradients(self, loss: paddle.Tensor) -> None:
-        """Add the gradients of a micro-batch's share of the loss to the parameters', in float32.
+        """Add the gradients of a micro-batch's share of the loss to the parameters' gradients, in float32.
 
-        They are never scaled: bfloat16 has float32's range, and loses no small ones.
+        The loss is never scaled, because bfloat16 has the range of float32 and does not lose small gradients.
         """
         loss.backward()
 
     def autocast_smart_context_manager(self) -> contextlib.AbstractContextManager:
-        """Context that computes in ``train.precision``."""
+        """Return a context that computes in ``train.precision``."""
         return precision.lowered() if self.recipe.train.precision == "bfloat16" else contextlib.nullcontext()
 
     def _check_loss_valid(self, loss: paddle.Tensor) -> None:
-        """Read the step's loss, the only time in a step that the host waits for the device."""
+        """Read the step's loss and check that it is finite. No other part of a step waits for the device.
+
+        Raises:
+            DivergedError: the loss is NaN or infinite.
+        """
         self.step_loss = float(self._loss)
         if not math.isfinite(self.step_loss):
             name = checkpoint.first_not_finite(self.model)
-            found = f"{name} is the first parameter that is not finite" if name else "all parameters are finite"
+            parameter_note = (
+                f"{name} is the first parameter that is not finite" if name else "all parameters are finite"
+            )
             step = self.state.global_step + 1
-            raise Diverged(f"the loss is {self.step_loss} at step {step} ({found}); {STEADIER}")
+            raise DivergedError(f"the loss is {self.step_loss} at step {step} ({parameter_note}); {DIVERGENCE_ADVICE}")
 
     def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
-        """``train.optimizer`` with the Trainer's arguments, as the gate has compared it."""
+        """Return the optimizer of ``train.optimizer`` with the Trainer's arguments, which the gate compares."""
         if self.optimizer is None:
             args, train = self.args, self.recipe.train
             settings = {"beta1": args.adam_beta1, "beta2": args.adam_beta2, "epsilon": args.adam_epsilon}
@@ -383,11 +425,15 @@ class Finetuner(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """As the Trainer's, with its own random draws (:meth:`measure`). Raises Diverged if training has made a
-        parameter infinite or NaN."""
+        """Evaluate a data set as the Trainer does, but with the random draws of :meth:`measure`.
+
+        Raises:
+            DivergedError: training has produced a parameter that is infinite or NaN.
+            Interrupted: a signal arrived during training.
+        """
         if self.is_in_train and (name := checkpoint.first_not_finite(self.model)) is not None:
-            raise Diverged(f"{name} is not finite after step {self.state.global_step}; {STEADIER}")
-        if self.is_in_train and self.requests().stop:  # one that all processes know of
+            raise DivergedError(f"{name} is not finite after step {self.state.global_step}; {DIVERGENCE_ADVICE}")
+        if self.is_in_train and self.requests().stop:  # a request that all processes agreed on
             raise Interrupted
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
         self._batches_evaluated = 0
@@ -397,8 +443,11 @@ class Finetuner(Trainer):
     def evaluation_loop(
         self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **options: Any
     ) -> EvalLoopOutput:
-        """As the Trainer's, but several processes take turns with the batches, and all get all numbers. The Trainer
-        would compute some examples twice, so that all processes have equally many, and count them twice."""
+        """Evaluate a data set; several processes take turns with the batches, and all get all metrics.
+
+        The Trainer itself would compute some examples twice, so that all processes have equally many, and count them
+        twice.
+        """
         if processes() == 1:
             options["metric_key_prefix"] = metric_key_prefix
             return super().evaluation_loop(dataloader, description, *args, **options)
@@ -414,14 +463,14 @@ class Finetuner(Trainer):
         )
         self.model.train()
         self.outputs = in_own_order(self.outputs, self._order)
-        found = {"loss": loss, **self._metrics_of_first(self.outputs)}
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        results = {"loss": loss, **self._metrics_of_first(self.outputs)}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in results.items()}
         return EvalLoopOutput(self.outputs, None, metrics, len(self.evaluated))
 
     def _metrics_of_first(self, outputs: tuple[np.ndarray, ...]) -> dict[str, float]:
-        """The task's metrics, which the first process computes."""
-        found = self.task.compute_metrics(outputs, self.evaluated) if is_first_process() else {}
-        return ranks.from_first(found) if self.shared else found
+        """Return the task's metrics, which the first process computes."""
+        metrics = self.task.compute_metrics(outputs, self.evaluated) if is_first_process() else {}
+        return ranks.from_first(metrics) if self.shared else metrics
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         first, step = (rank(), processes()) if self.shared else (0, 1)
@@ -433,26 +482,29 @@ class Finetuner(Trainer):
     def prediction_step(
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
-        """The loss of a batch and what the task keeps of the model's output; logits are freed with the batch."""
+        """Return the loss of a batch and the outputs that the task keeps. Logits are freed with the batch."""
         inputs = self._prepare_inputs(without_padding(inputs, self.model.config) if self._cut else inputs)
-        # Each batch has draws of its own: it does not matter which process computes it.
+        # Each batch has a separate seed, so it does not matter which process computes it.
         batch = self._batches_evaluated * processes() + rank() if self.shared else self._batches_evaluated
         seed_everything(seed_of_batch(self.recipe.seed, batch))
         self._batches_evaluated += 1
         with paddle.no_grad():
             with self.autocast_smart_context_manager():
                 output = model(**inputs)
-            kept = self.task.outputs(output, inputs, self.evaluated)
-        return output.loss.mean().detach(), kept, kept[-1]  # the Trainer computes metrics only where there are "labels"
+            outputs = self.task.outputs(output, inputs, self.evaluated)
+        return output.loss.mean().detach(), outputs, outputs[-1]  # the Trainer needs "labels" to compute metrics
 
     def _metrics(self, output: Any) -> dict[str, float]:
-        """The task's metrics of what :meth:`prediction_step` kept, maybe with a `loss` more exact than batch means."""
+        """Return the task's metrics of the outputs.
+
+        They may include a `loss` that is more exact than the mean over batches.
+        """
         self.outputs = in_own_order(output.predictions, self._order)
         with self.interruption.suspended() if self.is_in_train else contextlib.nullcontext():
             return self.task.compute_metrics(self.outputs, self.evaluated)
 
     def _maybe_log_save_evaluate(self, tr_loss: paddle.Tensor, model: Any, *args: Any, **options: Any) -> None:
-        """As the Trainer's, but save the step even if its validation is interrupted."""
+        """Log, save and evaluate as the Trainer does, but save the step even if its validation is interrupted."""
         try:
             super()._maybe_log_save_evaluate(tr_loss, model, *args, **options)
         except Interrupted:
@@ -464,17 +516,19 @@ class Finetuner(Trainer):
         """Do nothing: :class:`ScheduleCallback` records every step and every evaluation."""
 
     def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
-        if self.sharding:  # the optimizer's state is spread over the processes: such a run is not resumed
+        if self.sharding:  # a run whose optimizer state is spread over the processes cannot be resumed
             return
         states = [json.loads(state) for state in ranks.gather(json.dumps(checkpoint.random_state()).encode())]
         if not is_first_process():
             return
-        several = {"processes": self.begun_with, "random_states": states} if self.begun_with * len(states) > 1 else {}
+        process_states = (
+            {"processes": self.begun_with, "random_states": states} if self.begun_with * len(states) > 1 else {}
+        )
         self.checkpoints.save(
             self.state.global_step,
             self.model,
             self.optimizer,
-            {**asdict(self.best), "seconds": self.seconds, **several, **({"left": True} if self.left else {})},
+            {**asdict(self.best), "seconds": self.seconds, **process_states, **({"left": True} if self.left else {})},
             {checkpoint.TRAINER_STATE: json.dumps(asdict(self.state)) + "\n"},
         )
 
@@ -493,7 +547,7 @@ class Finetuner(Trainer):
 
 
 class ScheduleCallback(TrainerCallback):
-    """When a run records, evaluates, saves and stops."""
+    """Callback that decides when a run records, evaluates, saves and stops."""
 
     def __init__(self, trainer: Finetuner) -> None:
         self.trainer = trainer
@@ -501,15 +555,15 @@ class ScheduleCallback(TrainerCallback):
         self._evaluated_batches = 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Set every random generator and the sampler to where the run begins or resumes."""
+        """Set all random generators and the sampler to the start of the run, or to the state of the checkpoint."""
         trainer = self.trainer
         seed_everything(ranks.seed_of(trainer.recipe.seed))
         if state.global_step:
-            saved = checkpoint.read_state(trainer.resumed_from)
-            states = saved.get("random_states", [saved["random_state"]])
+            saved_state = checkpoint.read_state(trainer.resumed_from)
+            states = saved_state.get("random_states", [saved_state["random_state"]])
             if len(states) == processes():
                 checkpoint.set_random_state(states[rank()])
-            else:  # they were those of another number of processes
+            else:  # another number of processes saved the states
                 seed_everything(ranks.seed_of(trainer.recipe.seed, state.global_step))
             trainer.sampler.start_at(*divmod(state.global_step, trainer.schedule.steps_per_epoch))
         if processes() > 1:
@@ -519,15 +573,15 @@ class ScheduleCallback(TrainerCallback):
         trainer.counted_at = trainer.saved_at = time.monotonic()
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Record the step; decide what follows it."""
+        """Record the step, and decide whether to evaluate, save or stop."""
         trainer, schedule = self.trainer, self.trainer.schedule
         state.epoch = state.global_step / schedule.steps_per_epoch
         self._count_seconds()
         self._losses.append(trainer.step_loss)
         trainer.record("train", {"loss": trainer.step_loss, "learning_rate": trainer.step_learning_rate})
         trainer.show_step()
-        ended = state.global_step >= schedule.max_steps
-        control.should_evaluate = ended or state.global_step % schedule.eval_steps == 0
+        is_last_step = state.global_step >= schedule.max_steps
+        control.should_evaluate = is_last_step or state.global_step % schedule.eval_steps == 0
         requests = trainer.requests()
         if requests.stop:
             control.should_training_stop = True
@@ -544,15 +598,15 @@ class ScheduleCallback(TrainerCallback):
             self.trainer.progress.update(self._evaluated_batches)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: dict[str, float], **_: Any) -> None:
-        """Record a validation, keep the weights if they are the best so far, stop early if patience is used up."""
+        """Record a validation, keep the weights if they are the best so far, and stop early without improvement."""
         self._evaluated_batches = 0
         if not self.trainer.is_in_train:
             return
         self._count_seconds()
-        found = _plain_metrics(metrics, "eval")
-        self.trainer.record("validation", found)
-        best = self.trainer.judge(found)
-        self.trainer.show_evaluation(self._losses, found, best)
+        plain_metrics = _plain_metrics(metrics, "eval")
+        self.trainer.record("validation", plain_metrics)
+        is_best = self.trainer.judge(plain_metrics)
+        self.trainer.show_evaluation(self._losses, plain_metrics, is_best)
         self._losses.clear()
         if self.trainer.watch is not None:
             self.trainer.watch(self.trainer)
@@ -560,7 +614,7 @@ class ScheduleCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Note the time, so that a long stretch without an evaluation is saved too."""
+        """Record the time of the checkpoint, so that long training without an evaluation is saved too."""
         self.trainer.saved_at = time.monotonic()
 
     def _count_seconds(self) -> None:
@@ -569,16 +623,16 @@ class ScheduleCallback(TrainerCallback):
         self.trainer.counted_at = now
 
 
-def _plain_metrics(found: dict[str, float], prefix: str) -> dict[str, float]:
-    """The Trainer's evaluation result without its prefix and its timings, the loss first."""
+def _plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
+    """Return the Trainer's evaluation result without its prefix and its timings, the loss first."""
     timings = ("runtime", "samples_per_second", "steps_per_second")
-    plain = {key.removeprefix(f"{prefix}_"): float(value) for key, value in found.items()}
-    plain = {key: value for key, value in plain.items() if key not in timings}
-    return {"loss": plain.pop("loss"), **plain}
+    plain_metrics = {key.removeprefix(f"{prefix}_"): float(value) for key, value in metrics.items()}
+    plain_metrics = {key: value for key, value in plain_metrics.items() if key not in timings}
+    return {"loss": plain_metrics.pop("loss"), **plain_metrics}
 
 
 def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> TrainingArguments:
-    """The recipe as the Trainer's arguments. Accumulation, evaluation and saving are left to this module."""
+    """Convert a recipe to the Trainer's arguments. This module does accumulation, evaluation and saving itself."""
     train = recipe.train
     constant = "constant_with_warmup" if train.warmup_ratio else "constant"
     return TrainingArguments(
@@ -593,7 +647,7 @@ def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> Tra
         adam_beta2=train.adam_beta2,
         adam_epsilon=train.adam_epsilon,
         max_grad_norm=train.max_grad_norm or 0.0,
-        warmup_steps=math.ceil(schedule.max_steps * train.warmup_ratio),  # given a ratio, the Trainer rounds down
+        warmup_steps=math.ceil(schedule.max_steps * train.warmup_ratio),  # with a ratio, the Trainer would round down
         recompute=bool(train.recompute),
         sharding=train.sharding or "",
         lr_scheduler_type=constant if train.lr_scheduler == "constant" else train.lr_scheduler,

@@ -122,9 +122,9 @@ class Search:
         except Pruned:
             trial.state = "pruned"
         except ToolkitError as problem:
-            from toolkit.training.trainer import Diverged  # not before the run has set up Paddle
+            from toolkit.training.trainer import DivergedError  # not before the run has set up Paddle
 
-            if not isinstance(problem, Diverged):
+            if not isinstance(problem, DivergedError):
                 raise
             trial.state, trial.why = "failed", str(problem)
         if found := self.record.validated(trial):

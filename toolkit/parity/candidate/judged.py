@@ -10,7 +10,7 @@ from toolkit.parity.candidate.step import make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Judged
-from toolkit.training.described import described, digests
+from toolkit.training.described import describe_trainer, digest_step
 
 
 def of_run(job: Job, folder: Path) -> Judged | None:
@@ -23,7 +23,7 @@ def of_run(job: Job, folder: Path) -> Judged | None:
     mixed = "bfloat16" in job.dtypes
     step = make_step(job, folder, "bfloat16" if mixed else "float32")
     labels = files.read_tensors(folder / "labels.safetensors")
-    fields = described(make_finetuner(step.model, job, examples_of(labels), folder / "candidate", mixed))
+    fields = describe_trainer(make_finetuner(step.model, job, examples_of(labels), folder / "candidate", mixed))
     examples = min(job.own_examples, job.training.batch_size)
     batch = {name: value[:examples] for name, value in step.batch.items()}
     step.model.leaves_out_unread = True  # as in a run
@@ -32,4 +32,4 @@ def of_run(job: Job, folder: Path) -> Judged | None:
         loss = step.compute(batch).loss
         loss.backward()
     length = int(batch["input_ids"].shape[1])
-    return Judged(runtime.device(), job.threads, examples, length, fields, digests(step.model, loss))
+    return Judged(runtime.device(), job.threads, examples, length, fields, digest_step(step.model, loss))

@@ -62,7 +62,7 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
 def training_places(kind: str) -> dict[str, Place]:
     """Places of the updates and of the learning-rate schedule, by the kind of the optimizer's tensors."""
     loop = place_of_code("", trainer.Finetuner.training_step).where
-    made = ", ".join(place_of_code(kind, code).where for code in (optimizer.create, optimizer.KINDS[kind]))
+    made = ", ".join(place_of_code(kind, code).where for code in (optimizer.create, optimizer.OPTIMIZERS[kind]))
     updated = Place(kind, f"{made}; the loop around it: {loop}")
     schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
     return {

@@ -116,7 +116,7 @@ OPTIMIZERS: dict[str, tuple[Mutant, ...]] = {
         _fault(
             "adafactor-update-not-clipped",
             "the update's own size is not clipped",
-            apply=lambda p: _of_adafactor(p, "clipped", lambda self, update: update),
+            apply=lambda p: _of_adafactor(p, "clip_update", lambda self, update: update),
         ),
         _fault("adafactor-epsilon", "an epsilon of 1e-30", apply=lambda p: [(p.optimizer, "EPSILON", 1e-30)]),
         _fault("adafactor-decay-coupled", "decay in the gradient", apply=_update("Adafactor", _decay_in_gradient)),
