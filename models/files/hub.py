@@ -52,8 +52,8 @@ def resolve_folder(folder_or_id: str | os.PathLike, revision: str | None = None)
     wanted = Wanted(str(folder_or_id), revision)
     try:
         found = _asked(wanted)
-    except HubError as problem:
-        return _from_cache(wanted, problem)
+    except HubError as error:
+        return _from_cache(wanted, error)
     names = [file.rfilename for file in found.siblings or []]
     if "config.json" not in names:
         raise missing_file(wanted._replace(file="config.json"))
@@ -95,8 +95,8 @@ def current_commit(id: str, revision: str | None = None, kind: str = "model") ->
         return revision
     try:
         commit = str(_asked(wanted).sha)
-    except HubError as problem:
-        if problem.reason in ("revision", "name") or not (known := _cached_commit(wanted)):
+    except HubError as error:
+        if error.reason in ("revision", "name") or not (known := _cached_commit(wanted)):
             raise
         return known
     _write_ref(wanted, commit)
@@ -119,8 +119,8 @@ def refusal(wanted: Wanted) -> HubError | None:
         with _explained(wanted):
             url = hf_hub_url(wanted.id, str(wanted.file), repo_type=wanted.kind, revision=wanted.revision)
             get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except HubError as problem:
-        return None if problem.reason == "file" else problem
+    except HubError as error:
+        return None if error.reason == "file" else error
     return None
 
 
@@ -223,13 +223,13 @@ def _explained(wanted: Wanted) -> Iterator[None]:
     """Turn what the client raises into one line. A full disk is not the hub's fault and stays as it is."""
     try:
         yield
-    except Exception as problem:
-        if no_room(problem):
+    except Exception as error:
+        if no_room(error):
             raise
-        explained = read_only(problem) or explain(problem, wanted)
+        explained = read_only(error) or explain(error, wanted)
         if explained is None:
             raise
-        if explained.reason == "corrupt" or "416" in str(problem):
+        if explained.reason == "corrupt" or "416" in str(error):
             forget_partial(wanted)
         raise explained from None
 

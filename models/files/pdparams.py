@@ -57,12 +57,12 @@ def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
             content.seek(0)
             found = _Unpickler(content).load()  # a map has read and readline as a file does
             return _arrays(found)
-        except _Refused as problem:
-            raise UnreadableFile(path, str(problem)) from None
+        except _Refused as error:
+            raise UnreadableFile(path, str(error)) from None
         except MemoryError:
             raise UnreadableFile(path, "holds more than the memory of this machine") from None
-        except Exception as problem:  # a pickle can be wrong in any way
-            reason = f"{type(problem).__name__}: {problem}"
+        except Exception as error:  # a pickle can be wrong in any way
+            reason = f"{type(error).__name__}: {error}"
             raise UnreadableFile(path, f"cannot be read as .pdparams ({reason:.120}); it may be cut short") from None
 
 
@@ -96,8 +96,8 @@ def _check_operations(content: mmap.mmap) -> None:
                 raise _Refused(f"is no pickle of named arrays: {operation.name} at byte {position}; nothing of it ran")
             if operation.name == "LONG_BINPUT" and cast(int, argument) > cast(int, position):
                 raise _Refused(f"is no pickle of named arrays: memo {argument} at byte {position}; nothing of it ran")
-    except ValueError as problem:
-        raise _Refused(f"is no pickle as paddle.save writes it, or is cut short ({problem!s:.80})") from None
+    except ValueError as error:
+        raise _Refused(f"is no pickle as paddle.save writes it, or is cut short ({error!s:.80})") from None
 
 
 # -- the second pass: the stand-ins -----------------------------------------------------------------------------------

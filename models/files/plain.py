@@ -64,8 +64,8 @@ def read_text(path: str | os.PathLike) -> str:
         raise UnreadableFile(path, f"is a text of {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        raise UnreadableFile(path, f"is not UTF-8 text (byte {problem.start})") from None
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(path, f"is not UTF-8 text (byte {error.start})") from None
 
 
 def read_object(path: str | os.PathLike) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def parsed_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise UnreadableFile(path, "is nested too deeply") from None
-    except ValueError as problem:
-        raise UnreadableFile(path, f"is not JSON: {problem}") from None
+    except ValueError as error:
+        raise UnreadableFile(path, f"is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise UnreadableFile(path, "is not a JSON object")
     return found
@@ -101,5 +101,5 @@ def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
             yield tensors
     except OSError:
         raise
-    except Exception as problem:  # it passes on what Rust, NumPy or ml_dtypes raise
-        raise UnreadableFile(path, f"cannot be read as safetensors: {problem}") from None
+    except Exception as error:  # it passes on what Rust, NumPy or ml_dtypes raise
+        raise UnreadableFile(path, f"cannot be read as safetensors: {error}") from None

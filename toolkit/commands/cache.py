@@ -79,8 +79,8 @@ def clear(place: Path, older_than: float | None = None) -> Cleared:
             continue
         try:
             (done.removed if remove_unused(entry.path) else done.in_use).append(entry)
-        except OSError as problem:
-            done.failed[entry.path] = os.strerror(problem.errno or 0)
+        except OSError as error:
+            done.failed[entry.path] = os.strerror(error.errno or 0)
     return done
 
 

@@ -42,12 +42,12 @@ def control_token(run: Run, control: str | None) -> list[int]:
         return []
     try:
         return [run.tokenizer.control_code(control)]
-    except ValueError as problem:
+    except ValueError as error:
         if control in (known := trained_codes(run)):
             files = f"{run.folder / 'model'}: merges.txt or vocab.json is damaged"
-            raise UserError(f"{files} ({problem}, and the run was trained with it); {MEND}") from None
+            raise UserError(f"{files} ({error}, and the run was trained with it); {MEND}") from None
         trained = f"the run was trained with {', '.join(known)}{suggest(control, known)}"
-        raise UserError(f"--control: {problem}; {trained}") from None
+        raise UserError(f"--control: {error}; {trained}") from None
 
 
 def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> list[int]:

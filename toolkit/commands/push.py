@@ -63,11 +63,11 @@ def push_run(
         files = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
         try:
             info = _upload(staged, repository, private, revision, message or f"Add {folder.resolve().name}")
-        except Exception as problem:
-            explained = explain_push(problem, Wanted(repository, revision))
+        except Exception as error:
+            explained = explain_push(error, Wanted(repository, revision))
             if explained is None:
                 raise
-            raise PushFailed(str(explained)) from problem
+            raise PushFailed(str(explained)) from error
     line = logits_note(read_json(folder / "metrics.json", MEND).get("calibration", {}))
     notes = [f"note: {line}"] if line else []
     return [f"pushed {', '.join(files)}", f"{info.repo_url} at commit {info.oid}", *notes]
@@ -95,8 +95,8 @@ def _check_model(model: Path) -> None:
             try:
                 with open_tensors(path):
                     pass
-            except UnreadableFile as problem:
-                raise UserError(f"{problem}; {MEND}") from problem
+            except UnreadableFile as error:
+                raise UserError(f"{error}; {MEND}") from error
 
 
 def _stage(folder: Path, staged: Path, repository: str, with_report: bool) -> None:

@@ -25,8 +25,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     notes = _rename_former(values, source)
     try:
         recipe = Recipe.model_validate(values)
-    except pydantic.ValidationError as problems:
-        found = sorted(problems.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
+    except pydantic.ValidationError as error:
+        found = sorted(error.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
     recipe._source = source
     recipe.found.notes += notes
@@ -64,8 +64,8 @@ def _check_paths(recipe: Recipe) -> None:
         written = section_of(values, path)[path[-1]]
         try:
             Path(in_own_home(written)).expanduser().exists()
-        except (OSError, RuntimeError) as problem:
-            reason = getattr(problem, "strerror", None) or str(problem)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
             raise recipe.error(tuple(map(str, path)), f"{written}: no file can be called so: {reason}") from None
 
 

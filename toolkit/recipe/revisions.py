@@ -73,8 +73,8 @@ def settle_commit(recipe: Recipe, section: str) -> None:
     id, revision, _, kind = repository.wanted
     try:
         recipe.found.commits[section] = current_commit(id, revision, kind)
-    except HubError as problem:
-        raise repository.error(recipe, problem) from None
+    except HubError as error:
+        raise repository.error(recipe, error) from None
 
 
 def recorded_commits(folder: Path) -> dict[str, str]:
@@ -98,18 +98,18 @@ def weights_folder(recipe: Recipe) -> Path | None:
     if recipe.hub_weights is None:
         try:
             return hf_folder(recipe.resolve(recipe.model.weights))
-        except OSError as problem:
-            reason = f"cannot read {problem.filename or recipe.model.weights}: {problem.strerror or problem}"
+        except OSError as error:
+            reason = f"cannot read {error.filename or recipe.model.weights}: {error.strerror or error}"
             raise recipe.error("model.weights", reason) from None
-        except ValueError as problem:
-            raise recipe.error("model.weights", str(problem)) from None
+        except ValueError as error:
+            raise recipe.error("model.weights", str(error)) from None
     repository = next(repositories(recipe))
     try:
         return resolve_folder(recipe.model.weights, recipe.found.commits.get("model", recipe.model.revision))
-    except HubError as problem:
-        raise repository.error(recipe, problem) from None
-    except (OSError, ValueError) as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+    except HubError as error:
+        raise repository.error(recipe, error) from None
+    except (OSError, ValueError) as error:
+        raise recipe.error("model.weights", " ".join(str(error).split())) from None
 
 
 def hub_origin(recipe: Recipe, section: str) -> str | None:

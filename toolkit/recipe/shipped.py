@@ -66,8 +66,8 @@ def new_file(path: Path) -> Path:
         if path.parent.is_dir():
             return path
         raise UserError(f"{path}: there is no folder {path.parent}; make it first") from None
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{path}: no file can be made there: {getattr(problem, 'strerror', problem)}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: no file can be made there: {getattr(error, 'strerror', error)}") from None
     raise UserError(f"{path}: exists and is not overwritten; name another file")
 
 

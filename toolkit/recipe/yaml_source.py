@@ -146,9 +146,9 @@ def _decoded(stored: bytes, source: Source) -> str:
     stored = stored.removeprefix(codecs.BOM_UTF8)
     try:
         text = stored.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        line = len((stored[: problem.start] + b"x").splitlines())
-        raise UserError(f"{source.name}:{line}: is not UTF-8 text (byte {problem.start}); save it as UTF-8") from None
+    except UnicodeDecodeError as error:
+        line = len((stored[: error.start] + b"x").splitlines())
+        raise UserError(f"{source.name}:{line}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -219,20 +219,20 @@ def _parse(text: str, source: Source) -> Any:
                 raise UserError(f"{source.name}:{line}: anchors and aliases (& and *) are not read")
         node = yaml.compose(text, Loader=yaml.BaseLoader)
         return {} if node is None else _value(node, (), source)
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        raise UserError(f"{source.name}:{mark.line + 1 if mark else line}: not YAML: {problem.problem}") from None
-    except yaml.reader.ReaderError as problem:
-        at = f"{source.name}:{_line_of(problem.position, text)}"
-        raise UserError(f"{at}: not YAML: U+{problem.character:04X} is no character of a text; remove it") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UserError(f"{source.name}:{mark.line + 1 if mark else line}: not YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        at = f"{source.name}:{_line_of(error.position, text)}"
+        raise UserError(f"{at}: not YAML: U+{error.character:04X} is no character of a text; remove it") from None
     except RecursionError:
         raise UserError(f"{source.name}:{_most_indented(text)}: nested too deeply") from None
-    except (ValueError, OverflowError) as problem:  # of the library's chr(), and of the numbers of a %YAML line
+    except (ValueError, OverflowError) as error:  # of the library's chr(), and of the numbers of a %YAML line
         beyond = next((found for found in _CODE_POINT.finditer(text) if int(found[1], 16) > sys.maxunicode), None)
         if beyond is None:
             directive = re.search(r"^%YAML.*", text, re.MULTILINE)
             at = f"{source.name}:{_line_of(directive.start(), text) if directive else line}"
-            raise UserError(f"{at}: not YAML: {' '.join(str(problem).split())}") from None
+            raise UserError(f"{at}: not YAML: {' '.join(str(error).split())}") from None
         at = f"{source.name}:{_line_of(beyond.start(), text)}"
         raise UserError(f"{at}: not YAML: {beyond[0]} is no character; \\U0010FFFF is the last") from None
 

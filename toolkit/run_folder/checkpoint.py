@@ -276,8 +276,8 @@ class Checkpoints:
                 if best_step is not None:
                     verify_folder(self.best(best_step))
                 return folder
-            except DamagedFolder as damage:
-                on_damage(damage)
+            except DamagedFolder as error:
+                on_damage(error)
         return None
 
     def last_step(self) -> int | None:

@@ -130,8 +130,8 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
     again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"
     try:
         odd = sorted(path.name for path in folder.iterdir() if not _begins_a_run(path))
-    except OSError as problem:
-        raise recipe.error("train.output_dir", f"{folder}: {os.strerror(problem.errno or 0)}; {others}") from None
+    except OSError as error:
+        raise recipe.error("train.output_dir", f"{folder}: {os.strerror(error.errno or 0)}; {others}") from None
     if not odd:
         return
     if not (folder / "recipe.yaml").is_file():

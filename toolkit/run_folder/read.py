@@ -28,12 +28,12 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
         raise UserError(f"{path}: is damaged (it is no plain file); {remedy}")  # to open a pipe would wait for ever
     try:
         yield
-    except Exception as problem:
-        if is_out_of_memory(problem) or isinstance(problem, ToolkitError):
+    except Exception as error:
+        if is_out_of_memory(error) or isinstance(error, ToolkitError):
             raise
-        if isinstance(problem, FileNotFoundError):
-            raise UserError(f"{path}: is missing; {remedy}") from problem
-        raise UserError(f"{path}: is damaged ({describe(problem)}); {remedy}") from problem
+        if isinstance(error, FileNotFoundError):
+            raise UserError(f"{path}: is missing; {remedy}") from error
+        raise UserError(f"{path}: is damaged ({describe(error)}); {remedy}") from error
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:

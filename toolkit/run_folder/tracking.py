@@ -138,8 +138,8 @@ def complaint_of_finished(folder: Path) -> str | None:
         return complaint(folder / "metrics.jsonl", int(training["steps"]), int(training["schedule"]["eval_steps"]))
     except (KeyError, TypeError, ValueError):
         return None
-    except UserError as problem:
-        return str(problem)
+    except UserError as error:
+        return str(error)
 
 
 def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, left: bool) -> str:

@@ -55,9 +55,9 @@ def check_wandb(recipe: Recipe) -> None:
         )
     try:
         own_mode, logged_in = own_settings()
-    except Exception as problem:
-        message = f"wandb does not start: {_reason(problem)}; mend that, or set it to false"
-        raise recipe.error("tracking.wandb", message) from problem
+    except Exception as error:
+        message = f"wandb does not start: {_reason(error)}; mend that, or set it to false"
+        raise recipe.error("tracking.wandb", message) from error
     if more_private(own_mode, recipe.tracking.wandb_mode) == "online" and not logged_in:
         raise recipe.error(
             "tracking.wandb",
@@ -139,9 +139,9 @@ class WandbRun:
     def _going_on_without(self) -> Iterator[None]:
         try:
             yield
-        except Exception as problem:
+        except Exception as error:
             self._run = None
-            self._tell(f"wandb failed, and the run goes on without it: {_reason(problem)}")
+            self._tell(f"wandb failed, and the run goes on without it: {_reason(error)}")
 
 
 def gate_summary(folder: Path) -> dict[str, Any]:

@@ -114,8 +114,8 @@ def keep_traceback(problem: BaseException) -> str:
         handle, path = tempfile.mkstemp(prefix="toolkit-traceback-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write("".join(traceback.format_exception(problem)))
-    except OSError as refused:
-        return f"the traceback could not be written ({os.strerror(refused.errno or 0)}), --debug shows it"
+    except OSError as error:
+        return f"the traceback could not be written ({os.strerror(error.errno or 0)}), --debug shows it"
     return f"the traceback is in {path}"
 
 

@@ -72,10 +72,10 @@ def _configuration(
         fit = part(model, "lengths").fit(schema.resolve(config), length + more, config)
         config.update({key: value for key, value in known.keys_of_length(fit.length).items() if key in fit.keys})
         return schema.resolve({**fit.keys, **config}), fit.length - more
-    except LengthError as problem:
-        raise UserError(f"--length {length}: {problem}") from None
-    except ConfigError as problem:
-        raise UserError(str(problem)) from None
+    except LengthError as error:
+        raise UserError(f"--length {length}: {error}") from None
+    except ConfigError as error:
+        raise UserError(str(error)) from None
 
 
 def _write_texts(folder: Path, model: str) -> int:

@@ -52,10 +52,10 @@ def caught(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(check())
-    except ToolkitError as problem:
-        found.append(Finding(name, "fault", *told(problem)))
-    except Exception as problem:
-        message = f"cannot be examined: {type(problem).__name__}: {problem}"
+    except ToolkitError as error:
+        found.append(Finding(name, "fault", *told(error)))
+    except Exception as error:
+        message = f"cannot be examined: {type(error).__name__}: {error}"
         found.append(Finding(name, "fault", message, reinstall()))
     return found
 
@@ -76,8 +76,8 @@ def _show(findings: list[Finding]) -> None:
         from rich.text import Text
 
         from toolkit.terminal.console import LiteralConsole
-    except ImportError as problem:  # that is a fault as well, and the table's absence must not hide it
-        print(f"fault  rich: {problem}: {reinstall()}")
+    except ImportError as error:  # that is a fault as well, and the table's absence must not hide it
+        print(f"fault  rich: {error}: {reinstall()}")
         for finding in findings:
             print(f"{finding.state:<6} {finding.check}: {one_line(finding.what)}  {one_line(finding.mend)}".rstrip())
         return

@@ -31,8 +31,8 @@ def check_paddle() -> Iterator[Finding]:
 
     try:
         explain_paddle_installation()
-    except UserError as problem:
-        yield Finding("paddle", "fault", *told(problem))
+    except UserError as error:
+        yield Finding("paddle", "fault", *told(error))
         yield without_paddle(*driver())
         return
     answer = ask(PADDLE)
@@ -97,8 +97,8 @@ def check_environment() -> Iterator[Finding]:
         yield Finding("kernels", "warn", what, f"unset {kernels.VARIABLE}")
     try:
         whose = allocator.chosen()
-    except UserError as problem:
-        yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
+    except UserError as error:
+        yield Finding("memory", "fault", str(error), f"unset {allocator.VARIABLE}")
     else:
         said = "glibc's allocator, without its caches" if whose == allocator.UNCACHED else "the C library's allocator"
         yield Finding("memory", "ok", said)

@@ -54,8 +54,8 @@ def driver() -> tuple[list[str], str]:
         done = subprocess.run(
             question, capture_output=True, text=True, timeout=DRIVER_PATIENCE, stdin=subprocess.DEVNULL, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return [], f"nvidia-smi does not answer: {one_line(str(problem))[:LONGEST_WORDS]}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi does not answer: {one_line(str(error))[:LONGEST_WORDS]}"
     if done.returncode != 0:
         return [], f"nvidia-smi: {one_line(done.stdout or done.stderr)[:LONGEST_WORDS]}"
     return [one_line(line) for line in done.stdout.splitlines() if line.strip()], ""

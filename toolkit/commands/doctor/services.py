@@ -53,8 +53,8 @@ def _unreachable(address: str) -> str:
             return ""
     except urllib.error.HTTPError:
         return ""
-    except (OSError, ValueError) as problem:
-        return one_line(str(getattr(problem, "reason", problem)))[:LONGEST_WORDS] or type(problem).__name__
+    except (OSError, ValueError) as error:
+        return one_line(str(getattr(error, "reason", error)))[:LONGEST_WORDS] or type(error).__name__
 
 
 WANDB = """

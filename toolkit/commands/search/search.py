@@ -121,12 +121,12 @@ class Search:
             self._train(trial, asked, bar)
         except Pruned:
             trial.state = "pruned"
-        except ToolkitError as problem:
+        except ToolkitError as error:
             from toolkit.training.trainer import DivergedError  # not before the run has set up Paddle
 
-            if not isinstance(problem, DivergedError):
+            if not isinstance(error, DivergedError):
                 raise
-            trial.state, trial.why = "failed", str(problem)
+            trial.state, trial.why = "failed", str(error)
         if found := self.record.validated(trial):
             choose = min if self.record.lower_is_better else max
             trial.step, trial.value = choose(found, key=lambda one: one[1])

@@ -111,10 +111,10 @@ async def _answer(request: Request, service: Service, worker: Worker) -> dict[st
         return await worker.compute(lambda advance: service.answer(asked, advance))
     except Full:
         raise HTTPException(503, "too many requests wait; ask again later") from None
-    except UserError as problem:
-        raise HTTPException(422, in_json(one_line(str(problem)))) from None
-    except Exception as problem:
-        print(f"error: {describe(problem)}; {keep_traceback(problem)}", file=sys.stderr, flush=True)
+    except UserError as error:
+        raise HTTPException(422, in_json(one_line(str(error)))) from None
+    except Exception as error:
+        print(f"error: {describe(error)}; {keep_traceback(error)}", file=sys.stderr, flush=True)
         raise HTTPException(500, "the server has failed; its terminal says how") from None
 
 
@@ -135,6 +135,6 @@ def _checked(service: Service, body: bytes) -> BaseModel:
     """Parse a body as a request."""
     try:
         return service.request.model_validate_json(body)
-    except ValidationError as problem:
-        broken = problem.errors(include_url=False)[0]["type"] == "json_invalid"
-        raise HTTPException(400 if broken else 422, one_line(errors_of(problem))) from None
+    except ValidationError as error:
+        broken = error.errors(include_url=False)[0]["type"] == "json_invalid"
+        raise HTTPException(400 if broken else 422, one_line(errors_of(error))) from None

@@ -58,8 +58,8 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except (socket.gaierror, UnicodeError):
         raise UserError(f"--host {host}: is no address of this machine") from None
-    except OSError as problem:
-        said = f"{os.strerror(problem.errno or 0)} ({host}); take another, or 0 for a free one"
+    except OSError as error:
+        said = f"{os.strerror(error.errno or 0)} ({host}); take another, or 0 for a free one"
         raise UserError(f"--port {port}: {said}") from None
 
 
