@@ -503,9 +503,9 @@ def compare(runs: tuple[Path, ...], output: Path | None) -> None:
 
     An unfinished run counts with its best validation so far. Only files are read; nothing is computed again.
     """
-    from toolkit.commands.compare import compare as show
+    from toolkit.commands.compare import compare_runs
 
-    show([_run_folder(run) for run in runs], console(), output)
+    compare_runs([_run_folder(run) for run in runs], console(), output)
 
 
 @toolkit.command()
@@ -666,10 +666,10 @@ def cache(context: click.Context) -> None:
     It is in $TOOLKIT_CACHE, or in .cache of the current folder.
     """
     if context.invoked_subcommand is None:
-        from toolkit.commands.cache import show
+        from toolkit.commands.cache import show_cache
         from toolkit.machine.runtime import cache_place
 
-        show(cache_place(), console())
+        show_cache(cache_place(), console())
 
 
 @cache.command("clear")
@@ -681,10 +681,11 @@ def clear_cache(older_than: float | None) -> int:
 
     The hub's downloads are elsewhere and stay.
     """
-    from toolkit.commands.cache import clear, report_cleared
+    from toolkit.commands.cache import clear_cache as clear
+    from toolkit.commands.cache import report_clear_result
     from toolkit.machine.runtime import cache_place
 
-    return report_cleared(clear(cache_place(), older_than), cache_place(), console())
+    return report_clear_result(clear(cache_place(), older_than), cache_place(), console())
 
 
 @toolkit.command()

@@ -17,8 +17,7 @@ from damages import damage
 from gates import ROOT, TINY_REFORMER, copied_source, quiet, reformer_request
 
 from toolkit import cli
-from toolkit.commands.cache import KINDS, clear
-from toolkit.commands.cache import entries as entries_of
+from toolkit.commands.cache import KINDS, clear_cache, list_entries
 from toolkit.data.load import build_tokenizer
 from toolkit.files import cache
 from toolkit.parity.job import cache as measurements
@@ -263,14 +262,14 @@ def test_all_that_a_recipe_keeps_is_seen_cleared_and_made_again(read, tmp_path, 
     first = read()
     place = tmp_path / "cache"
     kept = entries(tmp_path)
-    assert [entry.path for entry in entries_of(place)] == kept and {path.parent.name for path in kept} <= set(KINDS)
+    assert [entry.path for entry in list_entries(place)] == kept and {path.parent.name for path in kept} <= set(KINDS)
     size = sum(path.stat().st_size for entry in kept for path in entry.rglob("*") if path.is_file())
-    assert sum(entry.size for entry in entries_of(place)) == size
+    assert sum(entry.size for entry in list_entries(place)) == size
     status, said = command(capsys)
     assert status == 0 and f"{place}: {len(kept)} entries, " in said and "tokenizers" in said
     for held in list(cache._held):  # as when the run has ended
         os.close(cache._held.pop(held))
-    assert len(clear(place).removed) == len(kept) and entries_of(place) == []
+    assert len(clear_cache(place).removed_entries) == len(kept) and list_entries(place) == []
     assert read() == first
 
 
@@ -317,8 +316,8 @@ def test_older_than_goes_by_the_last_use(tmp_path, monkeypatch):
     for folder in (old, used):
         used_days_ago(folder, 10)
     assert cache.find("tokens", "used") == used
-    assert [entry.path for entry in clear(tmp_path, older_than=9).removed] == [old] and used.is_dir()
-    assert [entry.path for entry in clear(tmp_path, older_than=0).removed] == [used]
+    assert [entry.path for entry in clear_cache(tmp_path, older_than=9).removed_entries] == [old] and used.is_dir()
+    assert [entry.path for entry in clear_cache(tmp_path, older_than=0).removed_entries] == [used]
 
 
 def test_what_a_run_is_using_stays_until_it_ends(tmp_path, monkeypatch, capsys):
@@ -347,7 +346,7 @@ def test_an_entry_that_is_cleared_between_being_found_and_being_held_is_made_aga
     def clear_at_once(found: Path) -> None:
         note_use(found)
         if not cleared:
-            cleared.extend(clear(tmp_path).removed)
+            cleared.extend(clear_cache(tmp_path).removed_entries)
 
     monkeypatch.setattr(cache, "_note_use", clear_at_once)
     assert cache.kept("tokens", "a", lambda unfinished: (unfinished / "x").write_text("new") and None) == folder

@@ -1,7 +1,7 @@
 """Show the size of the cache, and clear it: only the toolkit's own entries, and none that a run is using.
 
-The cache's folder may hold other things, as ``.cache`` of a home folder does. So a folder is an entry only if it
-names the ``KIND/KEY`` where it lies. Everything else stays, and no symbolic link is followed.
+The cache folder may hold files of other programs, as ``~/.cache`` does. Therefore a folder counts as an entry only if a
+file in it names its path, ``KIND/KEY``. Everything else stays, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -22,123 +22,123 @@ from toolkit.machine.disk import megabytes, size_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Folders of the cache, by kind of entry.
+#: Kinds of entries; each kind has a folder in the cache.
 KINDS = ("parity", "rows", "tokenizers", "tokens", "weights")
-#: Age in seconds at which an unfinished entry is removed; a younger one may still be written.
+#: Least age in seconds of an unfinished entry that is removed. A process may still be writing a younger entry.
 UNFINISHED_SECONDS = 3600.0
-DAY = 86400.0
+DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something of ours in the cache.
+    """An entry of the cache that the toolkit wrote.
 
     Attributes:
-        kind: of :data:`KINDS`.
-        path: its folder.
-        size: bytes of its files.
-        used: when it was last read or written, in seconds since the epoch.
+        kind: kind of the entry, one of :data:`KINDS`.
+        path: folder of the entry.
+        size: total size of the files, in bytes.
+        last_used: time of the last read or write, in seconds since the epoch.
     """
 
     kind: str
     path: Path
     size: int
-    used: float
+    last_used: float
 
 
 @dataclass
-class Cleared:
-    """Result of a clearing.
+class ClearResult:
+    """The result of clearing the cache.
 
     Attributes:
-        removed: the entries that are gone.
-        in_use: those that a process is using, which stay.
-        failed: path -> why it could not be removed.
+        removed_entries: entries that were removed.
+        entries_in_use: entries that stay because a process is using them.
+        failures: path of an entry -> the reason why it could not be removed.
     """
 
-    removed: list[Entry] = field(default_factory=list)
-    in_use: list[Entry] = field(default_factory=list)
-    failed: dict[Path, str] = field(default_factory=dict)
+    removed_entries: list[Entry] = field(default_factory=list)
+    entries_in_use: list[Entry] = field(default_factory=list)
+    failures: dict[Path, str] = field(default_factory=dict)
 
 
-def entries(place: Path) -> list[Entry]:
-    """Return the cache entries in a folder; none if there is no such folder."""
-    return sorted(_entries(place), key=lambda entry: (entry.kind, entry.path.name))
+def list_entries(cache_dir: Path) -> list[Entry]:
+    """Return the entries of a cache folder, sorted by kind and name; an empty list if the folder does not exist."""
+    return sorted(_iter_entries(cache_dir), key=lambda entry: (entry.kind, entry.path.name))
 
 
-def clear(place: Path, older_than: float | None = None) -> Cleared:
-    """Remove the entries of the cache in a folder.
+def clear_cache(cache_dir: Path, older_than: float | None = None) -> ClearResult:
+    """Remove the entries of a cache folder, except the entries that a process is using.
 
     Args:
-        place: the cache's folder, which stays.
-        older_than: remove only those not used for this many days.
+        cache_dir: folder of the cache, which stays.
+        older_than: least number of days since the last use of an entry to remove; None removes all entries.
     """
-    done, now = Cleared(), time.time()
-    for entry in entries(place):
-        if older_than is not None and now - entry.used < older_than * DAY:
+    result, now = ClearResult(), time.time()
+    for entry in list_entries(cache_dir):
+        if older_than is not None and now - entry.last_used < older_than * DAY_SECONDS:
             continue
         try:
-            (done.removed if remove_unused(entry.path) else done.in_use).append(entry)
+            (result.removed_entries if remove_unused(entry.path) else result.entries_in_use).append(entry)
         except OSError as error:
-            done.failed[entry.path] = os.strerror(error.errno or 0)
-    return done
+            result.failures[entry.path] = os.strerror(error.errno or 0)
+    return result
 
 
-def show(place: Path, console: Console) -> None:
-    """Print a row for each kind of entry, and the command that clears them."""
+def show_cache(cache_dir: Path, console: Console) -> None:
+    """Print the number and size of the entries of each kind, and the command that clears them."""
     from rich.table import Table
 
-    found = entries(place)
-    console.print(f"{place}: {_count(found)}", highlight=False, soft_wrap=True)
-    if not found:
+    cache_entries = list_entries(cache_dir)
+    console.print(f"{cache_dir}: {_count(cache_entries)}", highlight=False, soft_wrap=True)
+    if not cache_entries:
         return
     table = Table("kind", "entries", "size", "last used")
     for kind in KINDS:
-        if of_kind := [entry for entry in found if entry.kind == kind]:
-            last = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(entry.used for entry in of_kind)))
-            table.add_row(kind, str(len(of_kind)), megabytes(sum(entry.size for entry in of_kind)), last)
+        if kind_entries := [entry for entry in cache_entries if entry.kind == kind]:
+            last_used = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(entry.last_used for entry in kind_entries)))
+            table.add_row(kind, str(len(kind_entries)), megabytes(sum(entry.size for entry in kind_entries)), last_used)
     console.print(table)
     console.print("toolkit cache clear [--older-than DAYS] removes them", highlight=False)
 
 
-def report_cleared(done: Cleared, place: Path, console: Console) -> int:
-    """Print what was freed and what was left; return the exit status, 1 if an entry could not be removed."""
-    console.print(f"{place}: removed {_count(done.removed)}", highlight=False, soft_wrap=True)
-    if done.in_use:
-        console.print(f"a run is using {_count(done.in_use)}, which stay", highlight=False)
-    for path, reason in done.failed.items():
+def report_clear_result(result: ClearResult, cache_dir: Path, console: Console) -> int:
+    """Print which entries were removed and which stay; return the exit status, 1 if an entry could not be removed."""
+    console.print(f"{cache_dir}: removed {_count(result.removed_entries)}", highlight=False, soft_wrap=True)
+    if result.entries_in_use:
+        console.print(f"a run is using {_count(result.entries_in_use)}, which stay", highlight=False)
+    for path, reason in result.failures.items():
         console.print(f"{path}: cannot be removed: {reason}", highlight=False, soft_wrap=True)
-    return 1 if done.failed else 0
+    return 1 if result.failures else 0
 
 
-def _count(found: list[Entry]) -> str:
-    size = megabytes(sum(entry.size for entry in found))
-    return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {size}"
+def _count(cache_entries: list[Entry]) -> str:
+    size = megabytes(sum(entry.size for entry in cache_entries))
+    return f"{len(cache_entries)} {'entry' if len(cache_entries) == 1 else 'entries'}, {size}"
 
 
-def _entries(place: Path) -> Iterator[Entry]:
+def _iter_entries(cache_dir: Path) -> Iterator[Entry]:
     for kind in KINDS:
-        for path in _folders(place / kind):
+        for path in _folders(cache_dir / kind):
             if path.name.startswith(TEMPORARY):
-                if _is_left(path):
+                if _is_unfinished(path):
                     yield Entry(kind, path, size_of(path), path.stat().st_mtime)
             elif _is_ours(kind, path):
                 yield Entry(kind, path, size_of(path), _last_use(path))
 
 
 def _folders(parent: Path) -> list[Path]:
-    """Return the folders in a folder; neither it nor they may be symbolic links."""
+    """Return the folders in ``parent``, without symbolic links; an empty list if ``parent`` is a symbolic link."""
     try:
         if not stat.S_ISDIR(parent.lstat().st_mode):
             return []
-        with os.scandir(parent) as found:
-            return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
+        with os.scandir(parent) as children:
+            return [Path(child.path) for child in children if child.is_dir(follow_symlinks=False)]
     except OSError:
         return []
 
 
 def _is_ours(kind: str, folder: Path) -> bool:
-    """Whether a folder is an entry, whole or damaged."""
+    """Return whether a folder is an entry of the toolkit, complete or damaged."""
     name = folder / NAME
     try:
         if stat.S_ISREG(name.lstat().st_mode) and name.read_bytes() == f"{kind}/{folder.name}\n".encode():
@@ -148,17 +148,20 @@ def _is_ours(kind: str, folder: Path) -> bool:
     return KEY.fullmatch(folder.name) is not None and (folder / MANIFEST).is_file()
 
 
-def _is_left(folder: Path) -> bool:
-    """Whether a killed process left a folder of an entry: it is old, and empty or named by an entry's key."""
+def _is_unfinished(folder: Path) -> bool:
+    """Return whether a killed process left this folder of an unfinished entry.
+
+    Such a folder is older than :data:`UNFINISHED_SECONDS`, and it is empty or its name contains the key of an entry.
+    """
     try:
-        old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
-        return old and (UNFINISHED.fullmatch(folder.name) is not None or not any(folder.iterdir()))
+        is_old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
+        return is_old and (UNFINISHED.fullmatch(folder.name) is not None or not any(folder.iterdir()))
     except OSError:
         return False
 
 
 def _last_use(folder: Path) -> float:
-    for path in (folder / NAME, folder):  # a damaged one may have no name
+    for path in (folder / NAME, folder):  # a damaged entry may lack the file that names it
         try:
             return path.lstat().st_mtime
         except OSError:

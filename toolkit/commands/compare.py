@@ -1,4 +1,4 @@
-"""`toolkit compare`: what differs between runs, and what they have reached, from the files of their folders alone."""
+"""`toolkit compare`: show the differences between runs and their metrics. Only files of the run folders are read."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ from toolkit.run_folder.tracking import read_metrics
 from toolkit.terminal.dotted import Dotted
 from toolkit.terminal.progress import format_number
 
-#: Splits that runs are measured on, whose figures are comparable only if the rows are the same.
-MEASURED = ("validation", "test")
-#: Characters of a digest that are shown.
-DIGEST = 12
-BEST = " *"
+#: Splits for measuring runs. Metrics on a split are comparable only if all runs used the same rows.
+MEASURED_SPLITS = ("validation", "test")
+#: Number of characters of a digest to show.
+DIGEST_LENGTH = 12
+BEST_MARK = " *"
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparisonTable:
     """A table of the comparison.
 
     Attributes:
-        rows: a key, and a cell for each run.
-        notes: what the reader must know about it.
+        title: heading of the table.
+        rows: rows of the table; each has a key and a cell for each run.
+        notes: remarks to print below the table.
     """
 
     title: str
@@ -55,8 +56,11 @@ class Part:
 
 
 class RunFiles:
-    """What the files of a run folder say of a run, finished or not. Raises UserError if the folder is no run's, or a
-    file of it is damaged."""
+    """The content of the files in a run folder. The run may be unfinished.
+
+    Raises:
+        UserError: the folder is not a run folder, or one of its files is damaged.
+    """
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "recipe.yaml").is_file():
@@ -72,15 +76,17 @@ class RunFiles:
 
     @cached_property
     def lower_is_better(self) -> Mapping[str, bool]:
-        """Of the metrics of the run's task."""
+        """Metric of the run's task -> whether lower values are better."""
         with reading(self.folder / "recipe.yaml", REMEDY):
             return importlib.import_module(f"toolkit.tasks.{self.recipe['task']}.task").LOWER_IS_BETTER
 
     @cached_property
     def metrics(self) -> dict[str, Mapping[str, Any]]:
-        """Split -> metrics of the best weights; of an unfinished run those of its best validation so far."""
+        """Split -> metrics of the best weights; for an unfinished run, the metrics of its best validation so far."""
         if self.results:
-            return {split: self.results[split] for split in MEASURED if split in self.results}
+            return {
+                split_name: self.results[split_name] for split_name in MEASURED_SPLITS if split_name in self.results
+            }
         metric = str(self.recipe.get("train.save_best"))
         rows = [row for row in self.rows if row.get("split") == "validation" and row.get(metric) is not None]
         sign = -1 if self.lower_is_better.get(metric) else 1
@@ -88,172 +94,196 @@ class RunFiles:
         return {} if best is None else {"validation": {key: best.get(key) for key in ("loss", *metrics_of([best]))}}
 
     def facts(self) -> dict[str, str]:
-        """How far the run has come."""
-        done = self.results.get("training", {})
-        early = "stopped early" if done.get("stopped_early") else "finished early" if done.get("finished_early") else ""
+        """Return the state of the run: whether it finished, its steps, duration and size, and its parity gate."""
+        training = self.results.get("training", {})
+        early_end = (
+            "stopped early"
+            if training.get("stopped_early")
+            else "finished early"
+            if training.get("finished_early")
+            else ""
+        )
         steps = max((row["step"] for row in self.rows), default=0)
-        skipped = [start["skipped"] for start in read_starts(self.folder) if start["skipped"] is not None]
+        skip_reasons = [start["skipped"] for start in read_starts(self.folder) if start["skipped"] is not None]
         return {
-            "state": (early or "finished") if self.results else "unfinished",
-            "steps": f"{done.get('steps', steps):,}",
-            "training seconds": f"{done['seconds']:,}" if done else "",
+            "state": (early_end or "finished") if self.results else "unfinished",
+            "steps": f"{training.get('steps', steps):,}",
+            "training seconds": f"{training['seconds']:,}" if training else "",
             "parameters": f"{self.results['parameters']:,}" if self.results else "",
-            "parity": f"skipped: {skipped[0]}" if skipped else "passed" if read_starts(self.folder) else "unknown",
+            "parity": f"skipped: {skip_reasons[0]}"
+            if skip_reasons
+            else "passed"
+            if read_starts(self.folder)
+            else "unknown",
         }
 
     def data(self) -> dict[str, str]:
-        """Number of examples by split, and the beginnings of digests."""
+        """Return the number of examples and a digest prefix for each split, and the digest prefix of the tokenizer."""
         digests = self.identity.get("splits", {})
-        sizes = {split: f"{size:,}" for split, size in self.results.get("examples", {}).items()}
+        sizes = {split_name: f"{size:,}" for split_name, size in self.results.get("examples", {}).items()}
         splits = {
-            split: f"{sizes.get(split, '?')}, {digests.get(split, '')[:DIGEST] or 'digest unknown'}"
-            for split in {**digests, **sizes}
+            name: f"{sizes.get(name, '?')}, {digests.get(name, '')[:DIGEST_LENGTH] or 'digest unknown'}"
+            for name in {**digests, **sizes}
         }
-        return {**splits, "tokenizer": str(self.identity.get("tokenizer", ""))[:DIGEST]}
+        return {**splits, "tokenizer": str(self.identity.get("tokenizer", ""))[:DIGEST_LENGTH]}
 
 
-def compare(folders: Sequence[Path], console: Console, output: Path | None = None) -> None:
-    """Print what differs between runs and their metrics; write the same as a page, with all learning curves. ``output``
-    is a new file for the page. Raises UserError for fewer than two runs, a folder that is no run's, a damaged file, or
-    a page that exists."""
+def compare_runs(folders: Sequence[Path], console: Console, output: Path | None = None) -> None:
+    """Print the differences between runs and their metrics, and optionally write them to a page with learning curves.
+
+    Args:
+        folders: run folders, at least two.
+        console: console to print to.
+        output: new HTML file for the page; None writes no page.
+
+    Raises:
+        UserError: fewer than two runs, a folder that is not a run folder, a damaged file, or a page that exists.
+    """
     if len({folder.resolve() for folder in folders}) < max(2, len(folders)):
         raise UserError("compare: specify two or more run folders, each once")
     if output is not None:
         new_file(output)
     runs = [RunFiles(folder) for folder in folders]
     with reading(" or ".join(map(str, folders)), REMEDY):
-        found = parts(runs)
-    names = _names(folders)
-    for part in found:
-        _print(part, names, console)
+        tables = comparison_tables(runs)
+    run_names = _run_names(folders)
+    for comparison in tables:
+        _print_table(comparison, run_names, console)
     if output is not None:
-        write_text(output, _page(found, names, runs, output))
+        write_text(output, _build_page(tables, run_names, runs, output))
         console.print(f"page: {output}", highlight=False, soft_wrap=True)
 
 
-def parts(runs: Sequence[RunFiles]) -> list[Part]:
-    """The tables of a comparison, in order."""
-    apart = {split: reason for split in MEASURED if (reason := _apart(split, runs))}
-    versions = _differing([run.versions for run in runs])
-    recipes = _differing([run.recipe for run in runs], without="train.output_dir")
-    metrics = list(_metrics(runs, apart))
-    marks = [f"{BEST.strip()} the best of a row"] if any(cell.endswith(BEST) for row in metrics for cell in row) else []
+def comparison_tables(runs: Sequence[RunFiles]) -> list[ComparisonTable]:
+    """Return the tables of the comparison, in order. The table of metrics is the last."""
+    incomparable = {
+        split_name: reason for split_name in MEASURED_SPLITS if (reason := _incomparable_reason(split_name, runs))
+    }
+    versions = _differing_rows([run.versions for run in runs])
+    recipes = _differing_rows([run.recipe for run in runs], without="train.output_dir")
+    metrics = list(_metric_rows(runs, incomparable))
+    marks = (
+        [f"{BEST_MARK.strip()} the best of a row"]
+        if any(cell.endswith(BEST_MARK) for row in metrics for cell in row)
+        else []
+    )
     return [
-        Part("Runs", _rows([run.facts() for run in runs])),
-        Part("Recipe", recipes, [] if recipes else ["the same in all runs"]),
-        Part("Data", _rows([run.data() for run in runs]), list(apart.values())),
-        Part("Versions", versions, [] if versions else ["the same in all runs"]),
-        Part("Metrics", metrics, [*marks, *apart.values()]),
+        ComparisonTable("Runs", _table_rows([run.facts() for run in runs])),
+        ComparisonTable("Recipe", recipes, [] if recipes else ["the same in all runs"]),
+        ComparisonTable("Data", _table_rows([run.data() for run in runs]), list(incomparable.values())),
+        ComparisonTable("Versions", versions, [] if versions else ["the same in all runs"]),
+        ComparisonTable("Metrics", metrics, [*marks, *incomparable.values()]),
     ]
 
 
-def _rows(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """All keys, with the value of each run."""
+def _table_rows(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each key in any column: the key, and its value in each column."""
     keys = dict.fromkeys(key for column in columns for key in column)
-    return [(key, *(_cell(column.get(key, "")) for column in columns)) for key in keys]
+    return [(key, *(_format_cell(column.get(key, "")) for column in columns)) for key in keys]
 
 
-def _cell(value: Any) -> str:
-    """A value as a recipe has it."""
+def _format_cell(value: Any) -> str:
+    """Return a value in the notation of a recipe."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _differing(columns: Sequence[Mapping[str, Any]], without: str = "") -> list[tuple[str, ...]]:
-    """The rows whose values are not all the same."""
-    return [row for row in _rows(columns) if len(set(row[1:])) > 1 and row[0] != without]
+def _differing_rows(columns: Sequence[Mapping[str, Any]], without: str = "") -> list[tuple[str, ...]]:
+    """Return the rows whose values differ, except the row of the key ``without``."""
+    return [row for row in _table_rows(columns) if len(set(row[1:])) > 1 and row[0] != without]
 
 
-def _apart(split: str, runs: Sequence[RunFiles]) -> str:
-    """Say why the figures of a split cannot be compared; "" if they can."""
-    digests = [run.identity.get("splits", {}).get(split) for run in runs if split in run.metrics]
+def _incomparable_reason(split_name: str, runs: Sequence[RunFiles]) -> str:
+    """Return why metrics on a split cannot be compared; the empty string if they can."""
+    digests = [run.identity.get("splits", {}).get(split_name) for run in runs if split_name in run.metrics]
     if None in digests and len(digests) > 1:
-        return f"whether the {split} data are the same is not recorded, so their figures may not be comparable"
+        return f"whether the {split_name} data are the same is not recorded, so their figures may not be comparable"
     if len(set(digests)) > 1:
-        return f"the {split} data are not the same, so figures on {split} cannot be compared"
-    tokens = {run.identity.get("tokenizer") for run in runs if split in run.metrics}
-    if len(tokens) > 1 and all(str(run.recipe.get("task")).endswith("language_modeling") for run in runs):
-        return f"the tokenizers are not the same, so losses and perplexities on {split} cannot be compared"
+        return f"the {split_name} data are not the same, so figures on {split_name} cannot be compared"
+    tokenizers = {run.identity.get("tokenizer") for run in runs if split_name in run.metrics}
+    if len(tokenizers) > 1 and all(str(run.recipe.get("task")).endswith("language_modeling") for run in runs):
+        return f"the tokenizers are not the same, so losses and perplexities on {split_name} cannot be compared"
     return ""
 
 
-def _metrics(runs: Sequence[RunFiles], apart: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    for split in MEASURED:
-        columns = [run.metrics.get(split, {}) for run in runs]
+def _metric_rows(runs: Sequence[RunFiles], incomparable: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for split_name in MEASURED_SPLITS:
+        columns = [run.metrics.get(split_name, {}) for run in runs]
         for metric in dict.fromkeys(metric for column in columns for metric in column):
             values = [column.get(metric) for column in columns]
-            known = [value for value in values if value is not None]
-            lower = runs[0].lower_is_better.get(metric)
-            marked = lower is not None and split not in apart and len(set(known)) > 1
-            best = (min if lower else max)(known) if marked else None
-            cells = ["" if value is None else format_number(value) + BEST * (value == best) for value in values]
-            yield (f"{split} {metric}", *cells)
+            known_values = [value for value in values if value is not None]
+            lower_is_better = runs[0].lower_is_better.get(metric)
+            has_best = lower_is_better is not None and split_name not in incomparable and len(set(known_values)) > 1
+            best = (min if lower_is_better else max)(known_values) if has_best else None
+            cells = ["" if value is None else format_number(value) + BEST_MARK * (value == best) for value in values]
+            yield (f"{split_name} {metric}", *cells)
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
-    """What the runs are called: their folders' names, or their paths if two have the same."""
-    short = [folder.resolve().name for folder in folders]
-    return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+def _run_names(folders: Sequence[Path]) -> list[str]:
+    """Return a name for each run: the name of its folder, or the path if two folders have the same name."""
+    folder_names = [folder.resolve().name for folder in folders]
+    return folder_names if len(set(folder_names)) == len(folder_names) else [str(folder) for folder in folders]
 
 
-def _print(part: Part, names: Sequence[str], console: Console) -> None:
-    if part.rows:
-        grid = Table(title=part.title, title_justify="left", title_style="bold")
+def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Console) -> None:
+    if comparison.rows:
+        grid = Table(title=comparison.title, title_justify="left", title_style="bold")
         grid.add_column("")
         for run in names:
-            grid.add_column(Dotted(run), overflow="fold", no_wrap=part.title == "Metrics")
-        for key, *cells in part.rows:
-            grid.add_row(Dotted(key), *(Text(cell, "bold" if cell.endswith(BEST) else "") for cell in cells))
+            grid.add_column(Dotted(run), overflow="fold", no_wrap=comparison.title == "Metrics")
+        for key, *cells in comparison.rows:
+            grid.add_row(Dotted(key), *(Text(cell, "bold" if cell.endswith(BEST_MARK) else "") for cell in cells))
         console.print(grid)
-    for note in part.notes:
-        console.print(f"{part.title}: {note}", highlight=False, soft_wrap=True)
+    for note in comparison.notes:
+        console.print(f"{comparison.title}: {note}", highlight=False, soft_wrap=True)
 
 
-def _page(found: Sequence[Part], names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> str:
-    """The comparison as a page."""
+def _build_page(tables: Sequence[ComparisonTable], names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> str:
+    """Return the HTML of the page with the comparison."""
     body = element(
         "body",
-        element("header", element("h1", f"{len(runs)} runs compared"), *_links(names, runs, output)),
+        element("header", element("h1", f"{len(runs)} runs compared"), *_report_links(names, runs, output)),
         element(
             "main",
-            *_section(found[-1], names),
-            *_curves(names, runs),
-            *(tag for part in found[:-1] for tag in _section(part, names)),
+            *_table_section(tables[-1], names),
+            *_learning_curves(names, runs),
+            *(section for comparison in tables[:-1] for section in _table_section(comparison, names)),
         ),
     )
     return document("Runs compared", STYLE, body)
 
 
-def _links(names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> Iterator[Element]:
-    for run, shown in zip(runs, names, strict=True):
+def _report_links(names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> Iterator[Element]:
+    for run, run_name in zip(runs, names, strict=True):
         page = os.path.relpath(run.folder / PAGE, output.absolute().parent)
-        link = element("a", shown, href=page) if (run.folder / PAGE).exists() else name(shown)
+        link = element("a", run_name, href=page) if (run.folder / PAGE).exists() else name(run_name)
         yield element("p", link)
 
 
-def _section(part: Part, names: Sequence[str]) -> Iterator[Element]:
-    place = part.title.lower()
-    yield element("h2", part.title, id=place)
-    for note in part.notes:
+def _table_section(comparison: ComparisonTable, names: Sequence[str]) -> Iterator[Element]:
+    section_id = comparison.title.lower()
+    yield element("h2", comparison.title, id=section_id)
+    for note in comparison.notes:
         yield element("p", note, class_="soft")
-    if part.rows:
+    if comparison.rows:
         rows = [
-            [key, *(element("b", cell) if cell.endswith(BEST) else cell for cell in cells)] for key, *cells in part.rows
+            [key, *(element("b", cell) if cell.endswith(BEST_MARK) else cell for cell in cells)]
+            for key, *cells in comparison.rows
         ]
-        yield scrolled(table(("", *names), rows, class_="compared"), place)
+        yield scrolled(table(("", *names), rows, class_="compared"), section_id)
 
 
-def _curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator[Element]:
-    """The learning curves of all runs, a plot for each metric."""
+def _learning_curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator[Element]:
+    """Yield the learning curves of all runs, with a plot for each metric."""
     by_split = {
-        split: [[row for row in run.rows if row.get("split") == split] for run in runs]
-        for split in ("train", "validation")
+        split_name: [[row for row in run.rows if row.get("split") == split_name] for run in runs]
+        for split_name in ("train", "validation")
     }
     validation = [row for rows in by_split["validation"] for row in rows]
     plots = [("train", "loss"), ("validation", "loss"), *(("validation", key) for key in metrics_of(validation))]
     figures = [
-        lines(f"{split} {key}", [series(run, rows, key) for run, rows in zip(names, by_split[split], strict=True)],
-              "step")
-        for split, key in plots
+        lines(f"{split_name} {key}",
+              [series(run, rows, key) for run, rows in zip(names, by_split[split_name], strict=True)], "step")
+        for split_name, key in plots
     ]  # fmt: skip
     if any(figure is not None for figure in figures):
         yield element("h2", "Learning curves")

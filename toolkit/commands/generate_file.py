@@ -1,7 +1,7 @@
-"""`toolkit generate RUN --prompts FILE --output FILE`: rows in, the same rows with the text that follows each prompt.
+"""`toolkit generate RUN --prompts FILE --output FILE`: copy a file and add the text generated for each prompt.
 
-Prompts of equally many tokens are continued together, so that none needs padding. Each row is continued as
-`--prompt` would be; to sample, a row has the seed of the row before it plus 1.
+Prompts with the same number of tokens form a batch, so that no prompt needs padding. Each row gets the same text as
+with `--prompt`. When sampling, the seed of a row is the seed of the previous row plus 1.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.commands.generate import check_generates, control_token, decoding_of, settled_control
-from toolkit.commands.label_file import Advance, append_columns, check_files, read_source
+from toolkit.commands.generate import check_generates_text, control_token, make_decoding, resolve_control
+from toolkit.commands.label_file import AdvanceFn, append_columns, check_files, read_source
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import doubt, source_layout
 from toolkit.errors import UserError
@@ -26,10 +26,10 @@ from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, genera
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: The new column: what follows the prompt.
-GENERATED = "generated_text"
-#: What is said of rows that get none.
-EMPTY, NO_ROOM = "a prompt of no tokens", "a prompt that leaves no room for --length new tokens in the model"
+#: Name of the new column, which holds the text generated after the prompt.
+GENERATED_COLUMN = "generated_text"
+#: Descriptions of rows without generated text, for notes.
+EMPTY_PROMPT, LONG_PROMPT = "a prompt of no tokens", "a prompt that leaves no room for --length new tokens in the model"
 
 
 def generate_file(
@@ -47,72 +47,84 @@ def generate_file(
     """Write the rows of a file, with the text that a run's language model generates after each prompt.
 
     Args:
-        folder: a finished run.
-        console: shows the progress, and the speed and notes at the end.
-        source: the prompts, in a file of one of :data:`toolkit.files.kinds.KINDS`.
-        target: the file to write, of any of these kinds but text.
-        overwrite: replace an existing file.
-        column: of the prompts; None for ``prompt``.
-        layout, spreadsheet_safe: as of :func:`.label_file.label_file`.
-        control: the control code of all texts; None for the first one that the run was trained with, if any.
-        options: of :func:`.generate.decoding_of`.
+        folder: folder of a finished run.
+        console: console for the progress, the speed and notes.
+        source: file with the prompts, of a kind in :data:`toolkit.files.kinds.KINDS`.
+        target: file to write, of any of these kinds except text.
+        overwrite: whether an existing ``target`` may be replaced.
+        column: name of the column with the prompts; None for ``prompt``.
+        layout: layout of ``source``: ``encoding``, ``delimiter``, ``quote`` and ``columns``; None values are detected.
+        spreadsheet_safe: whether csv cells that a spreadsheet would read as formulas get an apostrophe in front.
+        control: control code of all texts; None for the first control code of the training data, if the model uses
+            them.
+        options: other arguments of :func:`.generate.make_decoding`.
 
     Raises:
-        UserError: the run is not of a language model, or a file, a column or an option is wrong. Nothing is written.
+        UserError: the run is not a language model's, or a file, a column or an option is wrong. Nothing is written.
     """
     recipe = read_recipe(folder)
-    check_generates(folder, recipe)
+    check_generates_text(folder, recipe)
     check_files(source, target, "prompts", overwrite, spreadsheet_safe)
     assert source is not None and target is not None
-    read = source_layout(recipe, source, [column or "prompt"], **layout)
-    if column is not None and read.kind == "text":
+    file_layout = source_layout(recipe, source, [column or "prompt"], **layout)
+    if column is not None and file_layout.kind == "text":
         raise UserError(f"--prompt-column: {source} is text, with a prompt in each line; remove it")
-    wanted = {"prompt": TEXT if read.kind == "text" else column or "prompt"}
-    table = read_source(source, list(wanted.values()), target, read, console)
+    input_columns = {"prompt": TEXT if file_layout.kind == "text" else column or "prompt"}
+    table = read_source(source, list(input_columns.values()), target, file_layout, console)
     run = load_run(folder)
-    decoding = decoding_of(run, **options)
-    code = control_token(run, settled_control(run, control, console))
+    decoding = make_decoding(run, **options)
+    code_tokens = control_token(run, resolve_control(run, control, console))
     if (note := doubt(recipe, source, layout.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
-    def label(texts: Mapping[str, list[str]], rows: list[int], advance: Advance) -> Labelled:
-        return continued(run, code, texts["prompt"], [decoding.seed + row - 1 for row in rows], decoding, advance)
+    def label(texts: Mapping[str, list[str]], rows: list[int], advance: AdvanceFn) -> Labelled:
+        return continue_prompts(
+            run, code_tokens, texts["prompt"], [decoding.seed + row - 1 for row in rows], decoding, advance
+        )
 
-    safe = {"overwrite": overwrite, "quoted": spreadsheet_safe}
-    append_columns(table, target, wanted, {GENERATED: str}, label, console, safe)
+    writer_options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
+    append_columns(table, target, input_columns, {GENERATED_COLUMN: str}, label, console, writer_options)
 
 
-def continued(
-    run: Run, code: list[int], prompts: list[str], seeds: list[int], decoding: Decoding, advance: Advance
+def continue_prompts(
+    run: Run, code_tokens: list[int], prompts: list[str], seeds: list[int], decoding: Decoding, advance: AdvanceFn
 ) -> Labelled:
-    """Return the new text after each prompt.
+    """Generate the text after each prompt.
 
     Args:
-        code: the token of the control code, if the model knows any.
-        seeds: of the draws for each.
-        advance: told of how many more are done.
+        run: finished run of a language model.
+        code_tokens: token id of the control code in a list; empty for a model without control codes.
+        prompts: texts to continue, N.
+        seeds: random seed of each prompt, N.
+        decoding: decoding settings.
+        advance: callback that is called with the number of prompts that were newly finished.
+
+    Returns:
+        One column with the N new texts, and notes on the prompts that got None instead of a text.
     """
-    tokens = [[*code, *run.tokenizer.encode(prompt)] for prompt in prompts]
+    tokens = [[*code_tokens, *run.tokenizer.encode(prompt)] for prompt in prompts]
     texts: list[str | None] = [None] * len(prompts)
-    most = longest_text(run.model) - decoding.length
-    fitting = [place for place, given in enumerate(tokens) if 0 < len(given) <= most]
+    max_prompt_length = longest_text(run.model) - decoding.length
+    continuable = [index for index, prompt_tokens in enumerate(tokens) if 0 < len(prompt_tokens) <= max_prompt_length]
     notes = {
-        EMPTY: [place for place, given in enumerate(tokens) if not given],
-        NO_ROOM: [place for place, given in enumerate(tokens) if len(given) > most],
+        EMPTY_PROMPT: [index for index, prompt_tokens in enumerate(tokens) if not prompt_tokens],
+        LONG_PROMPT: [index for index, prompt_tokens in enumerate(tokens) if len(prompt_tokens) > max_prompt_length],
     }
     model = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
 
     def next_logits(sequences: np.ndarray, parents: np.ndarray | None) -> np.ndarray:
-        advance(0)  # so that it can be stopped at any token
+        advance(0)  # the callback may raise, which stops generation before any token
         return model(sequences, parents)
 
     size = settled(run.recipe.train.eval_batch_size)
-    for _, alike in groupby(sorted(fitting, key=lambda place: len(tokens[place])), lambda place: len(tokens[place])):
-        group = list(alike)
-        for first in range(0, len(group), size):
-            places = group[first : first + size]
-            chosen = [tokens[place] for place in places], decoding, [seeds[place] for place in places]
-            for place, new in zip(places, generate_together(next_logits, *chosen), strict=True):
-                texts[place] = run.tokenizer.readable(new)
-            advance(len(places))
+    for _, same_length in groupby(
+        sorted(continuable, key=lambda index: len(tokens[index])), lambda index: len(tokens[index])
+    ):
+        group = list(same_length)
+        for start in range(0, len(group), size):
+            indices = group[start : start + size]
+            batch = [tokens[index] for index in indices], decoding, [seeds[index] for index in indices]
+            for index, new_tokens in zip(indices, generate_together(next_logits, *batch), strict=True):
+                texts[index] = run.tokenizer.readable(new_tokens)
+            advance(len(indices))
     return Labelled([texts], notes)

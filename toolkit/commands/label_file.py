@@ -1,7 +1,7 @@
-"""`toolkit predict RUN --input FILE --output FILE`: rows in, the same rows with the model's predictions out.
+"""`toolkit predict RUN --input FILE --output FILE`: copy the rows of a file and add the model's predictions.
 
-The file is read twice, a chunk of rows at a time: once to find what is wrong with it before anything is computed, and
-once to label it. Memory does not grow with its size.
+The file is read twice, a chunk of rows at a time. The first pass reports errors before any prediction is computed. The
+second pass labels the rows. Memory does not grow with the size of the file.
 """
 
 from __future__ import annotations
@@ -32,31 +32,37 @@ if TYPE_CHECKING:
 
     from toolkit.recipe.recipe import Recipe
 
-#: Told of how many more rows are done.
-Advance = Callable[[int], None]
-#: Computes the new columns' values of some rows, from their texts and their numbers.
-Label = Callable[[Mapping[str, list[str]], list[int], Advance], Labelled]
-#: Most row numbers that a note lists.
-LISTED = 10
+#: Callback that is called with the number of rows that were newly finished.
+AdvanceFn = Callable[[int], None]
+#: Function of the texts of some rows (by input name), the row numbers and a callback. It returns the new columns.
+LabelFn = Callable[[Mapping[str, list[str]], list[int], AdvanceFn], Labelled]
+#: Maximum number of row numbers in a note.
+MAX_LISTED_ROWS = 10
 
 
 @dataclass
-class Noted:
-    """Count of rows that a note is about, and the first row numbers."""
+class RowNote:
+    """The rows of a note: their number and the first row numbers.
+
+    Attributes:
+        count: number of rows.
+        first: the first row numbers, at most :data:`MAX_LISTED_ROWS`.
+    """
 
     count: int = 0
     first: list[int] = field(default_factory=list)
 
     def add(self, numbers: Sequence[int]) -> None:
-        """Count these rows, too."""
+        """Add row numbers to the note."""
         self.count += len(numbers)
-        self.first += numbers[: LISTED - len(self.first)]
+        self.first += numbers[: MAX_LISTED_ROWS - len(self.first)]
 
-    def line(self, what: str) -> str:
-        """``3 rows have no text: 5, 9, 12``."""
+    def line(self, problem: str) -> str:
+        """Return the note as a line, such as ``3 rows have no text: 5, 9, 12``."""
         more = f" and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
         return (
-            f"{self.count} row{' has' if self.count == 1 else 's have'} {what}: {', '.join(map(str, self.first))}{more}"
+            f"{self.count} row{' has' if self.count == 1 else 's have'} {problem}: "
+            f"{', '.join(map(str, self.first))}{more}"
         )
 
 
@@ -73,15 +79,16 @@ def label_file(
     """Write the rows of a file, with the predictions of a run's best model in new columns at the end.
 
     Args:
-        folder: a finished run.
-        console: shows the progress, and the speed and notes at the end.
-        source: the rows, of one of :data:`toolkit.files.kinds.KINDS`.
-        target: the file to write, of any of these kinds but text.
-        overwrite: replace an existing file.
-        layout: of ``source``, as :func:`.source_layout.source_layout` takes it; by default the recipe's, or what fits.
-        spreadsheet_safe: in a csv ``target``, put an apostrophe before what a spreadsheet would take for a formula.
-        columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
-            place of the recipe's.
+        folder: folder of a finished run.
+        console: console for the progress, the speed and notes.
+        source: file with the rows, of a kind in :data:`toolkit.files.kinds.KINDS`.
+        target: file to write, of any of these kinds except text.
+        overwrite: whether an existing ``target`` may be replaced.
+        layout: layout of ``source``: ``encoding``, ``delimiter``, ``quote`` and ``columns``. Missing values come from
+            the recipe or from the file.
+        spreadsheet_safe: whether csv cells that a spreadsheet would read as formulas get an apostrophe in front.
+        columns: column names in ``source`` that differ from the recipe: ``text_column``, ``text_pair_column``,
+            ``question_column``, ``context_column``.
 
     Returns:
         ``target``.
@@ -96,177 +103,213 @@ def label_file(
         raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
     check_files(source, target, "input", overwrite, spreadsheet_safe)
     assert source is not None and target is not None
-    wanted = _columns(recipe, task, columns)
-    given = layout or {}
-    read = source_layout(recipe, source, wanted.values(), **given)
-    if read.kind == "text":
-        wanted = _of_text(source, wanted)
-    table = read_source(source, list(wanted.values()), target, read, console)
+    input_columns = _input_columns(recipe, task, columns)
+    layout_options = layout or {}
+    file_layout = source_layout(recipe, source, input_columns.values(), **layout_options)
+    if file_layout.kind == "text":
+        input_columns = _text_input_column(source, input_columns)
+    table = read_source(source, list(input_columns.values()), target, file_layout, console)
     run = load_run(folder)
-    if (note := doubt(recipe, source, given.get("encoding"))) is not None:
+    if (note := doubt(recipe, source, layout_options.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
-    def label(texts: Mapping[str, list[str]], _: list[int], advance: Advance) -> Labelled:
+    def label_fn(texts: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> Labelled:
         return task.label_rows(run, texts, advance)
 
     options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
-    append_columns(table, target, wanted, task.prediction_columns(run), label, console, options)
+    append_columns(table, target, input_columns, task.prediction_columns(run), label_fn, console, options)
     return target
 
 
-def check_files(source: Path | None, target: Path | None, option: str, overwrite: bool, quoted: bool) -> None:
-    """Check the names of the files before anything is read.
+def check_files(source: Path | None, target: Path | None, option: str, overwrite: bool, spreadsheet_safe: bool) -> None:
+    """Check the names of the input and output files before the input is read.
 
     Args:
-        option: the name of the source's.
-        quoted: whether cells of csv that begin like a formula are to be quoted.
+        source: file to read; None if it is missing on the command line.
+        target: file to write; None if it is missing on the command line.
+        option: name of the option for ``source``.
+        overwrite: whether an existing ``target`` may be replaced.
+        spreadsheet_safe: whether ``--spreadsheet-safe`` is set.
 
     Raises:
-        UserError: one is missing, or the target cannot be written.
+        UserError: a file is missing, or the target cannot be written.
     """
     if source is None or target is None:
         raise UserError(f"--{option if source is None else 'output'}: missing; --{option} and --output belong together")
     check_target(target, source, overwrite)
-    if quoted and kind_of(target) != "csv":
+    if spreadsheet_safe and kind_of(target) != "csv":
         raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
 
 
 def read_source(source: Path, columns: Sequence[str], target: Path, layout: SourceLayout, console: Console) -> Table:
-    """Read a file of rows once, to find what is wrong with it."""
+    """Read all rows of a file once to check them, and return the table.
+
+    Args:
+        source: file to read.
+        columns: names of the columns that must exist.
+        target: file to write later; its kind decides whether the types of columns are kept.
+        layout: layout of ``source``.
+        console: console for the progress.
+    """
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        typed = kind_of(target) == "parquet"
-        return read_table(source, columns, layout.delimiter, typed, layout.layout, layout.kind)
+        keeps_types = kind_of(target) == "parquet"
+        return read_table(source, columns, layout.delimiter, keeps_types, layout.layout, layout.kind)
 
 
 def append_columns(
     table: Table,
     target: Path,
-    wanted: Mapping[str, str],
-    added: Mapping[str, type],
-    label: Label,
+    input_columns: Mapping[str, str],
+    new_columns: Mapping[str, type],
+    label_fn: LabelFn,
     console: Console,
     options: Mapping[str, bool],
 ) -> None:
-    """Write a table's rows with new columns at the end, and say how fast that was and what was odd about some rows.
+    """Write the rows of a table with new columns at the end, and print the speed and notes on unusual rows.
 
     Args:
-        wanted: what is computed from -> its column in the table.
-        added: name of each new column -> type of its values.
-        label: computes their values, from what is ``wanted``.
-        options: of :func:`.table_writer.table_writer`.
+        table: table with the rows.
+        target: file to write.
+        input_columns: input of the model, such as ``text`` -> name of its column in the table.
+        new_columns: name of each new column -> type of its values.
+        label_fn: function that computes the values of the new columns from the inputs.
+        console: console for the progress, the speed and notes.
+        options: ``overwrite`` and ``quoted`` of :func:`.table_writer.table_writer`.
     """
-    if taken := [name for name in added if name in table.names]:
+    if duplicates := [name for name in new_columns if name in table.names]:
         raise UserError(
-            f"{table.path}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
+            f"{table.path}: has a column {duplicates[0]} already, which is one of the predictions; rename or drop it"
         )
-    begun = time.monotonic()
-    with table_writer(target, table, added, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
-        notes = _label(table, wanted, len(added), label, writer, bar)
-    seconds = time.monotonic() - begun
+    start_time = time.monotonic()
+    with table_writer(target, table, new_columns, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
+        notes = _label_chunks(table, input_columns, len(new_columns), label_fn, writer, bar)
+    seconds = time.monotonic() - start_time
     console.print(
         f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
     )
-    for what, noted in notes.items():
-        console.print(f"note: {noted.line(what)}", soft_wrap=True)
+    for problem, row_note in notes.items():
+        console.print(f"note: {row_note.line(problem)}", soft_wrap=True)
     if writer.formulas:
-        console.print(f"note: {_of_formulas(writer.formulas, options['quoted'])}", soft_wrap=True)
+        console.print(f"note: {_describe_formulas(writer.formulas, options['quoted'])}", soft_wrap=True)
 
 
-def _of_formulas(count: int, quoted: bool) -> str:
+def _describe_formulas(count: int, spreadsheet_safe: bool) -> str:
     cells = f"{count} cell{' begins' if count == 1 else 's begin'} with =, +, -, @, a tab or a carriage return"
-    if quoted:
+    if spreadsheet_safe:
         return f"{cells} and got an apostrophe in front"
     return f"{cells}, which a spreadsheet takes for a formula; --spreadsheet-safe puts an apostrophe in front"
 
 
-def _columns(recipe: Recipe, task: Task, given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what the task reads -> its column in the file.
+def _input_columns(recipe: Recipe, task: Task, column_options: Mapping[str, str | None]) -> dict[str, str]:
+    """Return input of the task -> name of its column in the file.
+
+    Args:
+        recipe: recipe of the run, with the default column names.
+        task: task of the run.
+        column_options: option such as ``text_column`` -> column name; None for the default.
 
     Raises:
-        UserError: a column is given that the task does not read.
+        UserError: an option names a column for an input that the task does not read.
     """
-    read = read_columns(recipe, task)
-    for option, column in given.items():
-        if column is not None and option.removesuffix("_column") not in read:
-            known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
+    default_columns = read_columns(recipe, task)
+    for option, column in column_options.items():
+        if column is not None and option.removesuffix("_column") not in default_columns:
+            known_flags = ", ".join(f"--{name.replace('_', '-')}-column" for name in default_columns)
             flag = f"--{option.replace('_', '-')}"
-            raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known}")
-    return {name: given.get(f"{name}_column") or column for name, column in read.items()}
+            raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known_flags}")
+    return {name: column_options.get(f"{name}_column") or column for name, column in default_columns.items()}
 
 
-def _of_text(source: Path, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the same for a file of a text per line.
+def _text_input_column(source: Path, input_columns: Mapping[str, str]) -> dict[str, str]:
+    """Return input of the task -> name of its column, for a file with a text in each line.
 
     Raises:
-        UserError: the task reads several columns.
+        UserError: the task reads several inputs.
     """
-    if len(wanted) > 1:
-        needed = " and ".join(wanted.values())
-        raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
-    return {next(iter(wanted)): TEXT_COLUMN}
+    if len(input_columns) > 1:
+        column_names = " and ".join(input_columns.values())
+        raise UserError(f"{source}: a text file has no columns {column_names}; use csv, tsv, jsonl, json or parquet")
+    return {next(iter(input_columns)): TEXT_COLUMN}
 
 
 def read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
-    """Return what the task reads -> its column in the recipe; the second of two texts is the ``text_pair``."""
+    """Return input of the task -> name of its column in the recipe. The second of two texts is ``text_pair``."""
     columns = {name: getattr(recipe.data, name) for name in task.ROW_COLUMNS}
     if "text" in columns:
         columns.update(zip(("text", "text_pair"), recipe.data.text_columns, strict=False))
     return columns
 
 
-def _label(
-    table: Table, wanted: Mapping[str, str], added: int, label: Label, writer: Writer, bar: ProgressBar
-) -> dict[str, Noted]:
-    """Label and write all rows; return what to note about some of them. ``added`` is the number of new columns."""
-    notes: dict[str, Noted] = {}
-    done = 0
+def _label_chunks(
+    table: Table,
+    input_columns: Mapping[str, str],
+    num_new_columns: int,
+    label_fn: LabelFn,
+    writer: Writer,
+    bar: ProgressBar,
+) -> dict[str, RowNote]:
+    """Label and write all rows; return description of a problem -> rows that have it.
+
+    Args:
+        table: table with the rows.
+        input_columns: input of the model -> name of its column in the table.
+        num_new_columns: number of new columns.
+        label_fn: function that computes the values of the new columns.
+        writer: writer of the output file.
+        bar: progress bar.
+    """
+    notes: dict[str, RowNote] = {}
+    num_done = 0
 
     def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        bar.update(done)
+        nonlocal num_done
+        num_done += count
+        bar.update(num_done)
 
     for rows in table.chunks():
-        before = done
-        columns = {name: _texts(rows, column) for name, column in wanted.items()}
-        values, found = _predicted(rows, columns, added, label, advance)
+        num_before = num_done
+        columns = {name: _column_texts(rows, column) for name, column in input_columns.items()}
+        values, problem_rows = _predict_chunk(rows, columns, num_new_columns, label_fn, advance)
         writer.write(rows, values)
-        for what, numbers in found.items():
-            notes.setdefault(what, Noted()).add(numbers)
-        done = before + len(rows)
-        bar.update(done)
-    if done != table.size:
+        for problem, numbers in problem_rows.items():
+            notes.setdefault(problem, RowNote()).add(numbers)
+        num_done = num_before + len(rows)
+        bar.update(num_done)
+    if num_done != table.size:
         raise UserError(f"{table.path}: has changed while it was read; try again")
-    return {what: noted for what, noted in notes.items() if noted.count}
+    return {problem: row_note for problem, row_note in notes.items() if row_note.count}
 
 
-def _texts(rows: Rows, column: str) -> list[str | None]:
+def _column_texts(rows: Rows, column: str) -> list[str | None]:
     return [None if value is MISSING else value for value in rows.values(column)]
 
 
-def _predicted(
+def _predict_chunk(
     rows: Rows,
     columns: Mapping[str, list[str | None]],
-    added: int,
-    label: Label,
-    advance: Advance,
+    num_new_columns: int,
+    label_fn: LabelFn,
+    advance: AdvanceFn,
 ) -> tuple[list[list[Any]], dict[str, list[int]]]:
-    """Return a chunk's prediction columns, None in rows without text, and its notes: what -> row numbers."""
-    complete, notes = [], {f"no {name}": list[int]() for name in columns}
+    """Return the new columns of a chunk, and its notes: description of a problem -> row numbers.
+
+    Rows without text have None in the new columns.
+    """
+    complete_indices, notes = [], {f"no {name}": list[int]() for name in columns}
     for index in range(len(rows)):
         missing = next((name for name, values in columns.items() if not (values[index] or "").strip()), None)
         if missing is None:
-            complete.append(index)
+            complete_indices.append(index)
         else:
             notes[f"no {missing}"].append(rows.first + index)
-    empty: list[list[Any]] = [[None] * len(rows) for _ in range(added)]
-    if not complete:
-        return empty, notes
-    texts = {name: [values[index] or "" for index in complete] for name, values in columns.items()}
-    labelled = label(texts, [rows.first + index for index in complete], advance)
-    for target, values in zip(empty, labelled.columns, strict=True):
-        for index, value in zip(complete, values, strict=True):
+    new_columns: list[list[Any]] = [[None] * len(rows) for _ in range(num_new_columns)]
+    if not complete_indices:
+        return new_columns, notes
+    texts = {name: [values[index] or "" for index in complete_indices] for name, values in columns.items()}
+    result = label_fn(texts, [rows.first + index for index in complete_indices], advance)
+    for target, values in zip(new_columns, result.columns, strict=True):
+        for index, value in zip(complete_indices, values, strict=True):
             target[index] = value
-    for what, places in labelled.notes.items():
-        notes[what] = [rows.first + complete[place] for place in places]
-    return empty, notes
+    for problem, positions in result.notes.items():
+        notes[problem] = [rows.first + complete_indices[position] for position in positions]
+    return new_columns, notes

@@ -1,4 +1,4 @@
-"""`toolkit evaluate` and `toolkit predict`, for a finished run."""
+"""`toolkit evaluate` and `toolkit predict`: measure and use the best model of a finished run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.terminal.quiet import silence_startup
 
-#: Remedy for a model that cannot be loaded.
-MEND = "restore the run's model folder from a copy, or train again"
+#: Advice in messages about a model that cannot be loaded.
+MODEL_REMEDY = "restore the run's model folder from a copy, or train again"
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Return the recipe of a finished run. Raises UserError if the folder is no run, or the run has not finished."""
+    """Return the recipe of a finished run.
+
+    Raises:
+        UserError: the folder is not a run folder, or the run has not finished.
+    """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if not (folder / "metrics.json").is_file():
@@ -43,63 +47,82 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def load_run(folder: Path) -> Run:
-    """Load a run folder's best model, ready to evaluate. Raises as :func:`read_recipe`; also if the model is missing or
-    damaged."""
+    """Load a finished run with its best model in evaluation mode.
+
+    Raises:
+        UserError: the folder is not a finished run, or its model is missing or damaged.
+    """
     recipe = read_recipe(folder)
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
     model = load_model(recipe, folder / "model")
     labels = sorted((int(index), name) for index, name in model.config.id2label.items())
-    names = [name for _, name in labels] if model.head.endswith("_classification") else None
+    label_names = [name for _, name in labels] if model.head.endswith("_classification") else None
     tokenizer = load_tokenizer(recipe, folder / "model")
     if tokenizer.vocab_size > model.config.vocab_size:
-        found, room = tokenizer.vocab_size, model.config.vocab_size
-        raise UserError(f"{folder / 'model'}: its tokenizer has {found} ids, its model {room}; {MEND}")
-    with reading(folder / "model" / "config.json", MEND):
+        num_ids, num_embeddings = tokenizer.vocab_size, model.config.vocab_size
+        raise UserError(
+            f"{folder / 'model'}: its tokenizer has {num_ids} ids, its model {num_embeddings}; {MODEL_REMEDY}"
+        )
+    with reading(folder / "model" / "config.json", MODEL_REMEDY):
         length = length_of(recipe, model.config)
-    calibration = read_json(folder / "metrics.json", MEND).get("calibration", {})
-    return Run(folder, recipe, task_of(recipe), tokenizer, model, names, length, calibration)
+    calibration = read_json(folder / "metrics.json", MODEL_REMEDY).get("calibration", {})
+    return Run(folder, recipe, task_of(recipe), tokenizer, model, label_names, length, calibration)
 
 
 def load_model(recipe: Recipe, folder: Path) -> Any:
-    """Load the model in a run's ``model/``, ready to evaluate. Raises UserError if a file of it is missing, damaged, or
-    of another model."""
+    """Load a model in evaluation mode.
+
+    Args:
+        recipe: recipe of the run.
+        folder: the run's ``model/``.
+
+    Raises:
+        UserError: a file of the model is missing, damaged, or belongs to another model.
+    """
     from models.port.base import CONSTANTS
     from toolkit.finetune.model_config import model_class, port_settings
 
-    kind, settings = model_class(recipe), port_settings(recipe)
-    with reading(folder / "config.json", MEND):
-        kind.config_class.from_pretrained(folder, **settings)
+    port_class, settings = model_class(recipe), port_settings(recipe)
+    with reading(folder / "config.json", MODEL_REMEDY):
+        port_class.config_class.from_pretrained(folder, **settings)
     tensors = str(folder / "model.safetensors")
     if (constants := folder / CONSTANTS).exists():
-        with reading(constants, MEND):
+        with reading(constants, MODEL_REMEDY):
             load_file(constants)
         tensors += f" or {CONSTANTS}"
-    with reading(tensors, MEND):
-        model = kind.from_pretrained(folder, **settings)
-    if model.new_weights or (name := first_not_finite(model)):
-        wrong = f"lacks {model.new_weights[0]}" if model.new_weights else f"{name} is not finite"
-        raise UserError(f"{folder / 'model.safetensors'}: is damaged ({wrong}); {MEND}")
+    with reading(tensors, MODEL_REMEDY):
+        model = port_class.from_pretrained(folder, **settings)
+    if model.new_weights or (parameter_name := first_not_finite(model)):
+        damage = f"lacks {model.new_weights[0]}" if model.new_weights else f"{parameter_name} is not finite"
+        raise UserError(f"{folder / 'model.safetensors'}: is damaged ({damage}); {MODEL_REMEDY}")
     model.eval()
     return model
 
 
 def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
-    """Load the tokenizer in a run's ``model/``. Raises UserError if a file of it is missing or damaged."""
+    """Load the tokenizer in a run's ``model/``.
+
+    Raises:
+        UserError: a file of the tokenizer is missing or damaged.
+    """
     for name in ("tokenizer_config.json", "tokenizer.json", "vocab.json"):
         if (folder / name).exists():
-            read_json(folder / name, MEND)
-    names = [name for name in ("spiece.model", "merges.txt") if (folder / name).exists()]
-    with reading(folder / names[0] if names else folder, MEND):
+            read_json(folder / name, MODEL_REMEDY)
+    vocabulary_files = [name for name in ("spiece.model", "merges.txt") if (folder / name).exists()]
+    with reading(folder / vocabulary_files[0] if vocabulary_files else folder, MODEL_REMEDY):
         return families.part(recipe.model.name, "tokenizer").load_tokenizer(folder)
 
 
-def measurable(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
-    """Load a finished run with its splits and what its task prepares of them. Raises UserError if the data's labels are
-    no longer those of the model."""
+def load_measurable_run(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
+    """Load a finished run, its splits, and the examples that its task prepares from them.
+
+    Raises:
+        UserError: the labels of the data have changed since the model was trained.
+    """
     recipe.found.commits.update(recorded_commits(folder))
-    # The data is loaded before PaddleNLP is imported, which replaces the load_dataset of `datasets` by its own, one
+    # The data is loaded before PaddleNLP is imported: PaddleNLP replaces load_dataset of `datasets` with a function
     # that trusts remote code.
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
@@ -109,54 +132,65 @@ def measurable(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
     return run, splits, prepared_data
 
 
-def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
-    """Measure a run's best model on a split, as training did. Add the numbers to `evaluation.json` if it is writable.
+def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[str, float]:
+    """Measure a run's best model on a split, as training did.
 
-    If the split's rows are no longer those of the run, a note says so, and so does ``data_changed`` in the file.
+    Add the metrics to ``evaluation.json`` if the folder is writable. If the rows of the split have changed since the
+    run, print a note and set ``data_changed`` in the file.
 
     Args:
-        split: ``test`` or ``validation``.
+        folder: folder of a finished run.
+        console: console for the table of metrics and notes.
+        split: name of the split, ``test`` or ``validation``.
 
     Returns:
-        ``loss`` and the task's metrics.
+        Metric -> value: ``loss`` and the metrics of the task.
 
     Raises:
-        UserError: the run or the split is missing, or the data's labels are no longer those of the model.
+        UserError: the run or the split is missing, or the labels of the data have changed since training.
     """
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
-    known = read_json(path, "remove it: it is written again") if path.exists() else {}
-    run, splits, prepared_data = measurable(folder, recipe)
-    dataset = getattr(prepared_data, split)
+    measurements = read_json(path, "remove it: it is written again") if path.exists() else {}
+    run, splits, prepared_data = load_measurable_run(folder, recipe)
+    dataset = getattr(prepared_data, split_name)
     if dataset is None:
-        raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")
-    metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
+        raise UserError(f"{folder}: its data has no {split_name} split; toolkit evaluate {folder} --split validation")
+    metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split_name)
     unit = run.task.DESCRIPTION.unit(recipe)
-    console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
-    console.print(metrics_table({split: metrics}))
-    if split_change := describe_changed_split(folder, split, splits[split]):
+    console.print(f"{folder}: {split_name}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
+    console.print(metrics_table({split_name: metrics}))
+    if split_change := describe_changed_split(folder, split_name, splits[split_name]):
         meaning = "these figures are of other data than the run's, and some rows may have been trained on"
         console.print(f"note: {split_change}; {meaning}", highlight=False, soft_wrap=True)
-    if (wrong := complaint_of_finished(folder)) is not None:
-        console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
-    if refused := check_writable(folder):
-        console.print(f"note: {path} is left as it is: {folder} {refused}", highlight=False, soft_wrap=True)
+    if (complaint := complaint_of_finished(folder)) is not None:
+        console.print(f"note: {complaint}", highlight=False, soft_wrap=True)
+    if obstacle := check_writable(folder):
+        console.print(f"note: {path} is left as it is: {folder} {obstacle}", highlight=False, soft_wrap=True)
         return metrics
     with amending(folder):
-        known = read_json(path, "remove it: it is written again") if path.exists() else {}
+        measurements = read_json(path, "remove it: it is written again") if path.exists() else {}
         measurement = {**metrics, unit: len(dataset), **({"data_changed": True} if split_change else {})}
-        write_text(path, dumps({**known, split: measurement}, indent=1) + "\n")
+        write_text(path, dumps({**measurements, split_name: measurement}, indent=1) + "\n")
     return metrics
 
 
-def predict(folder: Path, console: Console, **given: Any) -> Any:
-    """Print and return the predictions of a run's best model for the inputs that its task needs (``PREDICTS_FROM``),
-    for example ``texts``. Raises UserError if the folder is no finished run, or its task needs other inputs."""
+def predict(folder: Path, console: Console, **inputs: Any) -> Any:
+    """Print and return the predictions of a run's best model.
+
+    Args:
+        folder: folder of a finished run.
+        console: console to print to.
+        given: inputs of the task, by the names in its ``PREDICTS_FROM``; for example ``texts``.
+
+    Raises:
+        UserError: the folder is not a finished run, or its task needs other inputs.
+    """
     recipe = read_recipe(folder)
     task = task_of(recipe)
     kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder, recipe)
-    if missing := [name for name in task.PREDICTS_FROM if not given.get(name)]:
-        raise UserError(f"{folder}: is a run of {kind} and needs {', '.join(missing)}: {command}")
-    if extra := [name for name, value in given.items() if value and name not in task.PREDICTS_FROM]:
-        raise UserError(f"{folder}: is a run of {kind}, which takes no {', '.join(extra)}: {command}")
-    return task.predict(load_run(folder), console, **{name: given[name] for name in task.PREDICTS_FROM})
+    if missing_inputs := [name for name in task.PREDICTS_FROM if not inputs.get(name)]:
+        raise UserError(f"{folder}: is a run of {kind} and needs {', '.join(missing_inputs)}: {command}")
+    if extra_inputs := [name for name, value in inputs.items() if value and name not in task.PREDICTS_FROM]:
+        raise UserError(f"{folder}: is a run of {kind}, which takes no {', '.join(extra_inputs)}: {command}")
+    return task.predict(load_run(folder), console, **{name: inputs[name] for name in task.PREDICTS_FROM})

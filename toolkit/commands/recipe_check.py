@@ -1,7 +1,7 @@
 """Check a recipe's data, for `toolkit recipe check`.
 
-Built-in data is not built for a check. `datasets` takes longer to import than all else in a check, so it is imported
-only for the user's own data.
+A check does not build built-in data. Importing `datasets` takes longer than the rest of a check, so it is imported only
+for the user's data.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from toolkit.tasks import task_of
 
 
 def check_data(recipe: Recipe) -> list[str]:
-    """Load and check the data if it is on this machine; return notes on what could not be checked, and on what the data
-    are. Raises as the task's ``load_splits``; also if a tokenizer's file is missing."""
+    """Load and check the data if it is on this machine; return notes on the data and on checks that were skipped.
+
+    Raises:
+        UserError: the data is wrong or missing, or a file of the tokenizer is missing.
+    """
     task = task_of(recipe)
     check_source(recipe, task.CORPORA)
     if recipe.tokenizer.path is not None:
@@ -29,16 +32,19 @@ def check_data(recipe: Recipe) -> list[str]:
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
     if name in task.CORPORA and nothing_but_options(recipe, task.CORPORA[name]):
         return []
-    known = len(recipe.found.notes)
+    num_notes = len(recipe.found.notes)
     train = task.load_splits(recipe)["train"]
     if recipe.tokenizer.vocab_size is not None:
-        _check_pieces(recipe, task.texts(train), task.control_codes(train))
-    return recipe.found.notes[known:]
+        _check_vocab_size(recipe, task.texts(train), task.control_codes(train))
+    return recipe.found.notes[num_notes:]
 
 
-def _check_pieces(recipe: Recipe, texts: Sequence[str], control_codes: Sequence[str]) -> None:
-    """Train the tokenizer of a recipe with little text, where a run finds it in the cache. Raises UserError if the text
-    does not give as many pieces."""
+def _check_vocab_size(recipe: Recipe, texts: Sequence[str], control_codes: Sequence[str]) -> None:
+    """Train the tokenizer of a recipe and leave it in the cache for a run; skip this if there is much text.
+
+    Raises:
+        UserError: the text is too short for a vocabulary of this size.
+    """
     from toolkit.data.load import LONG_TRAINING, build_tokenizer
 
     if sum(map(len, texts)) <= LONG_TRAINING:

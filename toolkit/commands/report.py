@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from toolkit.commands.predict import measurable, read_recipe
+from toolkit.commands.predict import load_measurable_run, read_recipe
 from toolkit.errors import UserError
 from toolkit.finetune.identity import describe_changed_split
 from toolkit.finetune.model import make_trainer
@@ -25,19 +25,30 @@ if TYPE_CHECKING:
 
 
 def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:
-    """Write `report.html`, or a new file ``output``, from the files of a run folder; compute missing predictions.
-    Raises UserError if the folder is no finished run, a file of it is damaged, or it must be written and cannot be."""
+    """Write the page of a finished run from the files of its folder. Compute missing predictions first.
+
+    Args:
+        folder: folder of a finished run.
+        console: console for the path of the page and notes.
+        output: new file for the page; None for `report.html` in ``folder``.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: the folder is not a finished run, one of its files is damaged, or it is not writable but must be.
+    """
     recipe = read_recipe(folder)
     if output is not None:
         new_file(output)
     results = read_json(folder / "metrics.json", REMEDY)
-    if (wrong := complaint_of_finished(folder)) is not None:
-        console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
-    missing = [split for split in SPLITS if split in results and not predictions_file(folder, split).exists()]
-    if missing or output is None:
-        _check_writable(folder, missing)
-    if missing:
-        _predict(recipe, folder, missing, console)
+    if (complaint := complaint_of_finished(folder)) is not None:
+        console.print(f"note: {complaint}", highlight=False, soft_wrap=True)
+    missing_splits = [name for name in SPLITS if name in results and not predictions_file(folder, name).exists()]
+    if missing_splits or output is None:
+        _check_writable(folder, missing_splits)
+    if missing_splits:
+        _write_missing_predictions(recipe, folder, missing_splits, console)
     if output is None:
         with amending(folder):
             path = write_report(recipe, folder, results)
@@ -47,30 +58,30 @@ def remake_report(folder: Path, console: Console, output: Path | None = None) ->
     return path
 
 
-def _check_writable(folder: Path, missing: list[str]) -> None:
-    if (refused := check_writable(folder)) is None:
+def _check_writable(folder: Path, missing_splits: list[str]) -> None:
+    if (obstacle := check_writable(folder)) is None:
         return
-    if missing:
-        lacking = predictions_file(folder, missing[0]).name
-        raise UserError(f"{folder}: lacks {lacking}, and {refused}; copy the run to a folder of yours")
-    raise UserError(f"{folder}: {refused}; to write the page elsewhere, add --output FILE")
+    if missing_splits:
+        missing_file = predictions_file(folder, missing_splits[0]).name
+        raise UserError(f"{folder}: lacks {missing_file}, and {obstacle}; copy the run to a folder of yours")
+    raise UserError(f"{folder}: {obstacle}; to write the page elsewhere, add --output FILE")
 
 
-def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
-    """Compute the best model's predictions for splits that lack them, and rewrite the task's own files."""
-    run, splits, prepared_data = measurable(folder, recipe)
+def _write_missing_predictions(recipe: Recipe, folder: Path, missing_splits: list[str], console: Console) -> None:
+    """Write the best model's predictions for the splits in ``missing_splits``, and the files of the task."""
+    run, splits, prepared_data = load_measurable_run(folder, recipe)
     trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
     outputs = {}
-    for split in missing:
-        if (dataset := getattr(prepared_data, split)) is None:
-            raise UserError(f"{folder}: its data has no {split} split any more")
-        if split_change := describe_changed_split(folder, split, splits[split]):
-            lacking = predictions_file(folder, split).name
+    for split_name in missing_splits:
+        if (dataset := getattr(prepared_data, split_name)) is None:
+            raise UserError(f"{folder}: its data has no {split_name} split any more")
+        if split_change := describe_changed_split(folder, split_name, splits[split_name]):
+            missing_file = predictions_file(folder, split_name).name
             raise UserError(
-                f"{folder}: lacks {lacking}, and {split_change}; put back the data of the run, or {lacking}"
+                f"{folder}: lacks {missing_file}, and {split_change}; put back the data of the run, or {missing_file}"
             )
-        trainer.measure(dataset, split)
-        outputs[split] = trainer.outputs
+        trainer.measure(dataset, split_name)
+        outputs[split_name] = trainer.outputs
     with amending(folder):
         write_split_predictions(run, splits, prepared_data, outputs)
         run.task.write_artifacts(run, trainer, prepared_data, console)

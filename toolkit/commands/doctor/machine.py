@@ -77,14 +77,14 @@ def _disk(name: str, place: Path, elsewhere: str, needed: float) -> Finding:
 
 def check_caches() -> Iterator[Finding]:
     """Report each cache's place and size: the toolkit's, and the hub's of models and data sets."""
-    from toolkit.commands.cache import entries
+    from toolkit.commands.cache import list_entries
     from toolkit.machine.disk import megabytes, size_of
     from toolkit.machine.runtime import cache_place
 
     if own := os.environ.get(OWN):
         what = f"your home, {own}, cannot be written; what libraries keep there is in {os.environ['HOME']}"
         yield Finding("caches", "warn", what, "export HOME=FOLDER in another place")
-    found = entries(cache_place())
+    found = list_entries(cache_place())
     size = megabytes(sum(entry.size for entry in found))
     clear = "toolkit cache clear" if found else ""
     yield Finding("caches", "ok", f"the toolkit's, {cache_place()}: {len(found)} entries, {size}", clear)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from models import families
 from models.files.plain import read_object
-from toolkit.commands.predict import MEND, load_model, load_run, read_recipe
+from toolkit.commands.predict import MODEL_REMEDY, load_model, load_run, read_recipe
 from toolkit.errors import ParityDrift, UserError
 from toolkit.files.lossless import move_to_free_name, remove_empty_folders
 from toolkit.files.strict_json import dumps
@@ -133,7 +133,7 @@ def _export(
 
 def _copy(folder: Path, made: Path) -> None:
     """Copy `model/` as it is, and the card, made to name this folder in place of that one."""
-    with reading(folder / "model", MEND):
+    with reading(folder / "model", MODEL_REMEDY):
         shutil.copytree(folder / "model", made, dirs_exist_ok=True)
     if (card := folder / "README.md").is_file():
         with reading(card, "remove it"):

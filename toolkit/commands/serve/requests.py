@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from toolkit.commands.generate import control_token, decoding_of, trained_codes
-from toolkit.commands.generate_file import continued
-from toolkit.commands.label_file import Advance, read_columns
+from toolkit.commands.generate import control_token, make_decoding, trained_codes
+from toolkit.commands.generate_file import continue_prompts
+from toolkit.commands.label_file import AdvanceFn, read_columns
 from toolkit.tasks.interface import Labelled, Run
 from toolkit.tasks.language_modeling.decoding import longest_text
 from toolkit.tasks.language_modeling.task import has_control_codes
@@ -40,7 +40,7 @@ class Service:
     path: str
     texts: tuple[str, ...]
     request: type[BaseModel]
-    answer: Callable[[dict[str, Any], Advance], dict[str, Any]]
+    answer: Callable[[dict[str, Any], AdvanceFn], dict[str, Any]]
     codes: Sequence[str] = ()
 
 
@@ -99,7 +99,7 @@ def _prediction(run: Run) -> Service:
     texts, names = tuple(read_columns(run.recipe, run.task)), list(run.task.prediction_columns(run))
     fields: Any = {name: (Texts, ...) for name in texts}
 
-    def answer(asked: dict[str, Any], advance: Advance) -> dict[str, Any]:
+    def answer(asked: dict[str, Any], advance: AdvanceFn) -> dict[str, Any]:
         labelled = run.task.label_rows(run, asked, advance)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*labelled.columns, strict=True)]
         for row in rows:
@@ -127,11 +127,11 @@ def _generation(run: Run) -> Service:
         "seed": (int, Field(0, ge=0, lt=2**63)),
     }
 
-    def answer(asked: dict[str, Any], advance: Advance) -> dict[str, Any]:
+    def answer(asked: dict[str, Any], advance: AdvanceFn) -> dict[str, Any]:
         prompts, control = asked.pop("prompt"), asked.pop("control", None)
-        decoding = decoding_of(run, **asked)
+        decoding = make_decoding(run, **asked)
         seeds = [decoding.seed + place for place in range(len(prompts))]
-        labelled = continued(run, codes.get(control, []), prompts, seeds, decoding, advance)
+        labelled = continue_prompts(run, codes.get(control, []), prompts, seeds, decoding, advance)
         return {"generated_texts": labelled.columns[0], "notes": _notes(labelled)}
 
     return Service("/generate", ("prompt",), create_model("Prompts", __base__=_Request, **fields), answer, known)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from toolkit.commands.label_file import Advance
+from toolkit.commands.label_file import AdvanceFn
 
 Result = TypeVar("Result")
 
@@ -31,7 +31,7 @@ class Worker:
         self._thread = ThreadPoolExecutor(1)
         self._places = threading.BoundedSemaphore(QUEUE)
 
-    async def compute(self, work: Callable[[Advance], Result]) -> Result:
+    async def compute(self, work: Callable[[AdvanceFn], Result]) -> Result:
         """Compute this when its turn comes. If the caller is cancelled, it stops when it next calls its argument.
 
         Raises:
