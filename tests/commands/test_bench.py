@@ -15,9 +15,9 @@ from models.ctrl import CTRLConfig, schema
 from models.ctrl.modeling import CTRLLMHeadModel
 from models.operations import kernels
 from toolkit.commands.bench.duel import Duel, Limit, Measurements
-from toolkit.commands.bench.page import as_json, rows_of
-from toolkit.commands.bench.ratios import CONFIDENCE, ratio
-from toolkit.commands.bench.sides.port import counted_operations
+from toolkit.commands.bench.page import duels_to_json, rows_of
+from toolkit.commands.bench.ratios import CONFIDENCE, compute_ratio
+from toolkit.commands.bench.sides.port import count_operations
 from toolkit.commands.bench.workload import PART_OF, WEIGHTS, Workload
 
 ONES = [1.0] * 7
@@ -29,9 +29,9 @@ def test_the_interval_is_that_of_the_sign_test():
     for count in range(1, 15):
         falls = [sum(coins) for coins in itertools.product((0, 1), repeat=count)]
         values = [float(2**k) for k in range(count)]
-        found = ratio(values, [1.0] * count)
+        found = compute_ratio(values, [1.0] * count)
         if math.isinf(found.high):
-            assert count < 6 and not found.decided
+            assert count < 6 and not found.is_decided
             continue
         place = values.index(found.low)
         assert values.index(found.high) == count - 1 - place
@@ -42,17 +42,20 @@ def test_the_interval_is_that_of_the_sign_test():
 
 def test_a_difference_within_the_spread_is_none():
     rising = [0.7, 0.8, 0.9, 0.9, 0.9, 0.95]
-    within, beyond = ratio([*rising, 1.01], ONES), ratio([*rising, 0.99], ONES)
-    assert (within.median, within.decided, beyond.decided) == (0.9, False, True)
+    within, beyond = compute_ratio([*rising, 1.01], ONES), compute_ratio([*rising, 0.99], ONES)
+    assert (within.median, within.is_decided, beyond.is_decided) == (0.9, False, True)
     assert str(within) == "0.90 (0.70 to 1.01): no difference"
     assert str(beyond) == "0.90 (0.70 to 0.99)"
-    assert "too few pairs" in str(ratio([0.1], [1.0]))
+    assert "too few pairs" in str(compute_ratio([0.1], [1.0]))
 
 
 def test_pairs_are_compared_with_each_other():
     """A machine that slows down slows both sides."""
     slowing = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
-    assert (ratio([t / 2 for t in slowing], slowing).low, ratio([t / 2 for t in slowing], slowing).high) == (0.5, 0.5)
+    assert (
+        compute_ratio([t / 2 for t in slowing], slowing).low,
+        compute_ratio([t / 2 for t in slowing], slowing).high,
+    ) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(("ours", "theirs", "expected"), [(3e6, 4e6, 0.75), (0, 4e6, 0.0), (0, 4096, None)])
@@ -68,8 +71,8 @@ def test_the_limits_share_is_the_median_of_the_pairs_at_the_speed_of_each():
     duel = Duel(work, sides, Limit(WEIGHTS, 30e9, [15e9, 12e9, 5e9]))
     assert duel.shares == {"port": 0.5, "transformers": 0.125}  # of 0.5, 0.5, 0.67 and of 0.1, 0.125, 0.2
     assert rows_of(duel)[-1] == ("reading the weights alone, 2.5 s at 12 GB/s", "50% of it", "12% of it", "")
-    assert as_json([duel])[0]["limit"]["shares"] == duel.shares
-    assert not Duel(work, sides).shares and as_json([Duel(work, sides)])[0]["limit"] is None
+    assert duels_to_json([duel])[0]["limit"]["shares"] == duel.shares
+    assert not Duel(work, sides).shares and duels_to_json([Duel(work, sides)])[0]["limit"] is None
 
 
 @pytest.mark.parametrize(("wanted", "products"), [((True, True), 3), ((False, True), 2), ((False, False), 1)])
@@ -78,10 +81,10 @@ def test_a_factor_that_gets_a_gradient_takes_one_more_product(wanted, products):
     for factor, gets in zip((x, weight), wanted, strict=True):
         factor.stop_gradient = not gets
     with paddle.set_grad_enabled(True):
-        assert counted_operations(lambda: paddle.matmul(x, weight, transpose_y=True)) == products * 2 * 2 * 3 * 4 * 5
-        assert counted_operations(lambda: paddle.nn.functional.linear(x, weight.T)) == products * 2 * 2 * 3 * 4 * 5
+        assert count_operations(lambda: paddle.matmul(x, weight, transpose_y=True)) == products * 2 * 2 * 3 * 4 * 5
+        assert count_operations(lambda: paddle.nn.functional.linear(x, weight.T)) == products * 2 * 2 * 3 * 4 * 5
     with paddle.no_grad():
-        assert counted_operations(lambda: paddle.matmul(x, weight.T)) == 2 * 2 * 3 * 4 * 5
+        assert count_operations(lambda: paddle.matmul(x, weight.T)) == 2 * 2 * 3 * 4 * 5
 
 
 @pytest.mark.parametrize("tied", [True, False])

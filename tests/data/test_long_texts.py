@@ -106,12 +106,13 @@ def test_a_text_of_50_mb_is_checked_and_tokenized_in_little_memory(tmp_path):
         f"data: {{dataset: json, files: {{train: {tmp_path}/t.jsonl}}, max_length: 64, validation_fraction: 0.2}}\n"
     )
     script = (
-        "import sys\nfrom toolkit.commands.bench.serve import resident\nfrom toolkit.recipe.load import load_recipe\n"
+        "import sys\nfrom toolkit.commands.bench.serve import resident_bytes\n"
+        "from toolkit.recipe.load import load_recipe\n"
         "from toolkit.tasks.classification import task\n"
         "from toolkit.data.load import build_tokenizer\nrecipe = load_recipe(sys.argv[1])\n"
         "splits = task.load_splits(recipe)\n"
         "found = task.prepare(recipe, build_tokenizer(recipe), splits)\n"
-        "print(sum(found.truncated.values()), resident('VmHWM') >> 20)"
+        "print(sum(found.truncated.values()), resident_bytes('VmHWM') >> 20)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "x.yaml")], capture_output=True, text=True, timeout=120, cwd=ROOT

@@ -112,12 +112,12 @@ def test_what_is_wrong_is_said_of_the_user_s_file_and_with_its_line(tmp_path, na
 #: The peak of the process itself: ``getrusage`` gives a child that of the process it was forked from, if that is more.
 CHECK = """\
 import sys
-from toolkit.commands.bench.serve import resident
+from toolkit.commands.bench.serve import resident_bytes
 from toolkit.cli import main
 try:
     main(sys.argv[1:])
 finally:
-    print(resident("VmHWM") >> 20)
+    print(resident_bytes("VmHWM") >> 20)
 """
 
 

@@ -163,9 +163,9 @@ collector.in_a_command()
 runtime.configure("cpu", threads=2)
 import paddle
 from models.reformer.modeling import CLASSES, ReformerConfig
-from toolkit.commands.bench.serve import forget_peak, resident
-forget_peak()
-before = resident("VmRSS")
+from toolkit.commands.bench.serve import reset_peak_memory, resident_bytes
+reset_peak_memory()
+before = resident_bytes("VmRSS")
 model = CLASSES["sequence_classification"](ReformerConfig(
     attn_layers=["local", "lsh"] * 2, hidden_size=256, num_attention_heads=4, attention_head_size=64,
     feed_forward_size=512, axial_pos_shape=[128, 128], axial_pos_embds_dim=[64, 192], num_labels=2,
@@ -176,7 +176,7 @@ tokens = paddle.randint(1, 300, [1, 16384])
 for _ in range(3):
     model(tokens, labels=paddle.to_tensor([1])).loss.backward()
     model.clear_gradients()
-print((resident("VmHWM") - before) // 10**6)
+print((resident_bytes("VmHWM") - before) // 10**6)
 """
 
 

@@ -1,5 +1,5 @@
 """`toolkit bench`: time the port and another implementation, in turn on the same machine.
 
-Each side is a process of its own. One measures while the other waits, so whatever slows the machine down slows both.
-A ratio is given with its interval; if that holds 1, no difference is claimed.
+Each side runs in a separate process. The sides measure in turn, so a slow machine slows both sides. A ratio is printed
+with its confidence interval. If the interval contains 1, no difference is claimed.
 """

@@ -1,4 +1,4 @@
-"""`toolkit bench`. Only click is imported at the top, so that --help is instant."""
+"""The command line of `toolkit bench`. Only click is imported at the top, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from toolkit.terminal.path_argument import PathArgument
 
 PATH = PathArgument()
 COUNT = click.IntRange(1, 2**31 - 1)
-#: Works that can be measured, in the order of ``--all``.
+#: Kinds of work that can be measured, in the order of ``--all``.
 WORKS = ("step", "generate", "generate-without-cache", "start", "tokenize", "gate")
-#: What is measured of each family.
-BENCHED: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if ported(name).bench}
+#: Model family -> its benchmark settings; families without a benchmark are missing.
+BENCHMARKS: dict[str, Any] = {name: ported(name).bench for name in FAMILIES if ported(name).bench}
 
 
-def _defaults(field: str) -> str:
-    """Return the families' defaults as text."""
-    return ", ".join(f"{getattr(one.defaults, field)} of {name}" for name, one in BENCHED.items())
+def _describe_defaults(field: str) -> str:
+    """Return the default of an option for each family, as text for its help."""
+    return ", ".join(f"{getattr(benchmark.defaults, field)} of {name}" for name, benchmark in BENCHMARKS.items())
 
 
 class Counts(click.ParamType):
-    """Comma-separated integers > 0, sorted."""
+    """Type of an option with comma-separated integers above 0; the value is a sorted list."""
 
     name = "N,N,..."
 
@@ -42,7 +42,7 @@ class Counts(click.ParamType):
     epilog="KEY=VALUE pairs set keys of the model's configuration, for example "
     f"{ported(default()).example}. Measure on a machine that does nothing else.",
 )
-@click.option("--model", type=click.Choice(list(BENCHED)), required=True, help="The port to measure.")
+@click.option("--model", type=click.Choice(list(BENCHMARKS)), required=True, help="The port to measure.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(
     "--against",
@@ -60,8 +60,10 @@ class Counts(click.ParamType):
     "end of its first step; tokenize: texts to tokens; gate: a gate, new and cached. May be given several times.",
 )
 @click.option("--all", "everything", is_flag=True, help="Measure everything, also over lengths and depths.")
-@click.option("--layers", type=click.IntRange(1, 10_000), help=f"The number of layers. Default: {_defaults('layers')}.")
-@click.option("--length", type=COUNT, help=f"Tokens per text. Default: {_defaults('length')}.")
+@click.option(
+    "--layers", type=click.IntRange(1, 10_000), help=f"The number of layers. Default: {_describe_defaults('layers')}."
+)
+@click.option("--length", type=COUNT, help=f"Tokens per text. Default: {_describe_defaults('length')}.")
 @click.option("--batch-size", type=COUNT, help="Texts per batch. Default: 4; generation always takes 1.")
 @click.option("--new-tokens", type=COUNT, default=128, help="Tokens that generation makes.")
 @click.option(
@@ -87,7 +89,7 @@ def bench(
     depths: list[int] | None,
     reference_python: str | None,
     output: Path,
-    **described: Any,
+    **workload_options: Any,
 ) -> int:
     """Measure the port's speed against another implementation.
 
@@ -96,7 +98,7 @@ def bench(
     from rich.table import Table
 
     from toolkit.commands.bench import page
-    from toolkit.commands.bench.duel import Duel, duel
+    from toolkit.commands.bench.duel import Duel, run_duel
     from toolkit.commands.bench.workloads import make_workload
     from toolkit.errors import UserError
     from toolkit.machine import runtime
@@ -104,48 +106,55 @@ def bench(
     from toolkit.parity import reference_interpreter
     from toolkit.terminal.console import LiteralConsole
 
-    model = described["model"]
-    known = BENCHED[model]
+    model = workload_options["model"]
+    benchmark = BENCHMARKS[model]
     if everything:
         works = WORKS
-        lengths, depths = lengths or known.lengths, depths or known.depths
+        lengths, depths = lengths or benchmark.lengths, depths or benchmark.depths
     works = tuple(dict.fromkeys(works))
-    if against == "paddlenlp" and not (known.paddlenlp and works == ("step",)):
-        able = " or ".join(name for name, one in BENCHED.items() if one.paddlenlp)
-        raise UserError(f"--against paddlenlp: is for training steps of {able}; PaddleNLP's others cannot train here")
+    if against == "paddlenlp" and not (benchmark.paddlenlp and works == ("step",)):
+        trainable = " or ".join(name for name, candidate in BENCHMARKS.items() if candidate.paddlenlp)
+        raise UserError(
+            f"--against paddlenlp: is for training steps of {trainable}; PaddleNLP's others cannot train here"
+        )
     if (lengths or depths) and not {"step", *GENERATION} & set(works):
         raise UserError("--lengths, --depths: are for training steps and generation; add --work step")
     python = reference_interpreter(reference_python) if reference_python else None
     console = LiteralConsole()
 
-    def measured(**changes: Any) -> Duel:
+    def measure(**changes: Any) -> Duel:
         with scratch_folder("toolkit-bench-") as folder, console.status("bench") as status:
-            given = {**described, **changes, "threads": threads or runtime.physical_cores(), "overrides": overrides}
-            workload = make_workload(folder, **given)
-            return duel(workload, against, pairs, python, lambda words: status.update(f"bench: {words}"))
+            settings = {
+                **workload_options,
+                **changes,
+                "threads": threads or runtime.physical_cores(),
+                "overrides": overrides,
+            }
+            workload = make_workload(folder, **settings)
+            return run_duel(workload, against, pairs, python, lambda words: status.update(f"bench: {words}"))
 
     results = page.Results({"cores": runtime.physical_cores(), "processor": runtime.processor()})
     console.print("on {processor}, {cores} cores".format(**results.hardware), highlight=False, soft_wrap=True)
     for work in works:
         if work == "gate":
             continue
-        one = results.works[work] = measured(work=work)
-        console.print(page.title_of(one), highlight=False, soft_wrap=True)
-        shown = Table("", "port", against, "port / other")
-        for row in page.rows_of(one):
-            shown.add_row(*row)
-        console.print(shown)
+        comparison = results.works[work] = measure(work=work)
+        console.print(page.title_of(comparison), highlight=False, soft_wrap=True)
+        comparison_table = Table("", "port", against, "port / other")
+        for row in page.rows_of(comparison):
+            comparison_table.add_row(*row)
+        console.print(comparison_table)
     if "gate" in works:
-        from toolkit.commands.bench.gate import gate_runs
+        from toolkit.commands.bench.gate import measure_gate
 
         with console.status("bench") as status:
-            results.gate = gate_runs(
+            results.gate = measure_gate(
                 model=model,
-                layers=described["layers"],
+                layers=workload_options["layers"],
                 overrides=overrides,
                 pairs=pairs,
                 reference_python=python,
-                say=lambda words: status.update(f"bench: {words}"),
+                show=lambda words: status.update(f"bench: {words}"),
             )
         console.print(results.gate.title, highlight=False, soft_wrap=True)
         table = Table("", "")
@@ -154,8 +163,8 @@ def bench(
         console.print(table)
     for name, option, values in (("length", "length", lengths), ("layers", "layers", depths)):
         for value in values or ():
-            one = measured(work=works[0], **{option: value})
-            results.curves.setdefault(name, []).append(one)
-            console.print(f"{page.title_of(one)}: {one.times}", highlight=False, soft_wrap=True)
-    console.print(f"page: {page.write(results, output)}", highlight=False, soft_wrap=True)
+            comparison = measure(work=works[0], **{option: value})
+            results.curves.setdefault(name, []).append(comparison)
+            console.print(f"{page.title_of(comparison)}: {comparison.times}", highlight=False, soft_wrap=True)
+    console.print(f"page: {page.write_results(results, output)}", highlight=False, soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""Measure two sides in turn."""
+"""Measure two sides of a comparison in turn, each in a separate process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from statistics import median
 from typing import Any
 
 from models.files import another_python
-from toolkit.commands.bench.ratios import Ratio, ratio
+from toolkit.commands.bench.ratios import Ratio, compute_ratio
 from toolkit.commands.bench.workload import PART_OF, PARTS, Workload
 from toolkit.errors import Inconclusive
 from toolkit.machine import allocator, runtime
 from toolkit.machine.scratch import child, scratch_folder
 
-#: Discarded measurements of each side: memory is allocated and kernels are chosen in them.
+#: Number of discarded measurements of each side. During them, memory is allocated and kernels are chosen.
 WARM_UPS = 2
-#: Seconds between two sides, in which the previous one's threads stop waiting for work.
+#: Seconds between two sides, so that the threads of the previous side stop busy-waiting for work.
 PAUSE = 0.25
-#: Bytes below which a side's memory is what its allocator happens to ask for.
+#: Least memory in bytes for a ratio. A smaller number depends mostly on the allocator.
 LEAST_MEMORY = 2**20
 OURS = "port"
 #: Environment variables that affect Paddle and are unset by default.
@@ -36,10 +36,10 @@ class Measurements:
     """Measurements of one side.
 
     Attributes:
-        seconds: of each measurement.
-        first_value: result of the first one; see :data:`.serve.Measured`.
-        memory: peak bytes above those of the imports; for starts, of the whole process.
-        versions: of what it runs on.
+        seconds: duration of each measurement.
+        first_value: return value of the first measurement; see :data:`.serve.RunFn`.
+        memory: peak memory in bytes above the memory after the imports; for starts, of the whole process.
+        versions: package -> version.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -50,14 +50,14 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Limit:
-    """The time that a part of the work takes alone, at the highest speed that this processor reaches between a pair's
-    sides: nothing that does the same work is faster.
+    """A lower limit for the time of a work: the time of its slowest part alone.
 
     Attributes:
-        part: what is counted, of :data:`.workload.PARTS`.
-        amount: multiplications and additions of the port's matrix products; or bytes of the weights, which each token
-            reads.
-        speeds: operations or bytes per second, of each pair.
+        part: name of the part, a key of :data:`.workload.PARTS`.
+        amount: multiplications and additions of the port's matrix products, or bytes of the weights that all tokens
+            read.
+        speeds: highest speed of this processor, in operations or bytes per second, measured between the sides of each
+            pair.
     """
 
     part: str
@@ -66,12 +66,12 @@ class Limit:
 
     @property
     def speed(self) -> float:
-        """The median."""
+        """Median speed, in operations or bytes per second."""
         return median(self.speeds)
 
     @property
     def seconds(self) -> float:
-        """Of a measurement that did nothing else, by median speed."""
+        """Seconds that the part takes alone at the median speed."""
         return self.amount / self.speed
 
     def __str__(self) -> str:
@@ -80,11 +80,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Duel:
-    """A workload and both sides' measurements.
+    """A workload and the measurements of both sides.
 
     Attributes:
-        sides: name -> measurements, the port's first.
-        limit: None where none is known.
+        workload: workload of both sides.
+        sides: name of a side -> its measurements; the port comes first.
+        limit: lower limit for the time; None if unknown.
     """
 
     workload: Workload
@@ -93,103 +94,119 @@ class Duel:
 
     @property
     def times(self) -> Ratio:
-        """The port's seconds over the other's."""
+        """The port's time divided by the other side's time."""
         ours, theirs = self.sides.values()
-        return ratio(ours.seconds, theirs.seconds)
+        return compute_ratio(ours.seconds, theirs.seconds)
 
     @property
     def memory(self) -> float | None:
-        """The port's memory over the other's; None if unknown, or if the other's is below :data:`LEAST_MEMORY`."""
+        """The port's memory divided by the other side's; None if the latter is below :data:`LEAST_MEMORY`."""
         ours, theirs = self.sides.values()
         return ours.memory / theirs.memory if theirs.memory >= LEAST_MEMORY else None
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """The limit's share of each side's time, the median of the pairs; empty where no limit is known."""
+        """Side -> the limit divided by the time of the side, median of the pairs; empty if the limit is unknown."""
         if not (limit := self.limit):
             return {}
         return {
-            name: median(limit.amount / speed / one for speed, one in zip(limit.speeds, side.seconds, strict=True))
+            name: median(
+                limit.amount / speed / seconds for speed, seconds in zip(limit.speeds, side.seconds, strict=True)
+            )
             for name, side in self.sides.items()
         }
 
     def amount_per_second(self, side: str) -> float:
-        """Return a side's tokens or texts per second, by median time."""
+        """Return the tokens or texts per second of a side, by median time."""
         return self.workload.amount / median(self.sides[side].seconds)
 
 
-def duel(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
+def run_duel(workload: Workload, against: str, pairs: int, python: str | None, show: Callable[[str], None]) -> Duel:
     """Measure the port and another implementation in turn.
 
     Args:
-        pairs: how many; the side that is first alternates.
-        python: the interpreter of transformers; None: this one.
+        workload: workload of both sides.
+        against: name of the other side.
+        pairs: number of pairs of measurements; the first side alternates.
+        python: path of the Python that runs transformers; None for the running Python.
+        show: function that shows a line of progress.
 
     Raises:
         Inconclusive: a side cannot run.
     """
     if workload.work == "start":
-        return _starts(workload, against, pairs, python, say)
-    measured = {OURS: Measurements(), against: Measurements()}
+        return _measure_starts(workload, against, pairs, python, show)
+    measurements = {OURS: Measurements(), against: Measurements()}
     part, speeds = PART_OF.get(workload.work), []
     if part:
-        _compile(workload, say)
-    with contextlib.ExitStack() as running:
-        # Of its own: what it needs for that is no memory of the port's.
-        ruler = running.enter_context(Side.started(OURS, None, workload.threads)) if part else None
-        processes = {side: running.enter_context(Side.started(side, python, workload.threads)) for side in measured}
+        _compile_port(workload, show)
+    with contextlib.ExitStack() as stack:
+        # Speeds are measured in a separate process, so that their arrays do not count as memory of the port.
+        ruler = stack.enter_context(Side.start(OURS, None, workload.threads)) if part else None
+        processes = {side: stack.enter_context(Side.start(side, python, workload.threads)) for side in measurements}
         for side, process in processes.items():
-            say(f"preparing {side}")
-            measured[side].versions = process.ask("prepare", workload=workload.to_json())
+            show(f"preparing {side}")
+            measurements[side].versions = process.ask("prepare", workload=workload.to_json())
             for number in range(WARM_UPS):
                 value = process.ask("measure")["value"]
                 if not number:
-                    measured[side].first_value = value
+                    measurements[side].first_value = value
         for pair in range(pairs):
-            for place, side in enumerate(list(processes)[:: -1 if pair % 2 else 1]):
-                if place and ruler:
+            for position, side in enumerate(list(processes)[:: -1 if pair % 2 else 1]):
+                if position and ruler:
                     time.sleep(PAUSE)
                     speeds.append(ruler.ask("speed", workload=workload.to_json()))
-                say(f"pair {pair + 1} of {pairs}: {side}")
-                if workload.work == "tokenize":  # by a new tokenizer, with no word cached
+                show(f"pair {pair + 1} of {pairs}: {side}")
+                if workload.work == "tokenize":  # a new tokenizer has not cached any word
                     processes[side].ask("prepare", workload=workload.to_json())
                 time.sleep(PAUSE)
-                measured[side].seconds.append(processes[side].ask("measure")["seconds"])
+                measurements[side].seconds.append(processes[side].ask("measure")["seconds"])
         for side, process in processes.items():
-            measured[side].memory = process.ask("memory")
+            measurements[side].memory = process.ask("memory")
         limit = Limit(part, processes[OURS].ask("amount"), speeds) if part else None
-    return Duel(workload, measured, limit)
+    return Duel(workload, measurements, limit)
 
 
-def _compile(workload: Workload, say: Callable[[str], None]) -> None:
-    """Let the port compile what is not yet in its cache: Numba's memory is none of a measurement's."""
-    say("compiling")
-    with Side.started(OURS, None, workload.threads) as process:
+def _compile_port(workload: Workload, show: Callable[[str], None]) -> None:
+    """Compile the port's loops into its cache, so that the memory of Numba does not count in a measurement."""
+    show("compiling")
+    with Side.start(OURS, None, workload.threads) as process:
         process.ask("prepare", workload=workload.to_json())
         process.ask("measure")
 
 
-def _starts(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
-    """Time processes from their start to the end of the first training step: imports, the model, the weights. The first
-    pair is discarded, because it reads files from the disk."""
-    measured = {OURS: Measurements(), against: Measurements()}
+def _measure_starts(
+    workload: Workload, against: str, pairs: int, python: str | None, show: Callable[[str], None]
+) -> Duel:
+    """Measure the time from the start of a process to the end of its first training step.
+
+    This includes the imports, the model and its weights. The first pair is discarded, because it reads files from the
+    disk.
+    """
+    measurements = {OURS: Measurements(), against: Measurements()}
     for pair in range(pairs + 1):
-        for side in list(measured)[:: -1 if pair % 2 else 1]:
-            say(f"start {pair} of {pairs}: {side}" if pair else f"preparing {side}")
+        for side in list(measurements)[:: -1 if pair % 2 else 1]:
+            show(f"start {pair} of {pairs}: {side}" if pair else f"preparing {side}")
             time.sleep(PAUSE)
-            began = time.perf_counter()
-            with Side.started(side, python, workload.threads) as process:
-                measured[side].versions = process.ask("prepare", workload=workload.to_json())
-                measured[side].first_value = process.ask("measure")["value"]
+            start_time = time.perf_counter()
+            with Side.start(side, python, workload.threads) as process:
+                measurements[side].versions = process.ask("prepare", workload=workload.to_json())
+                measurements[side].first_value = process.ask("measure")["value"]
                 if pair:
-                    measured[side].seconds.append(time.perf_counter() - began)
-                    measured[side].memory = max(measured[side].memory, process.ask("whole memory"))
-    return Duel(workload, measured)
+                    measurements[side].seconds.append(time.perf_counter() - start_time)
+                    measurements[side].memory = max(measurements[side].memory, process.ask("whole memory"))
+    return Duel(workload, measurements)
 
 
 @dataclass
 class Side:
-    """A process that is asked for one thing at a time."""
+    """The process of a side, which carries out one order at a time.
+
+    Attributes:
+        name: name of the side.
+        process: running process.
+        log: file with the error output of the process.
+    """
 
     name: str
     process: subprocess.Popen
@@ -197,8 +214,14 @@ class Side:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, name: str, python: str | None, threads: int) -> Iterator[Side]:
-        """Start the side's program; it ends with the ``with`` block."""
+    def start(cls, name: str, python: str | None, threads: int) -> Iterator[Side]:
+        """Start the process of a side, which ends with the ``with`` block.
+
+        Args:
+            name: name of the side, a module of :mod:`toolkit.commands.bench.sides`.
+            python: path of the Python that runs transformers; None for the running Python.
+            threads: number of CPU threads.
+        """
         with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "x") as log:
             interpreter = python if python and name == "transformers" else sys.executable
             worker = child(
@@ -214,26 +237,33 @@ class Side:
                 if process.stdin is not None:
                     process.stdin.close()
 
-    def ask(self, order: str, **given: Any) -> Any:
-        """Send an order and wait for the answer. Raises Inconclusive if the process ended."""
+    def ask(self, order: str, **arguments: Any) -> Any:
+        """Send an order with its arguments, and return the answer.
+
+        Raises:
+            Inconclusive: the process has ended.
+        """
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps({"do": order, **given}) + "\n")
+            self.process.stdin.write(json.dumps({"do": order, **arguments}) + "\n")
             self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
             self.process.wait()
-            words = " ".join(self.log.read_text(errors="replace")[-500:].split())
-            raise Inconclusive(f"bench: {self.name} could not run: {words or 'it ended without a word'}")
+            log_text = " ".join(self.log.read_text(errors="replace")[-500:].split())
+            raise Inconclusive(f"bench: {self.name} could not run: {log_text or 'it ended without a word'}")
         return json.loads(answer)
 
 
 def _environment(side: str, threads: int) -> dict[str, str]:
-    """The port runs as in `toolkit finetune`, transformers with as many threads, PaddleNLP with Paddle's defaults."""
-    here = another_python.environment()
-    inherited = {key: value for key, value in here.items() if key not in PADDLE_SETTINGS}
+    """Return the environment variables of a side.
+
+    The port runs as in `toolkit finetune`, transformers with as many threads, and PaddleNLP with Paddle's defaults.
+    """
+    variables = another_python.environment()
+    variables_without_paddle = {key: value for key, value in variables.items() if key not in PADDLE_SETTINGS}
     if side == "paddlenlp":
-        return inherited
+        return variables_without_paddle
     if side == OURS:
-        return {**inherited, **runtime.environment(threads), **allocator.environment()}
-    return {**inherited, "OMP_NUM_THREADS": str(threads)}
+        return {**variables_without_paddle, **runtime.environment(threads), **allocator.environment()}
+    return {**variables_without_paddle, "OMP_NUM_THREADS": str(threads)}

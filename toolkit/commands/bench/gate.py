@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from toolkit.commands.bench.ratios import Ratio, ratio
-from toolkit.commands.bench.workloads import benched
+from toolkit.commands.bench.ratios import Ratio, compute_ratio
+from toolkit.commands.bench.workloads import benchmark_of
 from toolkit.errors import Inconclusive
 from toolkit.machine.disk import megabytes
 from toolkit.machine.scratch import scratch_folder
@@ -24,12 +24,14 @@ CACHE = "TOOLKIT_CACHE"
 
 @dataclass(frozen=True)
 class GateRuns:
-    """A gate run several times, each time with an empty cache and then with the cache that this left.
+    """Measurements of several pairs of gate runs: one with an empty cache, then one with the cache of the first.
 
     Attributes:
-        title: what is compared.
-        cold, cached: seconds of each run.
-        reference, port: peak bytes of the two processes.
+        title: heading of the table.
+        cold: seconds of each run with an empty cache.
+        cached: seconds of each run with a filled cache.
+        reference: peak memory of the reference's process, in bytes.
+        port: peak memory of the port's process, in bytes.
     """
 
     title: str
@@ -40,57 +42,69 @@ class GateRuns:
 
     @property
     def times(self) -> Ratio:
-        """The cached runs' seconds over the cold ones'."""
-        return ratio(self.cached, self.cold)
+        """Time with a filled cache divided by the time with an empty cache."""
+        return compute_ratio(self.cached, self.cold)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return its table rows."""
+        """Return the rows of the table, a label and a value each."""
         return [
-            ("seconds, nothing cached", spread(self.cold)),
-            ("seconds, cached", spread(self.cached)),
+            ("seconds, nothing cached", format_spread(self.cold)),
+            ("seconds, cached", format_spread(self.cached)),
             ("cached / not", str(self.times)),
             ("peak memory of the reference's process", megabytes(self.reference)),
             ("peak memory of the port's process", megabytes(self.port)),
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all measurements."""
+        """Return all measurements as values for JSON."""
         return {**asdict(self), "ratio": asdict(self.times)}
 
 
-def spread(seconds: Sequence[float]) -> str:
-    """Format the median, minimum and maximum."""
+def format_spread(seconds: Sequence[float]) -> str:
+    """Return the median, minimum and maximum as text."""
     return f"{median(seconds):.3g} ({min(seconds):.3g} to {max(seconds):.3g})"
 
 
-def gate_runs(
+def measure_gate(
     *,
     model: str,
     layers: int | None,
     overrides: Sequence[str],
     pairs: int,
     reference_python: str | None,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> GateRuns:
-    """Run the gate of `toolkit parity` on a model as deep as that of the other measurements. Raises UserError if the
-    configuration is impossible, and Inconclusive if the gate could not decide, or the port has not passed."""
-    layers = layers or benched(model).defaults.layers
-    small = [f"{key}={value}" for key, value in benched(model).overrides.items()]
+    """Measure the gate of `toolkit parity`, with an empty and with a filled cache.
+
+    Args:
+        model: model family.
+        layers: number of layers; None for the default of the other measurements.
+        overrides: ``KEY=VALUE`` settings of the model's configuration.
+        pairs: number of pairs of runs.
+        reference_python: path of the Python that runs the reference; None for the running Python.
+        show: function that shows a line of progress.
+
+    Raises:
+        UserError: the configuration is impossible.
+        Inconclusive: the gate could not decide, or the port has not passed.
+    """
+    layers = layers or benchmark_of(model).defaults.layers
+    default_overrides = [f"{key}={value}" for key, value in benchmark_of(model).overrides.items()]
     request = make_request(
         model=model, head=None, attention=None, layers=layers, length=None, batch_size=None, weights_from="random",
-        seed=0, overrides=[*small, *overrides], reference_python=reference_python,
+        seed=0, overrides=[*default_overrides, *overrides], reference_python=reference_python,
     )  # fmt: skip
     rows, length = request.batch["input_ids"].shape
     seconds: dict[bool, list[float]] = {False: [], True: []}
     peaks = {"reference": 0, "port": 0}
     for pair in range(pairs):
         with scratch_folder("toolkit-bench-") as folder, _cache_in(folder / "cache"):
-            for cached in (False, True):
-                say(f"gate {pair + 1} of {pairs}: {'cached' if cached else 'nothing cached'}")
-                began = time.perf_counter()
+            for is_cached in (False, True):
+                show(f"gate {pair + 1} of {pairs}: {'cached' if is_cached else 'nothing cached'}")
+                start_time = time.perf_counter()
                 report = run_gate(request, folder / "report", LiteralConsole(quiet=True))
-                seconds[cached].append(time.perf_counter() - began)
-                if not report.passed or report.cached != cached:
+                seconds[is_cached].append(time.perf_counter() - start_time)
+                if not report.passed or report.cached != is_cached:
                     raise Inconclusive(f"bench: {report.summary() if not report.passed else 'the gate was not cached'}")
             for side, result in (("reference", report.reference), ("port", report.candidate)):
                 peaks[side] = max(peaks[side], result.execution.peak_bytes or 0)
@@ -100,13 +114,13 @@ def gate_runs(
 
 @contextlib.contextmanager
 def _cache_in(folder: Path) -> Iterator[None]:
-    """Use another cache in the ``with`` block."""
-    before = os.environ.get(CACHE)
+    """Use ``folder`` as the cache in the ``with`` block."""
+    previous = os.environ.get(CACHE)
     os.environ[CACHE] = str(folder)
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[CACHE]
         else:
-            os.environ[CACHE] = before
+            os.environ[CACHE] = previous

@@ -1,4 +1,4 @@
-"""Output of the results: lines for the terminal, a JSON file and a page."""
+"""Output of the results of `toolkit bench`: rows for the terminal, a JSON file and an HTML page."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PAGE, JSON = "bench.html", "bench.json"
 
 @dataclass
 class Results:
-    """All measurements.
+    """All measurements of a run of `toolkit bench`.
 
     Attributes:
-        hardware: what it ran on.
-        works: work -> its comparison.
-        curves: what was varied, ``length`` or ``layers`` -> comparisons of the first of ``works``, in rising order.
-        gate: None where it was not measured.
+        hardware: the processor and its number of cores.
+        works: kind of work -> its comparison.
+        curves: ``length`` or ``layers`` -> comparisons of the first kind of work by ascending length or depth.
+        gate: measurements of the gate; None if it was not measured.
     """
 
     hardware: Mapping[str, Any]
@@ -42,16 +42,16 @@ class Results:
 
 
 def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
-    """Return the table rows of a comparison: the quantity, the port's figure, the other's, and their ratio."""
+    """Return the table rows of a comparison: quantity, value of the port, value of the other side, and ratio."""
     ours, theirs = duel.sides.values()
     other = next(side for side in duel.sides if side != OURS)
     work, memory = duel.workload, duel.memory
-    what = f"{work.new_tokens} tokens" if work.generates else f"{work.texts} texts" if work.texts else "a step"
+    amount = f"{work.new_tokens} tokens" if work.generates else f"{work.texts} texts" if work.texts else "a step"
     each, first = ("texts", "tokens in all") if work.texts else ("tokens", "value of the first")
     ours_rate, other_rate = (f"{duel.amount_per_second(side):,.0f}" for side in (OURS, other))
     rows = [
         (
-            "seconds to the first step" if work.work == "start" else f"seconds for {what}",
+            "seconds to the first step" if work.work == "start" else f"seconds for {amount}",
             f"{median(ours.seconds):.4g}",
             f"{median(theirs.seconds):.4g}",
             str(duel.times),
@@ -71,8 +71,8 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
-    """Return all measurements."""
+def duels_to_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
+    """Return all measurements of comparisons as values for JSON."""
     return [
         {
             "workload": {key: value for key, value in duel.workload.to_json().items() if key != "folder"},
@@ -91,26 +91,26 @@ def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
     ]
 
 
-def write(results: Results, folder: Path) -> Path:
-    """Write the page and the JSON file to a folder; return the page."""
+def write_results(results: Results, folder: Path) -> Path:
+    """Write the page and the JSON file into a folder, and return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = {
+    content = {
         "hardware": dict(results.hardware),
-        "works": dict(zip(results.works, as_json(list(results.works.values())), strict=True)),
-        **{name: as_json(duels) for name, duels in results.curves.items()},
+        "works": dict(zip(results.works, duels_to_json(list(results.works.values())), strict=True)),
+        **{name: duels_to_json(duels) for name, duels in results.curves.items()},
         "gate": results.gate and results.gate.to_json(),
     }
-    write_text(folder / JSON, strict_json.dumps(told, indent=1) + "\n")
-    write_text(folder / PAGE, _page(results))
+    write_text(folder / JSON, strict_json.dumps(content, indent=1) + "\n")
+    write_text(folder / PAGE, _build_page(results))
     return folder / PAGE
 
 
 def title_of(duel: Duel) -> str:
-    """Say what was measured, in a line."""
+    """Return a line that describes the measured workload."""
     work = duel.workload
     if work.work == "tokenize":
         return f"{work.model}, tokenization: {work.texts} texts, {work.threads} threads"
-    done = {
+    work_names = {
         "step": "a training step",
         "start": "from the start of a process to its first training step",
         "generate": "generation",
@@ -119,12 +119,12 @@ def title_of(duel: Duel) -> str:
     has_choice = "backward" in families.family(work.model).settings
     backward = f", backward {work.backward}" if has_choice and work.work == "step" else ""
     return (
-        f"{work.model}, {done[work.work]}: {work.layers} layers, {work.batch_size} x {work.length} tokens, "
+        f"{work.model}, {work_names[work.work]}: {work.layers} layers, {work.batch_size} x {work.length} tokens, "
         f"{work.threads} threads{backward}"
     )
 
 
-def _page(results: Results) -> str:
+def _build_page(results: Results) -> str:
     title = "toolkit bench"
     body: list[Element | None] = [
         element("h1", title),
@@ -142,12 +142,12 @@ def _page(results: Results) -> str:
     if results.gate is not None:
         body += [element("h2", results.gate.title), element("div", table(("", ""), results.gate.rows()), class_="wide")]
     for name, duels in results.curves.items():
-        body += _over(name, duels)
+        body += _curve_section(name, duels)
     versions = {
         f"{side} {key}": value
         for duel in results.works.values()
-        for side, found in duel.sides.items()
-        for key, value in found.versions.items()
+        for side, measurements in duel.sides.items()
+        for key, value in measurements.versions.items()
     }
     body.append(element("h2", "Where"))
     facts = {**{key: str(value) for key, value in results.hardware.items()}, **versions}
@@ -155,8 +155,8 @@ def _page(results: Results) -> str:
     return document(title, STYLE, element("body", element("main", *body)))
 
 
-def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
-    """Return curves and a table over lengths or depths."""
+def _curve_section(name: str, duels: Sequence[Duel]) -> list[Element]:
+    """Return plots and a table of comparisons by ``length`` or by ``layers``."""
     other = next(side for side in duels[0].sides if side != OURS)
     curves = (_curve(f"seconds by {name}", name, duels, "seconds"),
               _curve(f"MB above the imports by {name}", name, duels, "memory"))  # fmt: skip
@@ -164,14 +164,14 @@ def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
     return [
         element("h2", f"Over {name}: {title_of(duels[0]).partition(':')[0]}"),
         element("div", *curves, class_="charts"),
-        element("div", table(titles, [_curve_row(name, one) for one in duels]), class_="wide"),
+        element("div", table(titles, [_curve_row(name, duel) for duel in duels]), class_="wide"),
     ]
 
 
-def _curve(title: str, name: str, duels: Sequence[Duel], what: str) -> Element | None:
+def _curve(title: str, name: str, duels: Sequence[Duel], quantity: str) -> Element | None:
     def height(duel: Duel, side: str) -> float:
-        found = duel.sides[side]
-        return median(found.seconds) if what == "seconds" else found.memory / 1e6
+        measurements = duel.sides[side]
+        return median(measurements.seconds) if quantity == "seconds" else measurements.memory / 1e6
 
     series = [
         Series(side, [(getattr(duel.workload, name), height(duel, side)) for duel in duels]) for side in duels[0].sides

@@ -1,4 +1,4 @@
-"""Ratios of measurements taken in turn, with their intervals."""
+"""Ratios of measurements that two sides took in turn, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-#: Least confidence of an interval.
+#: Minimum confidence of an interval.
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours over theirs.
+    """The ratio of the port's time to the other side's time.
 
     Attributes:
-        median: of the pairs' ratios.
-        low, high: an interval that holds the true median of such pairs with :data:`CONFIDENCE`; (0, inf) if too few.
+        median: median of the ratios of all pairs.
+        low: lower end of the interval that contains the true median with :data:`CONFIDENCE`; 0 for too few pairs.
+        high: upper end of the interval; infinity for too few pairs.
         pairs: number of pairs.
     """
 
@@ -27,43 +28,48 @@ class Ratio:
     pairs: int
 
     @property
-    def decided(self) -> bool:
-        """Whether the interval excludes 1; only then is one side called faster."""
+    def is_decided(self) -> bool:
+        """Whether the interval excludes 1. Only then one side is called faster."""
         return self.low > 1 or self.high < 1
 
     def __str__(self) -> str:
         interval = "too few pairs for an interval" if math.isinf(self.high) else f"{self.low:.2f} to {self.high:.2f}"
-        said = f"{self.median:.2f} ({interval})"
-        return said if self.decided else f"{said}: no difference"
+        text = f"{self.median:.2f} ({interval})"
+        return text if self.is_decided else f"{text}: no difference"
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+def compute_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the ratio of two sides measured in turn.
 
-    The interval is that of the sign test, from the k-th smallest to the k-th largest ratio: it assumes nothing about
-    the times' distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2).
+    The sign test gives the interval, from the k-th smallest to the k-th largest ratio. It assumes nothing about the
+    distribution of the times (Conover 1999, Practical Nonparametric Statistics, section 3.2).
 
     Args:
-        ours, theirs: seconds of each pair.
+        ours: seconds of the port in each pair.
+        theirs: seconds of the other side in each pair.
 
     Raises:
-        ValueError: no pair, or sides of unequal length.
+        ValueError: there are zero pairs, or the sides have different lengths.
     """
-    found = sorted(a / b for a, b in zip(ours, theirs, strict=True))
-    count = len(found)
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    count = len(ratios)
     if not count:
         raise ValueError("no pairs were measured")
-    place = _place(count)
-    low, high = (0.0, math.inf) if place is None else (found[place], found[-1 - place])
-    return Ratio(median(found), low, high, count)
+    index = _interval_index(count)
+    low, high = (0.0, math.inf) if index is None else (ratios[index], ratios[-1 - index])
+    return Ratio(median(ratios), low, high, count)
 
 
-def _place(count: int) -> int | None:
-    """The largest k whose (k+1)-th smallest and largest bound the median with :data:`CONFIDENCE`; None if none does."""
-    outside, place = 0.0, None
+def _interval_index(count: int) -> int | None:
+    """Return the index of the lower end of the interval in ``count`` sorted ratios; None for too few ratios.
+
+    The index k is as large as possible while the (k+1)-th smallest and the (k+1)-th largest ratio enclose the median
+    with :data:`CONFIDENCE`.
+    """
+    outside, index = 0.0, None
     for k in range(count // 2):
         outside += 2 * math.comb(count, k) / 2**count
         if outside > 1 - CONFIDENCE:
             break
-        place = k
-    return place
+        index = k
+    return index

@@ -1,4 +1,4 @@
-"""The workloads of the command line: a configuration for a length and a depth, with weights and a batch on disk."""
+"""Build the workload of the command line: a configuration for a length and a depth, with weights and a batch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from toolkit.recipe.yaml_source import parse_pairs
 SEED = 0
 
 
-def benched(model: str) -> Any:
-    """What is measured of a family."""
-    known = ported(model).bench
-    assert known is not None
-    return known
+def benchmark_of(model: str) -> Any:
+    """Return the benchmark settings of a family that has a benchmark."""
+    benchmark = ported(model).bench
+    assert benchmark is not None
+    return benchmark
 
 
 def make_workload(
@@ -42,9 +42,24 @@ def make_workload(
     backward: str,
     overrides: Sequence[str],
 ) -> Workload:
-    """Make the workload of the options; write its weights and batch to ``folder``. Raises UserError if the
-    configuration is impossible."""
-    head, depth, tokens, rows = benched(model).defaults
+    """Build the workload of the command line's options, and write its weights and batch.
+
+    Args:
+        folder: folder for the files.
+        model: model family.
+        layers: number of layers; None for the default of the family.
+        length: number of tokens of each row; None for the default of the family.
+        batch_size: number of rows; None for the default of the family.
+        work: kind of work.
+        new_tokens: number of tokens to generate.
+        threads: number of CPU threads of each side.
+        backward: backward of the port, ``reversible`` or ``autograd``.
+        overrides: ``KEY=VALUE`` settings of the configuration.
+
+    Raises:
+        UserError: the configuration is impossible.
+    """
+    head, depth, tokens, rows = benchmark_of(model).defaults
     generates = work in GENERATION
     layers, length = layers or depth, length or tokens
     if generates:
@@ -56,22 +71,22 @@ def make_workload(
         texts = _write_texts(folder, model)
         return Workload(model, head, config, rows, length, work, 0, threads, backward, str(folder), texts)
     write_tensors(folder / "model.safetensors", dict(SyntheticWeights(config, head, SEED, "random", model)))
-    write_tensors(folder / "batch.safetensors", _batch(config, head, rows, length))
+    write_tensors(folder / "batch.safetensors", _random_batch(config, head, rows, length))
     return Workload(model, head, config, rows, length, work, new_tokens, threads, backward, str(folder))
 
 
 def _configuration(
-    model: str, head: str, layers: int, length: int, more: int, overrides: Sequence[str]
+    model: str, head: str, layers: int, length: int, new_tokens: int, overrides: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
-    """Return the resolved configuration for ``length`` tokens and ``more`` new ones, and the length that fits it."""
-    known = ported(model)
-    config = known.with_head(known.benched(layers, length + more), head)
-    config.update(parse_pairs(overrides, known.example))
+    """Return the resolved configuration for ``length + new_tokens`` tokens, and the length that fits it."""
+    port = ported(model)
+    config = port.with_head(port.benched(layers, length + new_tokens), head)
+    config.update(parse_pairs(overrides, port.example))
     try:
         schema = part(model, "schema")
-        fit = part(model, "lengths").fit(schema.resolve(config), length + more, config)
-        config.update({key: value for key, value in known.keys_of_length(fit.length).items() if key in fit.keys})
-        return schema.resolve({**fit.keys, **config}), fit.length - more
+        fit = part(model, "lengths").fit(schema.resolve(config), length + new_tokens, config)
+        config.update({key: value for key, value in port.keys_of_length(fit.length).items() if key in fit.keys})
+        return schema.resolve({**fit.keys, **config}), fit.length - new_tokens
     except LengthError as error:
         raise UserError(f"--length {length}: {error}") from None
     except ConfigError as error:
@@ -79,13 +94,15 @@ def _configuration(
 
 
 def _write_texts(folder: Path, model: str) -> int:
-    """Write the sections of the Python Language Reference, and a tokenizer trained on them in the files that
-    ``AutoTokenizer`` reads; return the number of texts."""
+    """Write texts and a tokenizer that was trained on them, and return the number of texts.
+
+    The texts are the sections of the Python Language Reference. ``AutoTokenizer`` can read the tokenizer.
+    """
     from toolkit.tasks.corpora import python_docs
 
     texts = [text for text, _ in python_docs.sections()]
     module = part(model, "tokenizer")
-    kind, pieces = benched(model).tokenizer
+    kind, pieces = benchmark_of(model).tokenizer
     (folder / "trained").mkdir()
     module.TRAINED[kind](texts, pieces, folder / "trained")
     (folder / TOKENIZER).mkdir()
@@ -94,9 +111,9 @@ def _write_texts(folder: Path, model: str) -> int:
     return len(texts)
 
 
-def _batch(config: dict[str, Any], head: str, rows: int, length: int) -> dict[str, np.ndarray]:
-    """Draw texts without padding, and their labels."""
-    draw = np.random.default_rng(SEED)
-    tokens = draw.integers(1, config["vocab_size"], (rows, length))
-    labels = draw.integers(0, config["num_labels"] or 2, rows) if head == "sequence_classification" else tokens
+def _random_batch(config: dict[str, Any], head: str, rows: int, length: int) -> dict[str, np.ndarray]:
+    """Return a random batch without padding: ``input_ids``, ``attention_mask`` (rows, length) and ``labels``."""
+    generator = np.random.default_rng(SEED)
+    tokens = generator.integers(1, config["vocab_size"], (rows, length))
+    labels = generator.integers(0, config["num_labels"] or 2, rows) if head == "sequence_classification" else tokens
     return {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "labels": labels}

@@ -1,1 +1,1 @@
-"""The sides of a comparison: programs that import one framework each. Nothing imports them."""
+"""The programs of the sides of a comparison. Each imports one framework, and no module imports them."""

@@ -1,4 +1,4 @@
-"""The side of PaddleNLP's own model, as Paddle starts by default."""
+"""The program that measures PaddleNLP's own model, with Paddle's default settings."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import paddle
 from paddlenlp import transformers
 from safetensors.numpy import load_file
 
-from toolkit.commands.bench.serve import Measured, serve
+from toolkit.commands.bench.serve import RunFn, serve_orders
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, Workload
-from toolkit.commands.bench.workloads import benched
+from toolkit.commands.bench.workloads import benchmark_of
 
 
-def prepare(workload: Workload) -> Measured:
-    """A step of PaddleNLP's model with new weights on the batch."""
-    given = {**workload.config, "pad_token_id": workload.config.get("pad_token_id") or 0}
-    config, model_class, *known = benched(workload.model).paddlenlp
-    made = getattr(transformers, config)(**{key: given[key] for key in known})
-    model = getattr(transformers, model_class)(made)
+def prepare(workload: Workload) -> RunFn:
+    """Return a function that runs a training step of PaddleNLP's model with randomly initialized weights."""
+    settings = {**workload.config, "pad_token_id": workload.config.get("pad_token_id") or 0}
+    config, model_class, *keys = benchmark_of(workload.model).paddlenlp
+    model_config = getattr(transformers, config)(**{key: settings[key] for key in keys})
+    model = getattr(transformers, model_class)(model_config)
     batch = {
         name: paddle.to_tensor(value)
         for name, value in load_file(Path(workload.folder) / "batch.safetensors").items()
@@ -42,4 +42,4 @@ def prepare(workload: Workload) -> Measured:
 
 if __name__ == "__main__":
     names = ("paddlepaddle", "paddlenlp")
-    serve(prepare, {name: importlib.metadata.version(name) for name in names})
+    serve_orders(prepare, {name: importlib.metadata.version(name) for name in names})

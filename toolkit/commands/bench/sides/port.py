@@ -1,4 +1,4 @@
-"""The port's side."""
+"""The program that measures the port."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from models import collector
 from models.families import FAMILIES, family, part
 from models.files.hub import stored_tensors
 from models.operations import kernels
-from toolkit.commands.bench.serve import Measured, serve
+from toolkit.commands.bench.serve import RunFn, serve_orders
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PART_OF, PRODUCTS, TEXTS, TOKENIZER, Workload
 from toolkit.machine import runtime
 from toolkit.machine.heap import keep_small_blocks
 
-#: Rows and columns of the product by which the processor's peak is measured.
+#: Number of rows and columns of the matrix product that measures the peak speed of the processor.
 PEAK_SIZE = 2048
-#: Measurements of a speed, of which the best counts.
+#: Number of measurements of a speed; the fastest counts.
 REPEATS = 8
 
 
-def prepare(workload: Workload) -> Measured:
-    """Return the port's measurement of a workload."""
-    return _tokenization(workload) if workload.work == "tokenize" else _computation(workload)
+def prepare(workload: Workload) -> RunFn:
+    """Return a function that runs a workload once with the port."""
+    return _prepare_tokenization(workload) if workload.work == "tokenize" else _prepare_computation(workload)
 
 
-def _tokenization(workload: Workload) -> Measured:
-    """Return a measurement of a new port tokenizer on the workload's texts; its value is the number of tokens."""
+def _prepare_tokenization(workload: Workload) -> RunFn:
+    """Return a function that tokenizes the workload's texts with a new tokenizer and returns the number of tokens."""
     folder = Path(workload.folder)
     texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
     tokenizer = part(workload.model, "tokenizer").load_tokenizer(folder / TOKENIZER)
     return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
 
 
-def _computation(workload: Workload) -> Measured:
+def _prepare_computation(workload: Workload) -> RunFn:
     import paddle
     from safetensors.numpy import load_file
 
@@ -48,10 +48,10 @@ def _computation(workload: Workload) -> Measured:
     from toolkit.training.optimizer import create
 
     folder = Path(workload.folder)
-    kinds = part(workload.model, "modeling").CLASSES
-    given = {"backward": workload.backward} if "backward" in family(workload.model).settings else {}
-    config = part(workload.model, "config").CONFIG_CLASS(**{**workload.config, **given})
-    model = kinds[workload.head](config)
+    model_classes = part(workload.model, "modeling").CLASSES
+    settings = {"backward": workload.backward} if "backward" in family(workload.model).settings else {}
+    config = part(workload.model, "config").CONFIG_CLASS(**{**workload.config, **settings})
+    model = model_classes[workload.head](config)
     part(workload.model, "weights").load(model, dict(stored_tensors(folder)))
     batch = {name: paddle.to_tensor(value) for name, value in load_file(folder / "batch.safetensors").items()}
     if workload.generates:
@@ -73,16 +73,20 @@ def _computation(workload: Workload) -> Measured:
     return step
 
 
-def amount(workload: Workload, measured: Measured) -> float:
-    """Operations of a measurement's matrix products, or bytes of weights that its tokens read."""
+def amount(workload: Workload, run_once: RunFn) -> float:
+    """Return the operations of the matrix products in one run, or the bytes of weights that all tokens read."""
     if PART_OF[workload.work] == PRODUCTS:
-        return counted_operations(measured)
+        return count_operations(run_once)
     return workload.weight_bytes * workload.new_tokens
 
 
 def speed(workload: Workload) -> float:
-    """Operations per second of a large matrix product; or bytes per second at which the workload's threads read as many
-    weights as a token's, again and again: those of a small model stay in the processor's caches."""
+    """Return the peak speed of this processor for the part that limits a work.
+
+    It is measured in operations per second of a large matrix product, or in bytes per second. Bytes are read by the
+    threads of the workload, repeatedly from an array of the same size as the weights: a small model stays in the
+    processor's caches.
+    """
     if PART_OF[workload.work] == PRODUCTS:
         import paddle
 
@@ -93,42 +97,44 @@ def speed(workload: Workload) -> float:
         return workload.weight_bytes / _least_seconds(lambda: list(threads.map(np.bitwise_or.reduce, parts)))
 
 
-def counted_operations(measured: Measured) -> int:
-    """Count the multiplications and additions of matrix products, in the backward, too: one more for each factor that
-    gets a gradient."""
+def count_operations(run_once: RunFn) -> int:
+    """Return the multiplications and additions of all matrix products in one run, forward and backward.
+
+    The backward has one more product of the same size for each factor that gets a gradient.
+    """
     import paddle
 
     from models.operations import compiled
 
     ops, total = paddle._C_ops, 0
-    plain = ops.matmul, ops.linear
+    paddle_products = ops.matmul, ops.linear
 
-    def counted(product, x, y, inner):
+    def count(product, x, y, inner):
         nonlocal total
         factors = [factor for factor in (x, y) if not (product.stop_gradient or factor.stop_gradient)]
         total += 2 * math.prod(product.shape) * inner * (1 + len(factors))
         return product
 
     def matmul(x, y, transpose_x=False, transpose_y=False):
-        return counted(plain[0](x, y, transpose_x, transpose_y), x, y, x.shape[-2 if transpose_x else -1])
+        return count(paddle_products[0](x, y, transpose_x, transpose_y), x, y, x.shape[-2 if transpose_x else -1])
 
     def linear(x, weight, bias=None):
-        return counted(plain[1](x, weight, bias), x, weight, x.shape[-1])
+        return count(paddle_products[1](x, weight, bias), x, weight, x.shape[-1])
 
     ops.matmul, ops.linear = matmul, linear
     try:
-        with compiled.composed(["attention"]):  # the loop's own products are seen nowhere
-            measured()
+        with compiled.composed(["attention"]):  # products inside a compiled loop cannot be counted
+            run_once()
     finally:
-        ops.matmul, ops.linear = plain
+        ops.matmul, ops.linear = paddle_products
     return total
 
 
-def _least_seconds(measured: Callable[[], object]) -> float:
+def _least_seconds(run_once: Callable[[], object]) -> float:
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
-        measured()
+        run_once()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 
@@ -137,10 +143,10 @@ if __name__ == "__main__":
     collector.in_a_command()  # as `toolkit finetune` is
     runtime.configure("cpu")
     loops = ("models.operations.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
-    # Memory is counted above what imports take.
+    # All modules are imported before memory is measured, so that imports do not count.
     for name in FAMILIES:
         part(name, "modeling")
     for module in loops:
         importlib.import_module(module)
     keep_small_blocks()  # as training does
-    serve(prepare, runtime.versions(), amount, speed)
+    serve_orders(prepare, runtime.versions(), amount, speed)

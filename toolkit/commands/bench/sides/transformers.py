@@ -1,4 +1,4 @@
-"""The side of transformers, on torch."""
+"""The program that measures the reference: transformers on torch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from safetensors.torch import load_file
 
 from models.families import FAMILIES
-from toolkit.commands.bench.serve import Measured, serve
+from toolkit.commands.bench.serve import RunFn, serve_orders
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.reference import environment
 from toolkit.parity.reference.optimizer import decayed_parameters
 
 
-def prepare(workload: Workload) -> Measured:
-    """The reference on the workload's weights and batch."""
+def prepare(workload: Workload) -> RunFn:
+    """Return a function that runs a workload once with the reference."""
     if workload.work == "tokenize":
-        return _tokenization(workload)
+        return _prepare_tokenization(workload)
     torch.set_num_threads(workload.threads)
-    model, batch = _loaded(workload)
+    model, batch = _load_model(workload)
     if workload.generates:
         model.eval()
         settings: dict[str, Any] = {
@@ -39,7 +39,10 @@ def prepare(workload: Workload) -> Measured:
 
         return generate
     optimizer = torch.optim.AdamW(
-        _groups(model), lr=ADAMW["learning_rate"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["epsilon"]
+        _parameter_groups(model),
+        lr=ADAMW["learning_rate"],
+        betas=(ADAMW["beta1"], ADAMW["beta2"]),
+        eps=ADAMW["epsilon"],
     )
 
     def step() -> float:
@@ -53,8 +56,12 @@ def prepare(workload: Workload) -> Measured:
     return step
 
 
-def _tokenization(workload: Workload) -> Measured:
-    """The tokenizer that ``AutoTokenizer`` gives a user, compiled if there is one; it has seen no text yet."""
+def _prepare_tokenization(workload: Workload) -> RunFn:
+    """Return a function that tokenizes the texts of a workload and returns the number of tokens.
+
+    ``AutoTokenizer`` chooses the tokenizer, which is the compiled tokenizer if there is one. It is new, so it has not
+    cached any text.
+    """
     from transformers import AutoTokenizer
 
     folder = Path(workload.folder)
@@ -63,30 +70,32 @@ def _tokenization(workload: Workload) -> Measured:
     return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
 
 
-def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The reference's model in training mode, and the batch."""
+def _load_model(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """Return the reference's model in training mode, and the batch."""
     family = family_part(workload.model, "reference").STEP
     folder = Path(workload.folder)
-    config = family.configuration(None, workload.config)  # as a user of transformers has it: with its cache
+    config = family.configuration(None, workload.config)  # with the defaults of transformers, such as its cache
     config.use_cache = workload.work == "generate"
     model = family.heads[workload.head](config)
-    values = load_file(folder / "model.safetensors")
-    held = model.state_dict().keys()
-    values.update({alias: values[name] for alias, name in family.aliases.items() if alias in held and name in values})
-    model.load_state_dict(values, strict=True)
+    tensors = load_file(folder / "model.safetensors")
+    names = model.state_dict().keys()
+    tensors.update(
+        {alias: tensors[name] for alias, name in family.aliases.items() if alias in names and name in tensors}
+    )
+    model.load_state_dict(tensors, strict=True)
     model.train()
     return model, load_file(folder / "batch.safetensors")
 
 
-def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """Split parameters into those with weight decay and the others."""
-    decayed = set(decayed_parameters(model))
+def _parameter_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Return the optimizer's parameter groups, one with weight decay and one without."""
+    decayed_names = set(decayed_parameters(model))
     return [
         {
-            "params": [value for name, value in model.named_parameters() if (name in decayed) is decays],
+            "params": [value for name, value in model.named_parameters() if (name in decayed_names) is has_decay],
             "weight_decay": rate,
         }
-        for decays, rate in ((True, ADAMW["weight_decay"]), (False, 0.0))
+        for has_decay, rate in ((True, ADAMW["weight_decay"]), (False, 0.0))
     ]
 
 
@@ -94,7 +103,7 @@ if __name__ == "__main__":
     import transformers
 
     transformers.logging.set_verbosity_error()
-    for module in FAMILIES:  # memory is counted above what imports take
+    for module in FAMILIES:  # imported before memory is measured, so that imports do not count
         family_part(module, "reference")
     with contextlib.suppress(KeyboardInterrupt):
-        serve(prepare, environment.versions())
+        serve_orders(prepare, environment.versions())
