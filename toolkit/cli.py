@@ -698,9 +698,9 @@ def doctor(network: bool, reference_python: str | None) -> int:
 
     Exit status: 0 nothing would stop a run, 1 a fault would.
     """
-    from toolkit.commands.doctor.doctor import diagnose
+    from toolkit.commands.doctor.doctor import print_diagnosis
 
-    return diagnose(network, reference_python)
+    return print_diagnosis(network, reference_python)
 
 
 def _evaluate_squad(dataset: Path, predictions: Path) -> None:

@@ -16,8 +16,8 @@ from test_disk import needs_mount, on_small_disk
 
 from toolkit.commands.doctor import doctor as command
 from toolkit.commands.doctor import frameworks, gpu, machine, services, versions
-from toolkit.commands.doctor.child import ask
-from toolkit.commands.doctor.doctor import diagnose, examine
+from toolkit.commands.doctor.child import run_in_child
+from toolkit.commands.doctor.doctor import print_diagnosis, run_checks
 from toolkit.commands.doctor.finding import Finding
 from toolkit.machine.install import DISTRIBUTION
 
@@ -61,8 +61,8 @@ def test_a_version_that_does_not_fit_is_a_fault_with_the_range_that_does(
     requires = ["tokenizers<0.22,>=0.21"] if name == "paddlenlp" else []
     distribution(tmp_path, name, version, *requires)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (wrong,) = [one for one in versions.check_versions() if one.what.startswith(name)]
-    assert wrong.state == "fault" and said in wrong.what and wrong.mend.startswith(mend)
+    (wrong,) = [one for one in versions.check_versions() if one.description.startswith(name)]
+    assert wrong.state == "fault" and said in wrong.description and wrong.remedy.startswith(mend)
 
 
 def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path, monkeypatch):
@@ -79,12 +79,12 @@ def test_what_is_missing_below_a_requirement_is_a_fault_and_what_only_an_extra_n
     distribution(tmp_path, "ccc", "1.0")
     distribution(tmp_path, "ddd", "1.0", "fff; extra == 'deep'", "ggg; extra == 'other'")
     monkeypatch.syspath_prepend(str(tmp_path))
-    examined, faults = versions.unfit_distributions(DISTRIBUTION)
-    assert [fault.what for fault in faults] == [
+    examined, faults = versions.find_unfit_distributions(DISTRIBUTION)
+    assert [fault.description for fault in faults] == [
         "ccc is 1.0, and paddle-parity-toolkit needs >=2",
         "fff, which ddd needs, is not installed",
     ]
-    assert examined == 3 and [fault.mend for fault in faults] == ["pip install 'ccc>=2'", "pip install 'fff'"]
+    assert examined == 3 and [fault.remedy for fault in faults] == ["pip install 'ccc>=2'", "pip install 'fff'"]
 
 
 def test_another_version_than_the_pin_is_a_warning_where_the_pins_are(tmp_path, monkeypatch):
@@ -92,16 +92,16 @@ def test_another_version_than_the_pin_is_a_warning_where_the_pins_are(tmp_path, 
     (tmp_path / "constraints.txt").write_text("# pins\ntorch==1.0\nnumpy==9 ; python_full_version < '3'\n")
     monkeypatch.setattr(versions, "CHECKOUT", tmp_path)
     found = worst(versions.check_versions(), "versions")
-    assert found.state == "warn" and found.what.endswith("(pin 1.0)") and "numpy" not in found.what
-    assert found.mend.startswith("pip install -c constraints.txt -e '.[")
+    assert found.state == "warn" and found.description.endswith("(pin 1.0)") and "numpy" not in found.description
+    assert found.remedy.startswith("pip install -c constraints.txt -e '.[")
 
 
 def test_both_wheels_of_paddle_are_a_fault(tmp_path, monkeypatch):
     distribution(tmp_path, "paddlepaddle-gpu", "3.0.0")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = worst(frameworks.check_paddle(), "paddle")
-    assert found.state == "fault" and "both installed" in found.what
-    assert found.mend.startswith("pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install")
+    assert found.state == "fault" and "both installed" in found.description
+    assert found.remedy.startswith("pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install")
 
 
 # -- the machine ----------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_the_drivers_view_of_gpus_and_paddles(monkeypatch, gpus, fault, cuda, se
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     found = gpu.gpu_finding(gpus, fault, cuda, seen)
-    assert found.state == state and said in found.what and bool(found.mend) == (state != "ok")
+    assert found.state == state and said in found.description and bool(found.remedy) == (state != "ok")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_driver_is_asked_by_its_own_program(tmp_path, monkeypatch, script, g
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert gpu.driver() == (gpus, fault)
+    assert gpu.query_driver() == (gpus, fault)
 
 
 def test_threads_and_flags_that_the_shell_has_set_are_a_warning(monkeypatch):
@@ -149,27 +149,27 @@ def test_threads_and_flags_that_the_shell_has_set_are_a_warning(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     found = worst(frameworks.check_environment(), "threads")
-    assert found.state == "warn" and "OMP_NUM_THREADS=77 is set" in found.what
-    assert found.mend == "unset OMP_NUM_THREADS NVIDIA_TF32_OVERRIDE"
+    assert found.state == "warn" and "OMP_NUM_THREADS=77 is set" in found.description
+    assert found.remedy == "unset OMP_NUM_THREADS NVIDIA_TF32_OVERRIDE"
 
 
 def test_little_memory_is_a_warning(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: (1_000_000_000, 4_000_000_000))
     found = worst(machine.check_memory(), "memory")
-    assert found.state == "warn" and "1.0 GB of 4.0 GB are free" in found.what
+    assert found.state == "warn" and "1.0 GB of 4.0 GB are free" in found.description
 
 
 def test_a_cache_that_cannot_be_written_is_a_fault_that_names_the_variable(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLKIT_CACHE", "/proc/cache")
     found = worst(machine.check_disk(), "disk")
-    assert found.state == "fault" and "the cache, /proc/cache: cannot be written" in found.what
-    assert found.mend.startswith("export TOOLKIT_CACHE=") and list(tmp_path.iterdir()) == []
+    assert found.state == "fault" and "the cache, /proc/cache: cannot be written" in found.description
+    assert found.remedy.startswith("export TOOLKIT_CACHE=") and list(tmp_path.iterdir()) == []
 
 
 @needs_mount
 def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
-    found = "[print(f.state, f.what, '|', f.mend) for f in machine.check_disk()]"
+    found = "[print(f.state, f.description, '|', f.remedy) for f in machine.check_disk()]"
     code = f"from toolkit.commands.doctor import machine; {found}"
     script = f'cd "$0"; "{sys.executable}" -c "{code}"'
     disk = tmp_path / "disk"
@@ -192,14 +192,18 @@ def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
     ],
 )
 def test_however_a_child_ends_is_an_answer(code, failed):
-    answer = ask(code, patience=1.0 if "sleep" in code else 60.0)
-    assert (answer.said, answer.failed) == ({"a": 1}, failed)
+    answer = run_in_child(code, patience=1.0 if "sleep" in code else 60.0)
+    assert (answer.values, answer.failure) == ({"a": 1}, failed)
 
 
 def test_a_paddle_that_crashes_when_it_is_imported_is_a_fault(monkeypatch):
     monkeypatch.setattr(frameworks, "PADDLE", "import os; os.kill(os.getpid(), 11)")
     found = worst(frameworks.check_paddle(), "paddle")
-    assert found.state == "fault" and "does not work: the process was ended by SIGSEGV" in found.what and found.mend
+    assert (
+        found.state == "fault"
+        and "does not work: the process was ended by SIGSEGV" in found.description
+        and found.remedy
+    )
 
 
 def test_a_check_that_fails_is_a_fault_and_the_others_go_on(monkeypatch, capsys):
@@ -210,7 +214,7 @@ def test_a_check_that_fails_is_a_fault_and_the_others_go_on(monkeypatch, capsys)
     for name in ("paddle", "paddlenlp", "reference", "hub", "wandb", "versions"):
         monkeypatch.setattr(command, f"check_{name}", fails)
     monkeypatch.setenv("COLUMNS", "400")
-    assert diagnose(network=False, reference_python=None) == 1
+    assert print_diagnosis(network=False, reference_python=None) == 1
     said = capsys.readouterr().out
     assert said.count("cannot be examined: RuntimeError: [red]broken in two lines") == 6
     assert "temporary files" in said and "6 faults, " in said
@@ -220,8 +224,8 @@ def test_a_reference_python_that_is_none_or_lacks_torch_is_a_fault(tmp_path):
     lacking = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     for path, said in ((tmp_path / "none", "no such interpreter"), (lacking, "lacks torch, transformers")):
-        (found,) = command.caught("reference", lambda path=path: frameworks.check_reference(str(path)))
-        assert found.state == "fault" and said in found.what and found.mend
+        (found,) = command.run_check("reference", lambda path=path: frameworks.check_reference(str(path)))
+        assert found.state == "fault" and said in found.description and found.remedy
 
 
 # -- the hub --------------------------------------------------------------------------------------------------------
@@ -251,11 +255,11 @@ def hub(monkeypatch):
 
 def test_the_hub_is_asked_only_if_that_is_wanted(hub, monkeypatch):
     found = worst(services.check_hub(network=False), "hub")
-    assert (found.state, hub) == ("ok", []) and found.what.startswith("mirror http://127.0.0.1:")
-    assert "answers" in worst(services.check_hub(network=True), "hub").what and len(hub) == 1
+    assert (found.state, hub) == ("ok", []) and found.description.startswith("mirror http://127.0.0.1:")
+    assert "answers" in worst(services.check_hub(network=True), "hub").description and len(hub) == 1
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     found = worst(services.check_hub(network=True), "hub")
-    assert "offline (HF_HUB_OFFLINE)" in found.what and len(hub) == 1
+    assert "offline (HF_HUB_OFFLINE)" in found.description and len(hub) == 1
 
 
 @pytest.mark.parametrize(
@@ -269,13 +273,13 @@ def test_a_mirror_that_is_none(monkeypatch, endpoint, state, said):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     found = worst(services.check_hub(network=True), "hub")
-    assert found.state == state and said in found.what and "HF_ENDPOINT" in found.mend
+    assert found.state == state and said in found.description and "HF_ENDPOINT" in found.remedy
 
 
 def test_a_wandb_whose_settings_are_wrong_is_a_warning(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "onlin")
     found = worst(services.check_wandb(), "wandb")
-    assert found.state == "warn" and "does not start" in found.what
+    assert found.state == "warn" and "does not start" in found.description
 
 
 # -- the whole command, on installations that are broken ------------------------------------------------------------
@@ -374,4 +378,4 @@ def test_every_check_is_in_the_table(monkeypatch):
     names = [name.removeprefix("check_") for name in vars(command) if name.startswith("check_")]
     for name in names:
         monkeypatch.setattr(command, f"check_{name}", lambda *_, name=name: iter([Finding(name, "ok", "")]))
-    assert sorted(one.check for one in examine(False, None)) == sorted(names) and len(names) == 10
+    assert sorted(one.check for one in run_checks(False, None)) == sorted(names) and len(names) == 10

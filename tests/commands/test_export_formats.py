@@ -16,7 +16,7 @@ from test_train import recipe_file, train  # noqa: F401
 
 import toolkit.commands.export.check
 from toolkit.commands.export import onnx_file
-from toolkit.commands.export.check import PortLogits, compare
+from toolkit.commands.export.check import PortLogits, compare_logits
 from toolkit.commands.export.export import export_run
 from toolkit.commands.export.graph import run_graph
 from toolkit.commands.predict import load_run
@@ -150,23 +150,25 @@ def test_texts_of_which_rounding_chooses_a_bucket_are_left_out_and_nan_is_never_
     flipped = ours.copy()
     flipped[1] += 0.5
     clear = np.array([True, False, True, True])
-    found = compare(PortLogits([ours], [exact], clear), [(flipped,)])
-    assert found.within and (found.texts, found.left_out) == (3, 1)
-    assert not compare(PortLogits([ours], [exact], np.ones(4, bool)), [(flipped,)]).within
-    assert not compare(PortLogits([ours], [exact], np.zeros(4, bool)), [(flipped,)]).within  # too few: all are compared
+    found = compare_logits(PortLogits([ours], [exact], clear), [(flipped,)])
+    assert found.is_within_bounds and (found.texts, found.left_out) == (3, 1)
+    assert not compare_logits(PortLogits([ours], [exact], np.ones(4, bool)), [(flipped,)]).is_within_bounds
+    assert not compare_logits(
+        PortLogits([ours], [exact], np.zeros(4, bool)), [(flipped,)]
+    ).is_within_bounds  # too few: all are compared
     flipped[0, 0] = np.nan
-    assert not compare(PortLogits([ours], [exact], clear), [(flipped,)]).within
+    assert not compare_logits(PortLogits([ours], [exact], clear), [(flipped,)]).is_within_bounds
 
 
 def test_a_choice_that_float64_has_as_near_as_rounding_is_found():
     mask = np.array([[1, 1], [1, 0]])
     exact = np.array([[[1.0, 0.5], [0.2, 0.9]], [[1.0, -0.2], [1.0, 1.0 - 1e-9]]]).reshape(2, 1, 2, 1, 2)
     moved = exact + 1e-8
-    assert toolkit.commands.export.check._clear([moved], [exact], mask).tolist() == [
+    assert toolkit.commands.export.check._clear_texts([moved], [exact], mask).tolist() == [
         True,
         True,
     ]  # padding does not count
-    assert toolkit.commands.export.check._clear([moved], [exact], np.ones_like(mask)).tolist() == [True, False]
+    assert toolkit.commands.export.check._clear_texts([moved], [exact], np.ones_like(mask)).tolist() == [True, False]
 
 
 def test_onnx_says_what_is_missing_before_anything_is_computed(run, tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ def test_what_cannot_be_chosen_is_one_line(monkeypatch):
         allocator.environment()
     assert str(refused.value) == said
     (found,) = [one for one in frameworks.check_environment() if one.check == "memory"]
-    assert found.state == "fault" and found.what == said
+    assert found.state == "fault" and found.description == said
 
 
 def test_a_wrong_choice_ends_the_program_with_status_2():

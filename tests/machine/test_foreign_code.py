@@ -141,7 +141,7 @@ def test_the_processes_of_a_run_and_the_program_that_starts_itself_again(place):
 @pytest.mark.skipif(importlib.util.find_spec("paddle2onnx") is None, reason="needs paddle2onnx")
 def test_what_converts_to_onnx(place):
     """Given no graph, it says so itself."""
-    code = "import sys\nfrom pathlib import Path\nfrom toolkit.commands.export.onnx_file import convert\n"
+    code = "import sys\nfrom pathlib import Path\nfrom toolkit.commands.export.onnx_file import convert_to_onnx\n"
     done = place.script(f"{code}convert(Path(sys.argv[1]), Path(sys.argv[1]))", place.elsewhere)
     assert "Paddle2ONNX cannot convert this model: " in done.stderr and "No module named" not in done.stderr
 
@@ -161,7 +161,7 @@ COMMANDS, GIVEN = {"code_command", "module_command"}, {"child"}
 #: Where something else is started: file and function.
 OTHERS = {
     ("toolkit/machine/allocator.py", "restart"): "itself, as it was started",
-    ("toolkit/commands/doctor/gpu.py", "driver"): "no Python",
+    ("toolkit/commands/doctor/gpu.py", "query_driver"): "no Python",
     ("toolkit/machine/scratch.py", "_janitor"): "isolated, of the standard library alone",
     ("toolkit/machine/scratch.py", "child"): "what it is given",
     ("toolkit/parity/other_frameworks/run.py", "_run_program"): "a command that run_port has from launch",

@@ -115,4 +115,4 @@ def test_doctor_warns_of_paddles_kernels(monkeypatch):
     assert [one for one in frameworks.check_environment() if one.check == "kernels"] == []
     monkeypatch.setenv("TOOLKIT_KERNELS", "paddle")
     [found] = [one for one in frameworks.check_environment() if one.check == "kernels"]
-    assert found.state == "warn" and found.mend == "unset TOOLKIT_KERNELS"
+    assert found.state == "warn" and found.remedy == "unset TOOLKIT_KERNELS"

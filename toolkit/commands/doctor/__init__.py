@@ -1,10 +1,10 @@
-"""`toolkit doctor`: find what in this installation or machine would stop or spoil a run, and how to mend it.
+"""`toolkit doctor`: find faults of this installation or machine that would stop or spoil a run, and print remedies.
 
-It must work where nothing else does. So a check that fails is a fault in the table and ends no other. A child process
-imports what a check needs; its crash or silence is an answer, too. Nothing that an installation could lack is imported
-at the top. The network is used only with ``--network``.
+It must work on a broken installation. Therefore a check that fails becomes a fault in the table and does not stop the
+other checks. A child process imports the packages that a check needs. If it crashes or hangs, that is reported as well.
+Packages that an installation could lack are never imported at the top. The network is used only with ``--network``.
 
-:mod:`.doctor` runs the checks and prints the table. They are in :mod:`.versions` (what is installed),
-:mod:`.frameworks` and :mod:`.gpu` (what it runs on), :mod:`.services` (the hub, wandb) and :mod:`.machine` (memory,
-disk, caches); :mod:`.child` asks a child process.
+:mod:`.doctor` runs the checks and prints the table. The checks are in :mod:`.versions` (installed packages),
+:mod:`.frameworks` and :mod:`.gpu` (frameworks, devices), :mod:`.services` (the hub, wandb) and :mod:`.machine` (memory,
+disk, caches). :mod:`.child` runs code in a child process.
 """

@@ -1,4 +1,4 @@
-"""Ask a child process something: its crash or silence is an answer, too."""
+"""Run code of a check in a child process, whose crash or timeout is reported as a failure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.commands.doctor.finding import LONGEST_WORDS
+from toolkit.commands.doctor.finding import MAX_MESSAGE_LENGTH
 from toolkit.machine.install import CHECKOUT
 from toolkit.machine.interruption import name_of
 from toolkit.terminal.escape import one_line
 
-#: Seconds for a child process, which imports frameworks from a disk that may be slow.
-PATIENCE = 120.0
+#: Time limit of a child process in seconds. It imports frameworks from a disk that may be slow.
+TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a child.
+    """The answer of a child process.
 
     Attributes:
-        said: by key, up to where it failed.
-        failed: how; empty if it did not.
+        values: key -> value, as reported before the end or the failure of the process.
+        failure: description of the failure; empty if the process succeeded.
     """
 
-    said: Mapping[str, Any]
-    failed: str
+    values: Mapping[str, Any]
+    failure: str
 
 
 PREAMBLE = """
@@ -42,8 +42,14 @@ def say(**found):
 """
 
 
-def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Answer:
-    """Run some lines in a child process, in which ``say(key=value)`` answers."""
+def run_in_child(code: str, python: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> Answer:
+    """Run code in a child process and return the values that the code reports by calling ``say``.
+
+    Args:
+        code: lines of Python.
+        python: path of the Python that runs them; None for the running Python.
+        timeout_seconds: time limit in seconds.
+    """
     from models.files.another_python import code_command
     from toolkit.machine.scratch import child
     from toolkit.parity import worker_environment
@@ -51,25 +57,25 @@ def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Ans
     variables = {**worker_environment(), "WANDB_ERROR_REPORTING": "false", "GLOG_minloglevel": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     command = code_command(python or sys.executable, PREAMBLE + code, str(CHECKOUT))
-    late = ""
+    timeout_message = ""
     with child(command, env=variables, text=True, errors="replace", **pipes) as process:
         try:
-            out, log = process.communicate(timeout=patience)
+            out, log = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            late = f"no answer within {patience:.0f} s"
+            timeout_message = f"no answer within {timeout_seconds:.0f} s"
             process.kill()
             out, log = process.communicate()
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for line in out.splitlines():
-        said |= json.loads(line)
-    return Answer(said, late or _last_words(process.returncode, log))
+        values |= json.loads(line)
+    return Answer(values, timeout_message or _describe_failure(process.returncode, log))
 
 
-def _last_words(status: int, log: str) -> str:
-    """Say how a process failed; empty if it did not."""
+def _describe_failure(status: int, log: str) -> str:
+    """Return how a process failed, from its exit status and its error output; empty if it succeeded."""
     if status == 0:
         return ""
     if status < 0:
         return f"the process was ended by {name_of(-status)}"
     lines = [line for line in log.splitlines() if line.strip()] or [f"exit status {status}"]
-    return one_line(lines[-1])[:LONGEST_WORDS]
+    return one_line(lines[-1])[:MAX_MESSAGE_LENGTH]

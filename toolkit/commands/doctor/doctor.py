@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from toolkit.commands.doctor.finding import Finding, reinstall, told
+from toolkit.commands.doctor.finding import Finding, reinstall_command, split_message
 from toolkit.commands.doctor.frameworks import check_environment, check_paddle, check_paddlenlp, check_reference
 from toolkit.commands.doctor.machine import check_caches, check_disk, check_memory
 from toolkit.commands.doctor.services import check_hub, check_wandb
@@ -15,21 +15,21 @@ from toolkit.errors import ToolkitError
 from toolkit.terminal.escape import one_line
 
 
-def diagnose(network: bool, reference_python: str | None) -> int:
-    """Print the table; return the exit status, 1 if there is a fault.
+def print_diagnosis(network: bool, reference_python: str | None) -> int:
+    """Print the table of findings; return the exit status, 1 if there is a fault.
 
     Args:
-        network: ask the hub whether it answers.
-        reference_python: the interpreter that runs the reference; None for this one.
+        network: whether the hub is contacted.
+        reference_python: path of the Python that runs the reference; None for the running Python.
     """
-    with _waiting():
-        findings = examine(network, reference_python)
-    _show(findings)
+    with _show_status():
+        findings = run_checks(network, reference_python)
+    _print_findings(findings)
     return 1 if any(finding.state == "fault" for finding in findings) else 0
 
 
-def examine(network: bool, reference_python: str | None) -> list[Finding]:
-    """Return all findings, in table order. The checks run in parallel, since some wait for a child."""
+def run_checks(network: bool, reference_python: str | None) -> list[Finding]:
+    """Return all findings in table order. The checks run in parallel, since some start child processes."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "versions": check_versions,
         "paddle": check_paddle,
@@ -43,25 +43,25 @@ def examine(network: bool, reference_python: str | None) -> list[Finding]:
         "caches": check_caches,
     }
     with ThreadPoolExecutor(len(checks)) as pool:
-        asked = [pool.submit(caught, name, check) for name, check in checks.items()]
-    return [finding for answer in asked for finding in answer.result()]
+        futures = [pool.submit(run_check, name, check) for name, check in checks.items()]
+    return [finding for future in futures for finding in future.result()]
 
 
-def caught(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return a check's findings; its failure is one, too."""
-    found: list[Finding] = []
+def run_check(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """Run a check and return its findings. If it raises an exception, add a finding for the failure."""
+    findings: list[Finding] = []
     try:
-        found.extend(check())
+        findings.extend(check())
     except ToolkitError as error:
-        found.append(Finding(name, "fault", *told(error)))
+        findings.append(Finding(name, "fault", *split_message(error)))
     except Exception as error:
         message = f"cannot be examined: {type(error).__name__}: {error}"
-        found.append(Finding(name, "fault", message, reinstall()))
-    return found
+        findings.append(Finding(name, "fault", message, reinstall_command()))
+    return findings
 
 
-def _waiting() -> contextlib.AbstractContextManager:
-    """Show on a terminal that work is going on."""
+def _show_status() -> contextlib.AbstractContextManager:
+    """Return a context that shows a status line on a terminal while the checks run."""
     try:
         from toolkit.terminal.console import LiteralConsole
 
@@ -70,24 +70,27 @@ def _waiting() -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
 
-def _show(findings: list[Finding]) -> None:
+def _print_findings(findings: list[Finding]) -> None:
     try:
         from rich.table import Table
         from rich.text import Text
 
         from toolkit.terminal.console import LiteralConsole
-    except ImportError as error:  # that is a fault as well, and the table's absence must not hide it
-        print(f"fault  rich: {error}: {reinstall()}")
+    except ImportError as error:  # without rich, print lines instead of a table
+        print(f"fault  rich: {error}: {reinstall_command()}")
         for finding in findings:
-            print(f"{finding.state:<6} {finding.check}: {one_line(finding.what)}  {one_line(finding.mend)}".rstrip())
+            print(
+                f"{finding.state:<6} {finding.check}: {one_line(finding.description)}  "
+                f"{one_line(finding.remedy)}".rstrip()
+            )
         return
     table = Table("check", "", "what", "how to fix it, or details")
     for finding in findings:
         state = Text(finding.state, style={"ok": "green", "warn": "yellow", "fault": "bold red"}[finding.state])
-        table.add_row(finding.check, state, one_line(finding.what), finding.mend)
+        table.add_row(finding.check, state, one_line(finding.description), finding.remedy)
     LiteralConsole().print(table)
-    counted = {state: sum(finding.state == state for finding in findings) for state in ("warn", "fault")}
-    LiteralConsole().print(f"{_plural(counted['fault'], 'fault')}, {_plural(counted['warn'], 'warning')}")
+    counts = {state: sum(finding.state == state for finding in findings) for state in ("warn", "fault")}
+    LiteralConsole().print(f"{_plural(counts['fault'], 'fault')}, {_plural(counts['warn'], 'warning')}")
 
 
 def _plural(count: int, word: str) -> str:

@@ -1,4 +1,4 @@
-"""What a check finds, and wording that several checks share."""
+"""The finding of a check, and wording that several checks share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from toolkit.machine.install import install_command
 from toolkit.machine.runtime import version_of
 from toolkit.terminal.escape import one_line
 
-#: Characters shown of another program's message.
-LONGEST_WORDS = 300
+#: Maximum number of characters to show of another program's message.
+MAX_MESSAGE_LENGTH = 300
 
 State = Literal["ok", "warn", "fault"]
 
@@ -21,23 +21,25 @@ class Finding:
     """A row of the table.
 
     Attributes:
-        state: ``ok``; ``warn`` if a run works, but not as it could; ``fault`` if it would not.
-        what: what is found, in a line.
-        mend: the command, or what to do; empty if nothing is to be done.
+        check: name of the check.
+        state: ``ok``; ``warn`` if a run works, but not as well as it could; ``fault`` if a run would fail.
+        description: description of the finding, one line.
+        remedy: command or advice that fixes the finding, or details; may be empty.
     """
 
     check: str
     state: State
-    what: str
-    mend: str = ""
+    description: str
+    remedy: str = ""
 
 
-def told(problem: ToolkitError) -> tuple[str, str]:
-    """Split the toolkit's own message: what is wrong, and what to do."""
-    what, _, mend = one_line(str(problem)).partition("; ")
-    return what, mend
+def split_message(error: ToolkitError) -> tuple[str, str]:
+    """Split the message of an error of the toolkit into its description and its remedy."""
+    description, _, remedy = one_line(str(error)).partition("; ")
+    return description, remedy
 
 
-def reinstall() -> str:
+def reinstall_command() -> str:
+    """Return the command that installs the toolkit again, for the same kind of Paddle wheel."""
     wheel = "gpu" if version_of("paddlepaddle-gpu") else "cpu"
     return install_command(f"{wheel},reference")

@@ -1,4 +1,4 @@
-"""What a run computes with: Paddle, PaddleNLP and the ports, threads and flags, and the gate's reference."""
+"""Check the frameworks of a run: Paddle, PaddleNLP and the ports, threads and flags, and the gate's reference."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 
 from models import families
-from toolkit.commands.doctor.child import ask
-from toolkit.commands.doctor.finding import Finding, reinstall, told
-from toolkit.commands.doctor.gpu import driver, gpu_finding, without_paddle
+from toolkit.commands.doctor.child import run_in_child
+from toolkit.commands.doctor.finding import Finding, reinstall_command, split_message
+from toolkit.commands.doctor.gpu import gpu_finding, gpu_finding_without_paddle, query_driver
 from toolkit.errors import UserError
 from toolkit.machine.install import install_command
 from toolkit.machine.runtime import version_of
@@ -26,26 +26,26 @@ say(device=device)
 
 
 def check_paddle() -> Iterator[Finding]:
-    """Check Paddle's wheels, that it computes, and the GPU as the driver and Paddle see it."""
+    """Check Paddle's wheels, a computation with Paddle, and the GPU as the driver and Paddle see it."""
     from toolkit.machine.runtime import explain_paddle_installation
 
     try:
         explain_paddle_installation()
     except UserError as error:
-        yield Finding("paddle", "fault", *told(error))
-        yield without_paddle(*driver())
+        yield Finding("paddle", "fault", *split_message(error))
+        yield gpu_finding_without_paddle(*query_driver())
         return
-    answer = ask(PADDLE)
+    answer = run_in_child(PADDLE)
     wheel = "paddlepaddle-gpu" if version_of("paddlepaddle-gpu") else "paddlepaddle"
-    if answer.failed:
-        yield Finding("paddle", "fault", f"{wheel} does not work: {answer.failed}", reinstall())
+    if answer.failure:
+        yield Finding("paddle", "fault", f"{wheel} does not work: {answer.failure}", reinstall_command())
     else:
-        yield Finding("paddle", "ok", f"{wheel} {answer.said['version']}, computes on {answer.said['device']}")
-    gpus, fault = driver()
-    if answer.failed and "gpus" not in answer.said:
-        yield without_paddle(gpus, fault)
+        yield Finding("paddle", "ok", f"{wheel} {answer.values['version']}, computes on {answer.values['device']}")
+    gpus, fault = query_driver()
+    if answer.failure and "gpus" not in answer.values:
+        yield gpu_finding_without_paddle(gpus, fault)
     else:
-        yield gpu_finding(gpus, fault, answer.said["cuda"], answer.said.get("gpus", 0))
+        yield gpu_finding(gpus, fault, answer.values["cuda"], answer.values.get("gpus", 0))
 
 
 PADDLENLP = """
@@ -64,11 +64,11 @@ say(version=paddlenlp.__version__)
 
 def check_paddlenlp() -> Iterator[Finding]:
     """Check that the training loop and the ports can be imported."""
-    answer = ask(PADDLENLP)
-    if answer.failed:
-        yield Finding("paddlenlp", "fault", f"cannot be imported: {answer.failed}", reinstall())
+    answer = run_in_child(PADDLENLP)
+    if answer.failure:
+        yield Finding("paddlenlp", "fault", f"cannot be imported: {answer.failure}", reinstall_command())
     else:
-        yield Finding("paddlenlp", "ok", f"{answer.said['version']}, and the ports")
+        yield Finding("paddlenlp", "ok", f"{answer.values['version']}, and the ports")
 
 
 def check_environment() -> Iterator[Finding]:
@@ -78,59 +78,69 @@ def check_environment() -> Iterator[Finding]:
     from toolkit.machine.runtime import environment, physical_cores
 
     cores = physical_cores()
-    set_here = environment()
-    wanted = {
+    variables = environment()
+    expected_values = {
         "OMP_NUM_THREADS": (str(cores), f"of {cores} physical cores"),
         "FLAGS_paddle_num_threads": (str(cores), f"of {cores} physical cores"),
         "NVIDIA_TF32_OVERRIDE": ("0", "float32 on a GPU is then not float32"),
         "FLAGS_cudnn_deterministic": ("1", "runs on a GPU are then not reproducible"),
     }
-    wrong = {name: reason for name, (value, reason) in wanted.items() if set_here[name] != value}
-    if wrong:
-        what = "; ".join(f"{name}={set_here[name]} is set, {reason}" for name, reason in wrong.items())
-        yield Finding("threads", "warn", what, f"unset {' '.join(wrong)}")
+    overridden = {name: reason for name, (value, reason) in expected_values.items() if variables[name] != value}
+    if overridden:
+        description = "; ".join(f"{name}={variables[name]} is set, {reason}" for name, reason in overridden.items())
+        yield Finding("threads", "warn", description, f"unset {' '.join(overridden)}")
     else:
-        path = set_here.get("MKL_DEBUG_CPU_TYPE")
+        path = variables.get("MKL_DEBUG_CPU_TYPE")
         yield Finding("threads", "ok", f"{cores} on {cores} physical cores{f', MKL code path {path}' if path else ''}")
-    if set_here[kernels.VARIABLE] == kernels.PADDLE:
-        what = f"{kernels.VARIABLE}={kernels.PADDLE} is set: runs on a CPU are slower and less accurate"
-        yield Finding("kernels", "warn", what, f"unset {kernels.VARIABLE}")
+    if variables[kernels.VARIABLE] == kernels.PADDLE:
+        description = f"{kernels.VARIABLE}={kernels.PADDLE} is set: runs on a CPU are slower and less accurate"
+        yield Finding("kernels", "warn", description, f"unset {kernels.VARIABLE}")
     try:
-        whose = allocator.chosen()
+        chosen_allocator = allocator.chosen()
     except UserError as error:
         yield Finding("memory", "fault", str(error), f"unset {allocator.VARIABLE}")
     else:
-        said = "glibc's allocator, without its caches" if whose == allocator.UNCACHED else "the C library's allocator"
-        yield Finding("memory", "ok", said)
+        allocator_name = (
+            "glibc's allocator, without its caches"
+            if chosen_allocator == allocator.UNCACHED
+            else "the C library's allocator"
+        )
+        yield Finding("memory", "ok", allocator_name)
 
 
-#: Classes of transformers that references have.
-CLASSES = [known.in_transformers for known in map(families.family, families.FAMILIES) if known.in_transformers]
+#: Classes of transformers that the references use.
+REFERENCE_CLASSES = [
+    family.in_transformers for family in map(families.family, families.FAMILIES) if family.in_transformers
+]
 REFERENCE = f"""
 import torch, transformers
-assert all(hasattr(transformers, name) for name in {CLASSES})
+assert all(hasattr(transformers, name) for name in {REFERENCE_CLASSES})
 assert float(torch.ones(8, 8).sum()) == 64.0
 say(torch=torch.__version__, transformers=transformers.__version__)
 """
 
 
 def check_reference(python: str | None) -> Iterator[Finding]:
-    """Check that the reference's process has what it needs for a gate."""
+    """Check that the Python of the reference can import torch and transformers.
+
+    Args:
+        python: path of the Python that runs the reference; None for the running Python.
+    """
     from toolkit.parity import reference_interpreter
 
-    place = reference_interpreter(python) if python else sys.executable
+    interpreter = reference_interpreter(python) if python else sys.executable
     missing = [] if python else [name for name in ("torch", "transformers") if not version_of(name)]
     if missing:
-        what = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, so no gate can run"
-        mend = f"{install_command('reference')}, or --reference-python PATH of a Python that has them"
-        yield Finding("reference", "fault", what, mend)
+        description = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, so no gate can run"
+        remedy = f"{install_command('reference')}, or --reference-python PATH of a Python that has them"
+        yield Finding("reference", "fault", description, remedy)
         return
-    answer = ask(REFERENCE, place)
-    if answer.failed:
+    answer = run_in_child(REFERENCE, interpreter)
+    if answer.failure:
         yield Finding(
-            "reference", "fault", f"torch and transformers do not work: {answer.failed}", install_command("reference")
+            "reference", "fault", f"torch and transformers do not work: {answer.failure}", install_command("reference")
         )
         return
-    where = f" in {place}" if python else ""
-    what = f"torch {answer.said['torch']}, transformers {answer.said['transformers']}{where}"
-    yield Finding("reference", "ok", what)
+    location = f" in {interpreter}" if python else ""
+    description = f"torch {answer.values['torch']}, transformers {answer.values['transformers']}{location}"
+    yield Finding("reference", "ok", description)

@@ -1,4 +1,4 @@
-"""Check free memory and disk, and what caches take of the disk."""
+"""Check free memory and free disk space, and report the size of the caches."""
 
 from __future__ import annotations
 
@@ -11,86 +11,90 @@ from pathlib import Path
 from toolkit.commands.doctor.finding import Finding
 from toolkit.machine.home import OWN
 
-#: Bytes of free memory below which the two processes of a small model's gate may not fit.
-LEAST_MEMORY = 2e9
-#: Bytes of free disk below which a small run may not fit.
-LEAST_DISK = 1e9
+#: Free memory in bytes that the two processes of a small model's gate may need.
+MIN_MEMORY_BYTES = 2e9
+#: Free disk space in bytes that a small run may need.
+MIN_DISK_BYTES = 1e9
 
 
 def check_memory() -> Iterator[Finding]:
-    """Check the available and the total memory."""
-    free, whole = available_memory()
-    if free is None or whole is None:
+    """Check that there is enough available memory for a gate."""
+    free, total = available_memory()
+    if free is None or total is None:
         yield Finding("memory", "ok", "unknown; this system does not say")
         return
-    what = f"{free / 1e9:,.1f} GB of {whole / 1e9:,.1f} GB are free"
-    if free < LEAST_MEMORY:
-        mend = "end other programs, or lower train.batch_size, parity.examples and parity.max_memory"
-        yield Finding("memory", "warn", f"{what}; the gate runs two processes", mend)
+    description = f"{free / 1e9:,.1f} GB of {total / 1e9:,.1f} GB are free"
+    if free < MIN_MEMORY_BYTES:
+        remedy = "end other programs, or lower train.batch_size, parity.examples and parity.max_memory"
+        yield Finding("memory", "warn", f"{description}; the gate runs two processes", remedy)
     else:
-        yield Finding("memory", "ok", what)
+        yield Finding("memory", "ok", description)
 
 
 def available_memory() -> tuple[int | None, int | None]:
-    """Return the bytes of free and of total memory, within a container's limit; None if unknown."""
+    """Return the free and the total memory in bytes, within the limit of a container; None if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)
-        free, whole = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
+        free, total = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
     except (OSError, ValueError, LookupError):
         return None, None
-    try:  # a container's
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        return min(free, max(0, limit - used)), min(whole, limit)
-    except (OSError, ValueError):  # there is none, or "max"
-        return free, whole
+    try:  # the limit of a container
+        cgroup_dir = Path("/sys/fs/cgroup")
+        limit = int((cgroup_dir / "memory.max").read_text())
+        used = int((cgroup_dir / "memory.current").read_text())
+        return min(free, max(0, limit - used)), min(total, limit)
+    except (OSError, ValueError):  # no container, or no limit ("max")
+        return free, total
 
 
 def check_disk() -> Iterator[Finding]:
-    """Check that the places a run writes to are writable and have room."""
+    """Check that the folders which a run writes to are writable and have enough free space."""
     from toolkit.machine.runtime import CACHE_ROOM, cache_place
 
-    places = {
-        "run folders": (Path("runs"), "train.output_dir=FOLDER in another place", LEAST_DISK),
+    folders = {
+        "run folders": (Path("runs"), "train.output_dir=FOLDER in another place", MIN_DISK_BYTES),
         "the cache": (cache_place(), "export TOOLKIT_CACHE=FOLDER in another place", CACHE_ROOM),
-        "temporary files": (Path(tempfile.gettempdir()), "export TMPDIR=FOLDER in another place", LEAST_DISK),
+        "temporary files": (Path(tempfile.gettempdir()), "export TMPDIR=FOLDER in another place", MIN_DISK_BYTES),
     }
-    for name, (place, elsewhere, needed) in places.items():
-        yield _disk(name, place.absolute(), elsewhere, needed)
+    for name, (path, remedy, needed_bytes) in folders.items():
+        yield _check_folder(name, path.absolute(), remedy, needed_bytes)
 
 
-def _disk(name: str, place: Path, elsewhere: str, needed: float) -> Finding:
+def _check_folder(name: str, path: Path, remedy: str, needed_bytes: float) -> Finding:
     from toolkit.machine.disk import check_writable, megabytes
     from toolkit.machine.runtime import CACHE_ROOM
 
-    if refused := check_writable(place):
-        return Finding("disk", "fault", f"{name}, {place}: {refused}", elsewhere)
-    there = next(parent for parent in (place, *place.parents) if parent.exists())
-    free = shutil.disk_usage(there).free
-    what = f"{name}, {place}: {megabytes(free)} are free"
-    if free < needed:
-        return Finding("disk", "fault" if free < CACHE_ROOM else "warn", what, f"make room, or {elsewhere}")
-    return Finding("disk", "ok", what)
+    if obstacle := check_writable(path):
+        return Finding("disk", "fault", f"{name}, {path}: {obstacle}", remedy)
+    existing_parent = next(parent for parent in (path, *path.parents) if parent.exists())
+    free = shutil.disk_usage(existing_parent).free
+    description = f"{name}, {path}: {megabytes(free)} are free"
+    if free < needed_bytes:
+        return Finding("disk", "fault" if free < CACHE_ROOM else "warn", description, f"make room, or {remedy}")
+    return Finding("disk", "ok", description)
 
 
 def check_caches() -> Iterator[Finding]:
-    """Report each cache's place and size: the toolkit's, and the hub's of models and data sets."""
+    """Report the path and size of each cache: the toolkit's, and the hub's caches of models and data sets."""
     from toolkit.commands.cache import list_entries
     from toolkit.machine.disk import megabytes, size_of
     from toolkit.machine.runtime import cache_place
 
-    if own := os.environ.get(OWN):
-        what = f"your home, {own}, cannot be written; what libraries keep there is in {os.environ['HOME']}"
-        yield Finding("caches", "warn", what, "export HOME=FOLDER in another place")
-    found = list_entries(cache_place())
-    size = megabytes(sum(entry.size for entry in found))
-    clear = "toolkit cache clear" if found else ""
-    yield Finding("caches", "ok", f"the toolkit's, {cache_place()}: {len(found)} entries, {size}", clear)
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub").expanduser()
-    datasets = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets").expanduser()
-    for name, place, command in (("models", hub, "hf cache delete"), ("data sets", datasets, "")):
-        if place.is_dir():
-            yield Finding("caches", "ok", f"the hub's {name}, {place}: {megabytes(size_of(place))}", command)
+    if home_dir := os.environ.get(OWN):
+        description = f"your home, {home_dir}, cannot be written; what libraries keep there is in {os.environ['HOME']}"
+        yield Finding("caches", "warn", description, "export HOME=FOLDER in another place")
+    cache_entries = list_entries(cache_place())
+    size = megabytes(sum(entry.size for entry in cache_entries))
+    clear_command = "toolkit cache clear" if cache_entries else ""
+    yield Finding(
+        "caches", "ok", f"the toolkit's, {cache_place()}: {len(cache_entries)} entries, {size}", clear_command
+    )
+    hub_home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    models_dir = Path(
+        os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or hub_home / "hub"
+    ).expanduser()
+    datasets_dir = Path(os.environ.get("HF_DATASETS_CACHE") or hub_home / "datasets").expanduser()
+    for name, path, command in (("models", models_dir, "hf cache delete"), ("data sets", datasets_dir, "")):
+        if path.is_dir():
+            yield Finding("caches", "ok", f"the hub's {name}, {path}: {megabytes(size_of(path))}", command)

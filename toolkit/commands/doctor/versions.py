@@ -1,4 +1,4 @@
-"""Check installed versions against the required ranges and those tested together."""
+"""Check the installed versions against the required ranges and against the versions that were tested together."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.commands.doctor.finding import Finding, reinstall
+from toolkit.commands.doctor.finding import Finding, reinstall_command
 from toolkit.machine.install import CHECKOUT, DISTRIBUTION
 from toolkit.machine.runtime import version_of
 
-#: Distributions whose exact version decides what a run computes.
-PINNED = (
+#: Distributions whose exact version can change the results of a run.
+PINNED_DISTRIBUTIONS = (
     "paddlepaddle",
     "paddlepaddle-gpu",
     "paddlenlp",
@@ -25,72 +25,80 @@ PINNED = (
 
 
 def check_versions() -> Iterator[Finding]:
-    """Check versions against the ranges that installed distributions require, and the pins if they are here."""
-    name = "versions"
+    """Check versions against the ranges that installed distributions require, and against the pins if they exist."""
+    check = "versions"
     python = ".".join(map(str, sys.version_info[:3]))
     try:
-        own = importlib.metadata.metadata(DISTRIBUTION).json
+        metadata = importlib.metadata.metadata(DISTRIBUTION).json
     except importlib.metadata.PackageNotFoundError:
-        yield Finding(name, "fault", "toolkit is not installed, only its source is here", reinstall())
+        yield Finding(check, "fault", "toolkit is not installed, only its source is here", reinstall_command())
         return
     from packaging.specifiers import SpecifierSet
 
-    wanted = str(own.get("requires_python", ""))
-    if python not in SpecifierSet(wanted):
-        yield Finding(name, "fault", f"Python is {python}, but must be {wanted}", "make install PYTHON=python3.11")
+    python_range = str(metadata.get("requires_python", ""))
+    if python not in SpecifierSet(python_range):
+        yield Finding(
+            check, "fault", f"Python is {python}, but must be {python_range}", "make install PYTHON=python3.11"
+        )
     if other := version_of("toolkit"):
-        what = f"the distribution toolkit {other} is installed, which overwrites files of {DISTRIBUTION}"
-        yield Finding(name, "fault", what, f"pip uninstall -y toolkit, then {reinstall()}")
-    examined, faults = unfit_distributions(DISTRIBUTION)
-    for wrong in faults:
-        yield Finding(name, "fault", wrong.what, wrong.mend)
-    differing = [
-        f"{pinned} {version} (pin {pins[pinned]})"
+        description = f"the distribution toolkit {other} is installed, which overwrites files of {DISTRIBUTION}"
+        yield Finding(check, "fault", description, f"pip uninstall -y toolkit, then {reinstall_command()}")
+    num_examined, faults = find_unfit_distributions(DISTRIBUTION)
+    for fault in faults:
+        yield Finding(check, "fault", fault.description, fault.remedy)
+    differences = [
+        f"{name} {version} (pin {pins[name]})"
         for pins in [read_pins(CHECKOUT / "constraints.txt")]
-        for pinned in PINNED
-        if pinned in pins and (version := version_of(pinned)) and version.partition("+")[0] != pins[pinned]
+        for name in PINNED_DISTRIBUTIONS
+        if name in pins and (version := version_of(name)) and version.partition("+")[0] != pins[name]
     ]
-    if differing:
-        what = f"not the versions that were tested together: {', '.join(differing)}"
-        yield Finding(name, "warn", what, reinstall())
+    if differences:
+        description = f"not the versions that were tested together: {', '.join(differences)}"
+        yield Finding(check, "warn", description, reinstall_command())
     elif not faults:
-        yield Finding(name, "ok", f"Python {python}, {examined} distributions fit together")
+        yield Finding(check, "ok", f"Python {python}, {num_examined} distributions fit together")
 
 
-def unfit_distributions(root: str) -> tuple[int, list[Finding]]:
-    """How many distributions one needs, its installed extras included, and what is wrong with them."""
+def find_unfit_distributions(root: str) -> tuple[int, list[Finding]]:
+    """Return the number of distributions that ``root`` requires, and a finding for each missing or unfit distribution.
+
+    Requirements are followed recursively. Extras of ``root`` count as far as they are installed.
+    """
     from packaging.requirements import Requirement
 
     faults: dict[str, Finding] = {}
-    examined: set[tuple[str, str]] = set()
-    left = [(root, "")]
-    while left:
-        name, extra = left.pop()
-        if (name, extra) in examined:
+    seen_extras: set[tuple[str, str]] = set()
+    pending = [(root, "")]
+    while pending:
+        name, extra = pending.pop()
+        if (name, extra) in seen_extras:
             continue
-        examined.add((name, extra))
+        seen_extras.add((name, extra))
         for line in importlib.metadata.requires(name) or ():
-            wanted = Requirement(line)
-            plain = wanted.marker is None or wanted.marker.evaluate({"extra": extra})
-            optional = name == root and not plain
-            if not plain and not (optional and wanted.marker and "extra" in str(wanted.marker)):
+            requirement = Requirement(line)
+            is_unconditional = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+            is_optional = name == root and not is_unconditional
+            if not is_unconditional and not (is_optional and requirement.marker and "extra" in str(requirement.marker)):
                 continue
-            version = version_of(wanted.name)
-            mend = f"pip install '{wanted.name}{wanted.specifier}'"
+            version = version_of(requirement.name)
+            remedy = f"pip install '{requirement.name}{requirement.specifier}'"
             if version is None:
-                if not optional:
-                    what = f"{wanted.name}, which {name} needs, is not installed"
-                    faults.setdefault(wanted.name, Finding("versions", "fault", what, mend))
-            elif not wanted.specifier.contains(version, prereleases=True):
-                what = f"{wanted.name} is {version}, and {name} needs {wanted.specifier}"
-                faults.setdefault(wanted.name, Finding("versions", "fault", what, mend))
+                if not is_optional:
+                    description = f"{requirement.name}, which {name} needs, is not installed"
+                    faults.setdefault(requirement.name, Finding("versions", "fault", description, remedy))
+            elif not requirement.specifier.contains(version, prereleases=True):
+                description = f"{requirement.name} is {version}, and {name} needs {requirement.specifier}"
+                faults.setdefault(requirement.name, Finding("versions", "fault", description, remedy))
             else:
-                left += [(wanted.name, one) for one in ("", *wanted.extras)]
-    return len({name for name, _ in examined}), list(faults.values())
+                pending += [(requirement.name, extra_name) for extra_name in ("", *requirement.extras)]
+    return len({name for name, _ in seen_extras}), list(faults.values())
 
 
 def read_pins(constraints: Path) -> dict[str, str]:
-    """Return name -> version of a constraints file, where markers hold here; empty if there is no file."""
+    """Return distribution -> version of a constraints file; empty if the file does not exist.
+
+    Lines whose markers do not apply to this system are left out.
+    """
     if not constraints.is_file():
         return {}
     from packaging.requirements import Requirement
@@ -98,7 +106,7 @@ def read_pins(constraints: Path) -> dict[str, str]:
     pins = {}
     for line in constraints.read_text(encoding="utf-8").splitlines():
         if line.partition("#")[0].strip():
-            wanted = Requirement(line.partition("#")[0])
-            if wanted.marker is None or wanted.marker.evaluate():
-                pins[wanted.name] = str(wanted.specifier).removeprefix("==")
+            requirement = Requirement(line.partition("#")[0])
+            if requirement.marker is None or requirement.marker.evaluate():
+                pins[requirement.name] = str(requirement.specifier).removeprefix("==")
     return pins

@@ -1,1 +1,1 @@
-"""`toolkit export`: write a run's model in formats that others read, after comparing it with the port."""
+"""`toolkit export`: write a run's model in formats of other programs, after comparing it with the port."""

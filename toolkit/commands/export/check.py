@@ -1,11 +1,12 @@
-"""Check that an exported model gives the port's logits, within a measured bound, never a fixed number.
+"""Check that an exported model gives the port's logits, within a bound that is measured.
 
-The noise baseline is the port's own float32 error: the port in float32 against the port in float64, on the same texts
-with the same rotations. The exported model may differ from the port by the multiple of it that the parity gate allows
-between port and reference in float32 (:mod:`toolkit.parity.judge.bounds`).
+The noise baseline is the float32 error of the port: the port in float32 compared with the port in float64, on the same
+texts with the same rotations. The bound is this baseline times the factor that the parity gate allows between port and
+reference in float32 (:mod:`toolkit.parity.judge.bounds`).
 
-LSH attention hashes a vector to the nearest of some directions. Where two are equally near but for rounding, float32
-may choose either, and both are right. Such texts are left out while at least half of the texts remain.
+LSH attention hashes a vector to the nearest of several directions. If the distances of two directions differ by no more
+than rounding, float32 may choose either, and both are correct. Such texts are left out while at least half of the texts
+remain.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ import paddle
 
 from models.operations import randomness
 from toolkit.commands.export.graph import INPUTS, OUTPUTS
-from toolkit.commands.export.rotations import Constant
+from toolkit.commands.export.rotations import ConstantGenerator
 from toolkit.parity import float32_bounds
 
-#: Rounding decides between two buckets if their gap is at most this many times the rounding error.
-NEAR = 4.0
+#: Rounding may decide between two buckets if the ratio of their gap to the rounding error is at most this.
+MAX_GAP_RATIO = 4.0
 
 
 @dataclass(frozen=True)
 class PortLogits:
-    """The port's own logits.
+    """The logits of the port for N texts.
 
     Attributes:
-        float32, float64: [texts, ...] for each output.
-        clear: [texts], False where rounding decides on a bucket.
+        float32: logits of each output in float32, (N, ...).
+        float64: logits of each output in float64, (N, ...).
+        clear: whether rounding cannot decide on a bucket of the text, (N,).
     """
 
     float32: list[np.ndarray]
@@ -41,21 +43,23 @@ class PortLogits:
     clear: np.ndarray
 
     def divided_by(self, temperature: float) -> PortLogits:
-        """Return the logits divided by a temperature, each in its own precision."""
-        narrow = [one / np.float32(temperature) for one in self.float32]
-        return PortLogits(narrow, [one / temperature for one in self.float64], self.clear)
+        """Return the logits divided by a temperature; each array keeps its dtype."""
+        float32 = [logits / np.float32(temperature) for logits in self.float32]
+        return PortLogits(float32, [logits / temperature for logits in self.float64], self.clear)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between an exported model and the port: of the worst output, over all its logits.
+    """The difference between the logits of an exported model and of the port, for the output with the largest one.
 
     Attributes:
-        texts: number compared.
-        left_out: number where rounding decides on an LSH bucket.
-        rms, max: of the difference.
-        rms_bound, max_bound: their upper bounds.
-        logits_rms: of the port's logits, for the scale.
+        texts: number of texts that were compared.
+        left_out: number of texts that were left out, because rounding may decide on an LSH bucket.
+        rms: root mean square of the difference.
+        rms_bound: upper bound of ``rms``.
+        max: largest absolute difference.
+        max_bound: upper bound of ``max``.
+        logits_rms: root mean square of the port's logits, as the scale.
     """
 
     texts: int
@@ -67,58 +71,69 @@ class Difference:
     logits_rms: float
 
     @property
-    def within(self) -> bool:
-        """Whether it is rounding only; NaN is not."""
+    def is_within_bounds(self) -> bool:
+        """Whether the difference is within its bounds, so that rounding explains it; False for NaN."""
         return self.rms <= self.rms_bound and self.max <= self.max_bound
 
 
-def port_logits(
-    narrow: Any, wide: Any, rotations: Sequence[paddle.Tensor], batches: Sequence[dict[str, np.ndarray]]
+def compute_port_logits(
+    float32_model: Any, float64_model: Any, rotations: Sequence[paddle.Tensor], batches: Sequence[dict[str, np.ndarray]]
 ) -> PortLogits:
-    """Compute the port's logits in float32 (``narrow``) and in float64 (``wide``)."""
-    collected: dict[str, list[list[np.ndarray]]] = {"float32": [], "float64": []}
-    clear = []
+    """Compute the logits of the port in float32 and in float64.
+
+    Args:
+        float32_model: port in float32.
+        float64_model: port in float64.
+        rotations: LSH rotations of all layers.
+        batches: int64 arrays (B, T) by input name, for each batch.
+    """
+    batch_outputs: dict[str, list[list[np.ndarray]]] = {"float32": [], "float64": []}
+    clear_texts = []
     for batch in batches:
-        hashed = {}
-        for dtype, model in (("float32", narrow), ("float64", wide)):
-            outputs, hashed[dtype] = _forward(model, rotations, batch)
-            collected[dtype].append(outputs)
-        clear.append(_clear(hashed["float32"], hashed["float64"], batch["attention_mask"]))
-    joined = {
-        dtype: [np.concatenate(parts) for parts in zip(*found, strict=True)] for dtype, found in collected.items()
+        projections = {}
+        for dtype, model in (("float32", float32_model), ("float64", float64_model)):
+            outputs, projections[dtype] = _forward(model, rotations, batch)
+            batch_outputs[dtype].append(outputs)
+        clear_texts.append(_clear_texts(projections["float32"], projections["float64"], batch["attention_mask"]))
+    outputs_by_dtype = {
+        dtype: [np.concatenate(arrays) for arrays in zip(*outputs_of_dtype, strict=True)]
+        for dtype, outputs_of_dtype in batch_outputs.items()
     }
-    return PortLogits(joined["float32"], joined["float64"], np.concatenate(clear))
+    return PortLogits(outputs_by_dtype["float32"], outputs_by_dtype["float64"], np.concatenate(clear_texts))
 
 
 def _forward(
     model: Any, rotations: Sequence[paddle.Tensor], batch: dict[str, np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the outputs, and per LSH layer the vectors' projections on directions: (B, H, T, R, half the buckets)."""
-    near: list[np.ndarray] = []
-    with paddle.no_grad(), randomness.use(Constant(rotations)), _hashing(model, near):
+    """Return the outputs of a model, and the projections of the vectors on the directions in each LSH layer.
+
+    A projection has the shape (B, H, T, R, half the number of buckets) with R hash rounds.
+    """
+    projections: list[np.ndarray] = []
+    with paddle.no_grad(), randomness.use(ConstantGenerator(rotations)), _recording_projections(model, projections):
         output = model(**{name: paddle.to_tensor(batch[name]) for name in INPUTS})
-    return [getattr(output, name).numpy() for name in OUTPUTS[model.head]], near
+    return [getattr(output, name).numpy() for name in OUTPUTS[model.head]], projections
 
 
 @contextlib.contextmanager
-def _hashing(model: Any, near: list[np.ndarray]) -> Iterator[None]:
-    """Record the model's projections inside the ``with`` block."""
+def _recording_projections(model: Any, projections: list[np.ndarray]) -> Iterator[None]:
+    """Append the projections of the model's LSH layers to ``projections`` in the ``with`` block."""
 
-    def noting(layer: Any, original: Any) -> Any:
+    def wrap(layer: Any, original: Any) -> Any:
         def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, mask: Any) -> paddle.Tensor:
             heads, size, rounds, half = rotations.shape
-            rotated = paddle.matmul(vectors.reshape([batch, heads, -1, size]), rotations.reshape([heads, size, -1]))
+            products = paddle.matmul(vectors.reshape([batch, heads, -1, size]), rotations.reshape([heads, size, -1]))
             factors = layer.bucket_factors(vectors.shape[0] // (batch * heads))
-            rows = rotated.reshape([batch, heads, -1, rounds, half]).numpy()
+            rows = products.reshape([batch, heads, -1, rounds, half]).numpy()
             stops = np.cumsum([factor // 2 for factor in factors])[:-1]
-            near.extend(np.split(rows, stops, axis=-1))
+            projections.extend(np.split(rows, stops, axis=-1))
             return original(vectors, rotations, batch, mask)
 
         return hash_vectors
 
     layers = [layer for layer in model.sublayers() if hasattr(layer, "hash_vectors")]
     for layer in layers:
-        layer.__dict__["hash_vectors"] = noting(layer, layer.hash_vectors)
+        layer.__dict__["hash_vectors"] = wrap(layer, layer.hash_vectors)
     try:
         yield
     finally:
@@ -126,40 +141,55 @@ def _hashing(model: Any, near: list[np.ndarray]) -> Iterator[None]:
             del layer.__dict__["hash_vectors"]
 
 
-def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -> np.ndarray:
-    """Return [B], False for a text if rounding decides on the nearest direction of a vector."""
-    clear = np.ones(len(mask), bool)
-    for ours, exact in zip(narrow, wide, strict=True):
-        moved = np.abs(ours - exact).max(axis=(1, 2, 3, 4))  # (B,)
-        both = np.sort(np.concatenate([exact, -exact], axis=-1), axis=-1)
-        gap = np.where(mask[:, None, :, None] > 0, both[..., -1] - both[..., -2], np.inf)  # (B, H, T, R)
-        clear &= gap.min(axis=(1, 2, 3)) > NEAR * moved
-    return clear
+def _clear_texts(
+    float32_projections: list[np.ndarray], float64_projections: list[np.ndarray], mask: np.ndarray
+) -> np.ndarray:
+    """Return whether rounding cannot decide on the nearest direction of any vector of a text, (B,).
+
+    Args:
+        float32_projections: projections of each LSH layer in float32.
+        float64_projections: projections of each LSH layer in float64.
+        mask: attention mask, (B, T).
+    """
+    is_clear = np.ones(len(mask), bool)
+    for float32, float64 in zip(float32_projections, float64_projections, strict=True):
+        error = np.abs(float32 - float64).max(axis=(1, 2, 3, 4))  # (B,)
+        similarities = np.sort(np.concatenate([float64, -float64], axis=-1), axis=-1)
+        gap = np.where(
+            mask[:, None, :, None] > 0, similarities[..., -1] - similarities[..., -2], np.inf
+        )  # (B, H, T, R)
+        is_clear &= gap.min(axis=(1, 2, 3)) > MAX_GAP_RATIO * error
+    return is_clear
 
 
-def compare(port: PortLogits, exported: Sequence[Sequence[np.ndarray]]) -> Difference:
-    """Measure how far the exported model is from the port. ``exported`` holds its outputs, batch by batch, in the order
-    of :data:`toolkit.commands.export.graph.OUTPUTS`."""
-    theirs = [np.concatenate(parts) for parts in zip(*exported, strict=True)]
-    kept = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)
-    found = [
-        _one(ours[kept].astype(np.float64), exact[kept], other[kept].astype(np.float64))
-        for ours, exact, other in zip(port.float32, port.float64, theirs, strict=True)
+def compare_logits(port: PortLogits, exported_outputs: Sequence[Sequence[np.ndarray]]) -> Difference:
+    """Measure the difference between the exported model and the port.
+
+    Args:
+        port: logits of the port.
+        exported_outputs: outputs of the exported model for each batch, in the order of
+            :data:`toolkit.commands.export.graph.OUTPUTS`.
+    """
+    exported_logits = [np.concatenate(arrays) for arrays in zip(*exported_outputs, strict=True)]
+    keep_mask = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)
+    differences = [
+        _compare_output(float32[keep_mask].astype(np.float64), float64[keep_mask], output[keep_mask].astype(np.float64))
+        for float32, float64, output in zip(port.float32, port.float64, exported_logits, strict=True)
     ]
-    worst = max(found, key=lambda one: _ratio(one["max"], one["max_bound"]))
-    return Difference(texts=int(kept.sum()), left_out=int((~kept).sum()), **worst)
+    largest = max(differences, key=lambda difference: _bound_ratio(difference["max"], difference["max_bound"]))
+    return Difference(texts=int(keep_mask.sum()), left_out=int((~keep_mask).sum()), **largest)
 
 
-def _one(ours: np.ndarray, exact: np.ndarray, other: np.ndarray) -> dict[str, float]:
-    (rms, largest), scale = _sizes(other - ours), _sizes(exact)
-    rms_bound, max_bound = float32_bounds(_sizes(ours - exact), scale)
-    return {"rms": rms, "rms_bound": rms_bound, "max": largest, "max_bound": max_bound, "logits_rms": scale[0]}
+def _compare_output(float32: np.ndarray, float64: np.ndarray, output: np.ndarray) -> dict[str, float]:
+    (rms, max_difference), scale = _rms_and_max(output - float32), _rms_and_max(float64)
+    rms_bound, max_bound = float32_bounds(_rms_and_max(float32 - float64), scale)
+    return {"rms": rms, "rms_bound": rms_bound, "max": max_difference, "max_bound": max_bound, "logits_rms": scale[0]}
 
 
-def _sizes(values: np.ndarray) -> tuple[float, float]:
-    """RMS and largest magnitude."""
+def _rms_and_max(values: np.ndarray) -> tuple[float, float]:
+    """Return the root mean square and the largest magnitude."""
     return float(np.sqrt(np.mean(values**2))), float(np.abs(values).max())
 
 
-def _ratio(value: float, bound: float) -> float:
+def _bound_ratio(value: float, bound: float) -> float:
     return float("inf") if np.isnan(value) else value / bound if bound else float(value > 0)

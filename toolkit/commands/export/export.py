@@ -1,4 +1,4 @@
-"""`toolkit export RUN --format FORMAT`: make it, compare it with the port, and only then move it to its place."""
+"""`toolkit export RUN --format FORMAT`: convert the model, compare it with the port, then move it to its place."""
 
 from __future__ import annotations
 
@@ -32,122 +32,141 @@ if TYPE_CHECKING:
     from toolkit.commands.export.check import Difference
     from toolkit.tasks.interface import Run
 
-#: Describes an exported folder and lists its files. A folder that holds these files and nothing else may be
+#: Name of the file that describes an exported folder and lists its files. A folder that holds only these files may be
 #: replaced.
-ABOUT = "export.json"
+DESCRIPTION_FILE = "export.json"
 FORMATS = ("hf", "paddle", "onnx")
-#: Files of `model/` that hold weights: the other formats have their own.
-WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "constants.safetensors")
+#: Patterns of the weight files in `model/`. Formats other than ``hf`` store the weights in other files.
+WEIGHT_PATTERNS = ("model*.safetensors", "model.safetensors.index.json", "constants.safetensors")
 
 
-def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, console: Console) -> Path:
-    """Export the best model of a run; return the folder.
+def export_run(folder: Path, format_name: str, output: Path | None, overwrite: bool, console: Console) -> Path:
+    """Export the best model of a run, and return the folder of the export.
 
     Args:
-        output: a folder to make; by default ``export/FORMAT`` in the run folder.
+        folder: folder of a finished run.
+        format_name: format, one of :data:`FORMATS`.
+        output: folder to create; None for ``export/FORMAT`` in the run folder.
+        overwrite: whether an earlier export may be replaced.
+        console: console for the result of the comparison.
 
     Raises:
-        UserError: the folder is no finished run, or the output is taken.
-        ParityDrift: the exported model does not give the port's logits. Nothing is left of it.
+        UserError: the folder is not a finished run, or the output folder is occupied.
+        ParityDrift: the exported model does not give the port's logits; it is not written.
     """
     recipe = read_recipe(folder)
-    target = folder / "export" / form if output is None else output
+    target = folder / "export" / format_name if output is None else output
     _check_target(target, overwrite)
     silence_startup()
     runtime.configure("cpu", recipe.runtime.threads)  # before anything imports Paddle
-    if form == "onnx":
+    if format_name == "onnx":
         from toolkit.commands.export.onnx_file import check_installed
 
         check_installed()
     recipe.found.commits.update(recorded_commits(folder))
 
-    from toolkit.commands.export.inputs import batches, load_rows
+    from toolkit.commands.export.inputs import load_rows, make_batches
 
     splits = load_rows(recipe)
     run = load_run(folder)
-    inputs, of = batches(run, splits)
-    with writing(target, resumes=False), _made_beside(target) as (made, scratch):
-        difference, about = _export(run, form, made, scratch, inputs)
-        _say(console, target, difference, of)
-        if form == "hf" and (line := logits_note(run.calibration)):
-            console.print(f"note: {line}", highlight=False, soft_wrap=True)
-        if not difference.within:
+    inputs, source = make_batches(run, splits)
+    with writing(target, resumes=False), _folders_beside(target) as (export_dir, scratch):
+        difference, format_facts = _export_model(run, format_name, export_dir, scratch, inputs)
+        _print_difference(console, target, difference, source)
+        if format_name == "hf" and (calibration_note := logits_note(run.calibration)):
+            console.print(f"note: {calibration_note}", highlight=False, soft_wrap=True)
+        if not difference.is_within_bounds:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
-        comparison = {"compared_with_the_port": {"on": of, **asdict(difference)}}
-        files = {"files": sorted(files_in(made))}
-        write_text(made / ABOUT, dumps({**_about(run, form), **about, **comparison, **files}, indent=1) + "\n")
+        comparison = {"compared_with_the_port": {"on": source, **asdict(difference)}}
+        files = {"files": sorted(files_in(export_dir))}
+        write_text(
+            export_dir / DESCRIPTION_FILE,
+            dumps({**_describe_export(run, format_name), **format_facts, **comparison, **files}, indent=1) + "\n",
+        )
         _check_target(target, overwrite)  # the export took time
-        _put(made, target, scratch)
+        _move_to_target(export_dir, target, scratch)
     return target
 
 
-def _export(
-    run: Run, form: str, made: Path, scratch: Path, inputs: list[dict[str, Any]]
+def _export_model(
+    run: Run, format_name: str, export_dir: Path, scratch: Path, inputs: list[dict[str, Any]]
 ) -> tuple[Difference, dict[str, Any]]:
-    """Write the model into ``made``; return its difference from the port, and facts about its format."""
+    """Write the exported model, and return its difference from the port and facts about its format.
+
+    Args:
+        run: finished run.
+        format_name: format, one of :data:`FORMATS`.
+        export_dir: folder to fill.
+        scratch: folder for temporary files.
+        inputs: int64 arrays (B, T) by input name, for each batch.
+    """
     import paddle
 
-    from toolkit.commands.export.check import compare, port_logits
-    from toolkit.commands.export.graph import INPUTS, OUTPUTS, Exported, run_graph, save_graph
-    from toolkit.commands.export.rotations import draw
+    from toolkit.commands.export.check import compare_logits, compute_port_logits
+    from toolkit.commands.export.graph import INPUTS, OUTPUTS, ExportedModel, run_graph, save_graph
+    from toolkit.commands.export.rotations import draw_rotations
 
     paddle.set_device("cpu")  # graphs are compared there, whatever the run was on
     run.model.to(device="cpu")
-    stored = run.folder / "model"
-    first = {name: paddle.to_tensor(inputs[0][name]) for name in INPUTS}
-    rotations = draw(run.model, first, run.recipe.seed)
-    wide = load_model(run.recipe, stored).to(dtype="float64")
-    wide.eval()
-    port = port_logits(run.model, wide, rotations, inputs)
-    about: dict[str, Any] = {}
+    model_dir = run.folder / "model"
+    first_batch = {name: paddle.to_tensor(inputs[0][name]) for name in INPUTS}
+    rotations = draw_rotations(run.model, first_batch, run.recipe.seed)
+    float64_model = load_model(run.recipe, model_dir).to(dtype="float64")
+    float64_model.eval()
+    logits_of_port = compute_port_logits(run.model, float64_model, rotations, inputs)
+    facts: dict[str, Any] = {}
     if rotations:
         seed_key = families.family(run.recipe.model.name).seed_key
-        about["lsh_rotations"] = (
+        facts["lsh_rotations"] = (
             f"{len(rotations)} layers': constants of the graph, those of toolkit predict "
             f"({'drawn by the seed of the run' if getattr(run.model.config, seed_key, None) is None else seed_key})"
         )
     outputs = list(OUTPUTS[run.model.head])
-    if form == "hf":
-        _copy(run.folder, made)
+    if format_name == "hf":
+        _copy_model(run.folder, export_dir)
         if rotations:
-            about["lsh_rotations"] = "not stored: whoever loads the model draws them"
-        copied = port_logits(load_model(run.recipe, made), wide, rotations, inputs)
-        return compare(port, [copied.float32]), {**about, "outputs": outputs}
-    for path in stored.iterdir():
-        if not any(path.match(pattern) for pattern in WEIGHTS):
-            shutil.copy(path, made)
-    graph = made if form == "paddle" else scratch / "graph"
+            facts["lsh_rotations"] = "not stored: whoever loads the model draws them"
+        copied_logits = compute_port_logits(load_model(run.recipe, export_dir), float64_model, rotations, inputs)
+        return compare_logits(logits_of_port, [copied_logits.float32]), {**facts, "outputs": outputs}
+    for path in model_dir.iterdir():
+        if not any(path.match(pattern) for pattern in WEIGHT_PATTERNS):
+            shutil.copy(path, export_dir)
+    graph = export_dir if format_name == "paddle" else scratch / "graph"
     graph.mkdir(exist_ok=True)
     temperature = run.calibration.get("temperature", 1.0)
-    save_graph(Exported(run.model, rotations, temperature), run.length, graph)
-    port = port.divided_by(temperature)
-    if form == "paddle":
-        about["paddle_inference"] = "as it was compared: paddle.inference.Config, disable_mkldnn() on a CPU"
-        return compare(port, run_graph(made, inputs)), {**about, "outputs": outputs}
-    from toolkit.commands.export.onnx_file import OPSET, convert, output_names, run_onnx
+    save_graph(ExportedModel(run.model, rotations, temperature), run.length, graph)
+    logits_of_port = logits_of_port.divided_by(temperature)
+    if format_name == "paddle":
+        facts["paddle_inference"] = "as it was compared: paddle.inference.Config, disable_mkldnn() on a CPU"
+        return compare_logits(logits_of_port, run_graph(export_dir, inputs)), {**facts, "outputs": outputs}
+    from toolkit.commands.export.onnx_file import OPSET, convert_to_onnx, output_names, run_onnx
 
-    convert(graph, made)
-    named = dict(zip(output_names(made), outputs, strict=True))
-    return compare(port, run_onnx(made, inputs)), {**about, "opset": OPSET, "outputs": named}
+    convert_to_onnx(graph, export_dir)
+    named_outputs = dict(zip(output_names(export_dir), outputs, strict=True))
+    return compare_logits(logits_of_port, run_onnx(export_dir, inputs)), {
+        **facts,
+        "opset": OPSET,
+        "outputs": named_outputs,
+    }
 
 
-def _copy(folder: Path, made: Path) -> None:
-    """Copy `model/` as it is, and the card, made to name this folder in place of that one."""
+def _copy_model(folder: Path, export_dir: Path) -> None:
+    """Copy the run's `model/` and its card into a folder; the card then names this folder instead of the run."""
     with reading(folder / "model", MODEL_REMEDY):
-        shutil.copytree(folder / "model", made, dirs_exist_ok=True)
+        shutil.copytree(folder / "model", export_dir, dirs_exist_ok=True)
     if (card := folder / "README.md").is_file():
         with reading(card, "remove it"):
-            write_text(made / "README.md", with_model(card.read_text(encoding="utf-8"), "."))
+            write_text(export_dir / "README.md", with_model(card.read_text(encoding="utf-8"), "."))
 
 
-def _about(run: Run, form: str) -> dict[str, Any]:
-    """Return what a user of the folder alone needs."""
+def _describe_export(run: Run, format_name: str) -> dict[str, Any]:
+    """Return the facts that a user of the export needs: inputs, padding, labels, calibration and versions."""
     from toolkit.commands.export.graph import INPUTS
 
-    length = "any" if form == "hf" else run.length
-    reading = "mean_of_windows_of" if run.recipe.data.long_texts == "windows" else "text_cut_to"
+    length = "any" if format_name == "hf" else run.length
+    length_key = "mean_of_windows_of" if run.recipe.data.long_texts == "windows" else "text_cut_to"
     return {
-        "format": form,
+        "format": format_name,
         "run": run.folder.resolve().name,
         "task": run.recipe.task,
         "inputs": {name: {"dtype": "int64", "shape": ["batch", length]} for name in INPUTS},
@@ -156,85 +175,92 @@ def _about(run: Run, form: str) -> dict[str, Any]:
             "side": "right",
             "input_ids": run.tokenizer.pad_token_id,
             "attention_mask": 0,
-            reading: run.recipe.data.max_length,
+            length_key: run.recipe.data.max_length,
         },
         "label_names": run.label_names,
-        "calibration": _calibration(run, form),
+        "calibration": _calibration(run, format_name),
         "versions": runtime.versions(),
     }
 
 
-def _calibration(run: Run, form: str) -> dict[str, float]:
-    """Return the temperature that the logits are still to be divided by, and the threshold of several labels.
+def _calibration(run: Run, format_name: str) -> dict[str, float]:
+    """Return the temperature for the exported logits, and the threshold of multi-label predictions.
 
-    A graph divides its logits itself, by the ``divided_by`` that is recorded. The weights for transformers are as they
-    were trained.
+    A user must divide the logits by ``temperature``. A graph already divides its logits, so its ``temperature`` is 1
+    and ``divided_by`` records the divisor. The weights for transformers are as they were trained.
     """
     calibration = {name: run.calibration[name] for name in ("temperature", "threshold") if name in run.calibration}
-    if "temperature" in calibration and form != "hf":
+    if "temperature" in calibration and format_name != "hf":
         calibration |= {"temperature": 1.0, "divided_by": calibration["temperature"]}
     return calibration
 
 
-def _say(console: Console, target: Path, difference: Difference, of: str) -> None:
-    verdict = "within" if difference.within else "BEYOND"
-    left = f" ({difference.left_out} left out: rounding decides about an LSH bucket)" if difference.left_out else ""
+def _print_difference(console: Console, target: Path, difference: Difference, source: str) -> None:
+    verdict = "within" if difference.is_within_bounds else "BEYOND"
+    left_out = f" ({difference.left_out} left out: rounding decides about an LSH bucket)" if difference.left_out else ""
     max_error = f"{difference.max:.1e} (bound {difference.max_bound:.1e})"
     rms_error = f"{difference.rms:.1e} (bound {difference.rms_bound:.1e})"
     console.print(
-        f"{target}: on {difference.texts} texts of the {of}{left}, the exported logits differ from the port's by at "
-        f"most {max_error}, RMS {rms_error} of {difference.logits_rms:.2g}: {verdict} float32's rounding",
+        f"{target}: on {difference.texts} texts of the {source}{left_out}, the exported logits differ from the port's "
+        f"by at most {max_error}, RMS {rms_error} of {difference.logits_rms:.2g}: {verdict} float32's rounding",
         soft_wrap=True,
     )
 
 
-# -- where it goes ----------------------------------------------------------------------------------------------------
+# -- the output folder -------------------------------------------------------------------------------------------------
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
-    if refused := check_writable(target.absolute().parent):
-        raise UserError(f"--output {target}: {target.absolute().parent}: {refused}")
+    if obstacle := check_writable(target.absolute().parent):
+        raise UserError(f"--output {target}: {target.absolute().parent}: {obstacle}")
     if not os.path.lexists(target):
         return
-    about = _said_in(target)
-    if about is None:
+    description = _read_description(target)
+    if description is None:
         raise UserError(f"--output {target}: exists and is not an export; name another folder")
     if not overwrite:
         raise UserError(f"--output {target}: exists; add --overwrite, or name another folder")
-    if "files" not in about:
+    if "files" not in description:
         raise UserError(
-            f"--output {target}: {ABOUT} does not list the export's files; remove it, or name another folder"
+            f"--output {target}: {DESCRIPTION_FILE} does not list the export's files; remove it, or name another folder"
         )
-    if extra := sorted(files_in(target) - {ABOUT, *map(str, about["files"])}):
-        raise UserError(f"--output {target}: holds {extra[0]}, which is not part of the export; name another folder")
+    if extra_files := sorted(files_in(target) - {DESCRIPTION_FILE, *map(str, description["files"])}):
+        raise UserError(
+            f"--output {target}: holds {extra_files[0]}, which is not part of the export; name another folder"
+        )
 
 
-def _said_in(target: Path) -> dict[str, Any] | None:
-    """Return an exported folder's description; None if it is no export."""
+def _read_description(target: Path) -> dict[str, Any] | None:
+    """Return the description of an exported folder; None if the folder is not an export."""
     if target.is_symlink():
         return None
     try:
-        about = read_object(target / ABOUT)
+        description = read_object(target / DESCRIPTION_FILE)
     except (OSError, ValueError):
         return None
-    return about if about.get("format") in FORMATS and isinstance(about.get("files", []), list) else None
+    return (
+        description if description.get("format") in FORMATS and isinstance(description.get("files", []), list) else None
+    )
 
 
 @contextmanager
-def _made_beside(target: Path) -> Iterator[tuple[Path, Path]]:
-    """Make a folder to fill and one for temporary files, on the disk of ``target``; remove both afterwards."""
+def _folders_beside(target: Path) -> Iterator[tuple[Path, Path]]:
+    """Create a folder to fill and a folder for temporary files, and remove both after the ``with`` block.
+
+    They are on the same disk as ``target``, so that moving the result is atomic.
+    """
     parent = target.absolute().parent
-    new = [place for place in (parent, *parent.parents) if not place.exists()]
+    new_folders = [path for path in (parent, *parent.parents) if not path.exists()]
     parent.mkdir(parents=True, exist_ok=True)
     try:
         with scratch_folder(".export-", beside=parent) as scratch:
             (scratch / "made").mkdir()
             yield scratch / "made", scratch
     finally:
-        remove_empty_folders(new)
+        remove_empty_folders(new_folders)
 
 
-def _put(made: Path, target: Path, scratch: Path) -> None:
+def _move_to_target(export_dir: Path, target: Path, scratch: Path) -> None:
     if target.exists():
         move_to_free_name(target, scratch / "replaced")
-    move_to_free_name(made, target)
+    move_to_free_name(export_dir, target)

@@ -1,4 +1,4 @@
-"""The texts on which an exported model is compared with the port."""
+"""The texts for the comparison of an exported model with the port."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 
-#: Number of texts compared, and batch size; the last batch has another size.
-TEXTS, AT_ONCE = 14, 4
-#: Texts in place of missing data: various scripts, control characters and lengths.
-FIXED = (
+#: Number of texts to compare, and the batch size. The last batch is smaller, so that two batch sizes are tested.
+NUM_TEXTS, BATCH_SIZE = 14, 4
+#: Texts if the data are unavailable, with various scripts, control characters and lengths.
+FIXED_TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "a",
     "Straße, naïve, Ελλάδα, Москва, 日本語, العربية 🙂",
@@ -28,26 +28,37 @@ FIXED = (
 
 
 def load_rows(recipe: Recipe) -> Any:
-    """Load the run's data; None if unavailable. Call before importing PaddleNLP, which changes ``load_dataset``."""
+    """Load the splits of a run; None if its data are unavailable.
+
+    Call this before PaddleNLP is imported, because PaddleNLP replaces ``load_dataset``.
+    """
     try:
         return task_of(recipe).load_splits(recipe)
     except UserError:
         return None
 
 
-def batches(run: Run, splits: Any) -> tuple[list[dict[str, np.ndarray]], str]:
-    """Return the inputs, int64 [B, T] each, and their source."""
+def make_batches(run: Run, splits: Any) -> tuple[list[dict[str, np.ndarray]], str]:
+    """Return the inputs of each batch, int64 arrays (B, T) by name, and a description of their source.
+
+    ``splits`` is the result of :func:`load_rows`.
+    """
     if splits is None:
-        rows = [run.tokenizer.encode(text)[: run.recipe.data.max_length] for text in FIXED]
-        padded = pad(rows, run.length, run.tokenizer.pad_token_id)
-        return _cut({name: padded[name] for name in INPUTS}), "fixed texts, since the run's data is unavailable"
-    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
-    name = "validation" if prepared.test is None else "test"
-    examples = getattr(prepared, name)
-    batch = collate([examples[index] for index in range(min(TEXTS, len(examples)))])
-    return _cut({name: batch[name] for name in INPUTS}), f"{name} split"
+        rows = [run.tokenizer.encode(text)[: run.recipe.data.max_length] for text in FIXED_TEXTS]
+        padded_rows = pad(rows, run.length, run.tokenizer.pad_token_id)
+        return _split_batch(
+            {name: padded_rows[name] for name in INPUTS}
+        ), "fixed texts, since the run's data is unavailable"
+    prepared_data = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    name = "validation" if prepared_data.test is None else "test"
+    examples = getattr(prepared_data, name)
+    batch = collate([examples[index] for index in range(min(NUM_TEXTS, len(examples)))])
+    return _split_batch({name: batch[name] for name in INPUTS}), f"{name} split"
 
 
-def _cut(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def _split_batch(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     count = len(batch[INPUTS[0]])
-    return [{name: rows[start : start + AT_ONCE] for name, rows in batch.items()} for start in range(0, count, AT_ONCE)]
+    return [
+        {name: rows[start : start + BATCH_SIZE] for name, rows in batch.items()}
+        for start in range(0, count, BATCH_SIZE)
+    ]

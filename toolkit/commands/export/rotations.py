@@ -1,4 +1,4 @@
-"""Random LSH rotations as constants: a graph that leaves this project must hash a text the same on every call."""
+"""Random LSH rotations as constants, so that an exported graph hashes a text to the same buckets in every call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import paddle
 from models.operations import randomness
 
 
-class Recorded(randomness.Generator):
-    """Generator that records its draws.
+class RecordingGenerator(randomness.Generator):
+    """A random generator that records its draws.
 
     Attributes:
-        drawn: the rotations, in the order of the layers: (H, D, R, half the sum of the bucket factors) each.
+        drawn: rotations in the order of the layers, each (H, D, R, half the sum of the bucket factors).
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,12 @@ class Recorded(randomness.Generator):
         return self.drawn[-1]
 
 
-class Constant(randomness.Generator):
-    """Generator that returns the given rotations one after another, in the requested dtype."""
+class ConstantGenerator(randomness.Generator):
+    """A generator that returns constant rotations one after another, in the requested dtype.
+
+    Args:
+        rotations: rotations in the order of the layers.
+    """
 
     def __init__(self, rotations: Iterable[paddle.Tensor]) -> None:
         self._left: Iterator[paddle.Tensor] = iter(rotations)
@@ -37,12 +41,18 @@ class Constant(randomness.Generator):
         return None
 
     def restore(self, state: object) -> None:
-        """Nothing is drawn."""
+        """Do nothing, since nothing is drawn."""
 
 
-def draw(model: object, batch: dict[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
-    """Return ``toolkit predict``'s rotations: the first after the run's seed, or those of ``hash_seed``."""
+def draw_rotations(model: object, batch: dict[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
+    """Return the same LSH rotations as ``toolkit predict`` draws: from the run's seed, or from ``hash_seed``.
+
+    Args:
+        model: port.
+        batch: int64 tensors (B, T) by input name.
+        seed: random seed of the run.
+    """
     paddle.seed(seed)
-    with paddle.no_grad(), randomness.use(Recorded()) as source:
+    with paddle.no_grad(), randomness.use(RecordingGenerator()) as generator:
         model(**batch)  # type: ignore[operator]
-    return source.drawn  # type: ignore[attr-defined]
+    return generator.drawn  # type: ignore[attr-defined]
