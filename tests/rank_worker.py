@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ class _StopAt(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step + 1 == self.step and runtime.is_first_process():
-            self.trainer.interruption.requested = True
+            signal.raise_signal(signal.SIGTERM)
 
 
 class Watch(randomness.Generator):

@@ -45,10 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:  # it was waiting, or came while something else was said
         status = _interrupted()
     if arguments is None:  # it is the program
-        interruption.settle(status)
-        if status in interruption.STATUSES or _with_others():
-            interruption.leave(status)
-    elif begun:
+        interruption.leave(status)
+    if begun:
         interruption.end()
     sys.exit(status)
 
@@ -90,11 +88,6 @@ def _interrupted() -> int:
     with contextlib.suppress(OSError):  # nobody reads it
         click.echo(begun + interruption.line(), err=True)
     return interruption.exit_status()
-
-
-def _with_others() -> bool:
-    """Whether this process has met others to train with."""
-    return "toolkit.training.ranks" in sys.modules and sys.modules["toolkit.training.ranks"].is_connected()
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import signal
 
 import numpy as np
 import paddle
@@ -268,7 +269,7 @@ def test_a_cpu_trains_in_bfloat16_with_master_weights_in_float32_and_resumes_bit
     def on_step_end(self, args, state, control, **others):
         if state.global_step == 4 and not interrupted:
             interrupted.append(True)
-            self.trainer.interruption.requested = True
+            signal.raise_signal(signal.SIGTERM)
         return ends(self, args, state, control, **others)
 
     monkeypatch.setattr(ScheduleCallback, "on_step_end", on_step_end)

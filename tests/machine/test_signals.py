@@ -122,9 +122,9 @@ def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it
 def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_does_not():
     code = (
         "interruption.begin()\n"
-        "with interruption.Interruption() as asked:\n"
+        "with interruption.note_signals():\n"
         "    print('ready', flush=True)\n"
-        f"    while not asked.requested: time.sleep(0.01)\n    time.sleep({GRACE} + 1)\n"
+        f"    while not interruption.came(): time.sleep(0.01)\n    time.sleep({GRACE} + 1)\n"
         "sys.exit(7)\n"
     )
     one, two = [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]
@@ -153,7 +153,7 @@ def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
     second = f"from toolkit.machine import interruption\n{begin}"
     code = (
         "interruption.begin()\n"
-        "with interruption.blocked():\n"
+        "with interruption.block_signals():\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         f"    os.execv(sys.executable, [sys.executable, '-c', {second!r}])\n"
     )
@@ -254,9 +254,9 @@ def test_a_closed_terminal_is_no_error_when_something_is_said(tmp_path):
     said = tmp_path / "said"
     code = (
         "import pathlib, sys, time\nfrom toolkit.machine import interruption\ninterruption.begin()\n"
-        "with interruption.Interruption() as asked:\n"
+        "with interruption.note_signals():\n"
         "    print('ready', flush=True)\n"
-        "    while not asked.requested: time.sleep(0.01)\n"
+        "    while not interruption.came(): time.sleep(0.01)\n"
         f"    print('saved', flush=True); pathlib.Path({str(said)!r}).write_text('saved')\n"
         "sys.exit(interruption.exit_status())\n"
     )
@@ -320,7 +320,7 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
     assert last is not None and last.name == f"step-{step:08d}"
     second = finetuner(tmp_path / "run", last_step=step, **settings)
     second.fit(last)
-    assert interruption._here.waiting is None, "a signal would be lost from here on"
+    assert interruption._state.raises, "a signal would be lost from here on"
     assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
     assert second.best == whole.best
     for trainer in (whole, second):

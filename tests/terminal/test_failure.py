@@ -266,7 +266,7 @@ def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(inte
         "try:\n"
         f"    {interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
         "except KeyboardInterrupt: pass\n"
-        "sys.exit(130 if interruption.came() else 7)\n"
+        "interruption.leave(130 if interruption.came() else 7)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode == (130 if interrupted else 7)

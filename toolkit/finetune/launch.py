@@ -28,7 +28,7 @@ from toolkit.files.lossless import remove_empty_folders
 from toolkit.files.ownership import claim, remove_from_run
 from toolkit.finetune.finetune import prove
 from toolkit.machine import interruption, runtime
-from toolkit.machine.interruption import STATUSES, Interruption
+from toolkit.machine.interruption import STATUSES
 from toolkit.machine.scratch import child
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import LOGS, occupied
@@ -122,7 +122,7 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
         json.dump(told, pipe)
     sys.stdout.flush()
     try:
-        with Interruption() as request, contextlib.ExitStack() as running:
+        with interruption.note_signals(), contextlib.ExitStack() as running:
             processes = []
             for number, places in enumerate(_places(team, running.enter_context(_held_port()))):
                 environment = {**before, **places, SUPERVISOR_PIPE_VARIABLE: str(reading) if number == 0 else ""}
@@ -133,7 +133,7 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
                         options = {"stdout": log, "stderr": subprocess.STDOUT}
                     started = child(command, env=environment, stdin=subprocess.DEVNULL, **options)
                     processes.append(running.enter_context(started))
-            ended = _wait(processes, request)
+            ended = _wait(processes)
     finally:
         os.close(reading)
     status = _status(ended, team.size, logs)
@@ -180,7 +180,7 @@ def _places(team: Team, meeting: str) -> list[dict[str, str]]:
     ]
 
 
-def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[int, int]:
+def _wait(processes: Sequence[subprocess.Popen]) -> dict[int, int]:
     """Wait until all have ended, or one has failed and the others' grace is over; pass a signal to stop on to all.
     Returns number -> exit status, or minus the signal, in the order in which they ended."""
     ended: dict[int, int] = {}
@@ -193,7 +193,7 @@ def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[
             if ended[number] not in (0, *STATUSES):
                 grace = GRACE if ended[number] > 0 else GRACE_AFTER_KILL
                 deadline = min(deadline, time.monotonic() + grace)
-        if request.requested and not handed_on:
+        if interruption.came() and not handed_on:
             handed_on = True
             for process in processes:
                 process.send_signal(interruption.exit_status() - 128)

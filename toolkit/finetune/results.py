@@ -138,7 +138,7 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     job.task.write_artifacts(run, trainer, prepared, trainer.console)
     write_card(run, results)
     write_report(recipe, folder, results)
-    with interruption.held():  # from here on the run is finished, and no signal says otherwise
+    with interruption.hold_signals():  # from here on the run is finished, and no signal says otherwise
         write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
         interruption.settle(0)
     trainer.checkpoints.remove(trainer.best.best_step)

@@ -80,7 +80,7 @@ def restart(commands: Collection[str]) -> None:
     debugged = sys.gettrace() is not None or "pydevd" in sys.modules  # the debugger would lose it
     if again and not debugged and (added := environment()):
         # A signal in between waits until the new process can handle it.
-        with contextlib.suppress(OSError), interruption.blocked():  # it runs on as it is
+        with contextlib.suppress(OSError), interruption.block_signals():  # it runs on as it is
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
 
 

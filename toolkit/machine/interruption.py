@@ -1,10 +1,10 @@
 """Signals that ask a command to end: Ctrl-C, SIGTERM from Slurm and Kubernetes, SIGHUP when a terminal is closed.
 
-The rules are the same at every moment. The first signal raises :class:`Interrupted` in the main thread; if something
-is to be saved, it is a request that is noticed at the next good place (:class:`Interruption`). A second one ends the
-process at once. Besides, a thread ends the process :data:`GRACE` seconds later: a library may lose the exception, wait
-for a thread of its own, or compute for long before Python calls a handler. Nothing is lost by that: files appear whole
-or not at all, and the janitor removes children and temporary folders (:mod:`toolkit.machine.scratch`).
+The rules are the same at every moment. The first signal raises :class:`Interrupted` in the main thread; code that has
+something to save delays that (:func:`note_signals`, :func:`hold_signals`). A second one ends the process at once.
+Besides, a thread ends the process :data:`GRACE` seconds later: a library may lose the exception, wait for its own
+thread, or compute for long before Python calls a handler. Nothing is lost by that: files appear whole or not at all,
+and the janitor removes children and temporary folders (:mod:`toolkit.machine.scratch`).
 """
 
 from __future__ import annotations
@@ -35,28 +35,27 @@ class Interrupted(KeyboardInterrupt):
     """A signal asked for the end; what is to be saved is saved."""
 
 
-class _Here:
+class _State:
     """Signal state of this process.
 
     Attributes:
-        came: the first signal; 0 where none has come.
-        waiting: who handles the end itself; None if a signal raises.
-        status: exit status of a finished command; else None.
-        before: the handlers that :func:`begin` has replaced.
+        came: the first signal; 0 if none has come.
+        raises: whether a signal raises; otherwise the running code checks :func:`came`.
+        status: exit status of a finished command; None before.
+        replaced_handlers: the handlers that :func:`begin` has replaced, by signal; None if it has not begun.
         wakeup: descriptor that tells the thread of signals, and the former one.
-        terminals: those of the standard streams that were terminals.
+        terminals: the standard streams that were terminals.
     """
 
     came: int = 0
-    waiting: Interruption | None = None
+    raises: bool = True
     status: int | None = None
-    before: dict[int, Any] | None = None
+    replaced_handlers: dict[int, Any] | None = None
     wakeup: tuple[int, int] = (-1, -1)
     terminals: tuple[int, ...] = ()
 
 
-_here = _Here()
-_leaving = threading.Lock()
+_state = _State()
 
 
 def begin() -> bool:
@@ -66,57 +65,61 @@ def begin() -> bool:
     blocked until this process could handle it comes now (:func:`toolkit.machine.scratch.child`,
     :mod:`toolkit.machine.allocator`).
     """
-    if _here.before is not None or threading.current_thread() is not threading.main_thread():
+    if _state.replaced_handlers is not None or threading.current_thread() is not threading.main_thread():
         return False
     usual = (signal.SIG_DFL, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the thread stays blocked: the main one gets them
-    _here.came, _here.status = 0, None
-    _here.terminals = tuple(stream for stream in (0, 1, 2) if os.isatty(stream))
-    _here.before = {number: signal.getsignal(number) for number in ENDING if signal.getsignal(number) in usual}
+    _state.came, _state.status = 0, None
+    _state.terminals = tuple(stream for stream in (0, 1, 2) if os.isatty(stream))
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    _state.replaced_handlers = {number: handler for number, handler in handlers.items() if handler in usual}
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     threading.Thread(target=_watch, args=[reading], daemon=True).start()
-    _here.wakeup = writing, signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    atexit.unregister(_ignore)
-    atexit.register(_ignore)
-    for number in _here.before:
+    _state.wakeup = writing, signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in _state.replaced_handlers:
         signal.signal(number, _arrived)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     return True
 
 
 def end() -> None:
-    """Undo :func:`begin`."""
-    for number, handler in (_here.before or {}).items():
+    """Undo :func:`begin`, and forget the signal that came."""
+    for number, handler in (_state.replaced_handlers or {}).items():
         signal.signal(number, handler)
-    writing, before = _here.wakeup
-    signal.set_wakeup_fd(before)
+    writing, former = _state.wakeup
+    signal.set_wakeup_fd(former)
     os.close(writing)
-    _here.before = None
+    _state.came, _state.replaced_handlers = 0, None
 
 
 def settle(status: int) -> None:
     """Record that the command is done; no signal changes its exit status any more."""
-    _here.status = status
+    _state.status = status
 
 
 def came() -> bool:
     """Whether a signal has asked for the end."""
-    return bool(_here.came)
+    return bool(_state.came)
 
 
 def exit_status() -> int:
     """Exit status after the signal that came."""
-    return 128 + (_here.came or signal.SIGINT)
+    return 128 + (_state.came or signal.SIGINT)
 
 
 def line() -> str:
-    """Message about it."""
-    return _line(_here.came)
+    """Return the message about the signal that came."""
+    return "interrupted" if _state.came in (0, signal.SIGINT) else f"interrupted by {name_of(_state.came)}"
 
 
 def leave(status: int) -> NoReturn:
-    """Run the exit handlers and end the process, before its libraries are unloaded."""
+    """End the process with this exit status, which no signal changes any more.
+
+    The exit handlers run, but no library is unloaded: Python has no signal handlers then, and Paddle's destructors take
+    a while, or fail if this process has met others to train with.
+    """
+    settle(status)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -124,53 +127,52 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-class Interruption:
-    """Keeps signals from raising in the ``with`` block: its code checks ``requested``, saves, and leaves."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._began = False
-
-    def __enter__(self) -> Interruption:
-        self._began = begin()
-        self._around, _here.waiting = _here.waiting, self
-        self.requested = bool(_here.came)  # a library has lost it
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        _here.waiting = self._around
-        if self._began:
-            end()
-
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Let signals raise in the ``with`` block."""
-        if self.requested:
-            raise Interrupted
-        waiting, _here.waiting = _here.waiting, None
-        try:
+@contextlib.contextmanager
+def note_signals() -> Iterator[None]:
+    """Keep signals from raising in the ``with`` block: its code checks :func:`came`, saves and leaves. Signals are
+    handled from now on if :func:`begin` was not called before."""
+    has_begun = begin()
+    try:
+        with _raising(False):
             yield
-        finally:
-            _here.waiting = waiting
+    finally:
+        if has_begun:
+            end()
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def raise_signals() -> Iterator[None]:
+    """Let signals raise in the ``with`` block, inside of :func:`note_signals`."""
+    if _state.came:
+        raise Interrupted
+    with _raising(True):
+        yield
+
+
+@contextlib.contextmanager
+def hold_signals() -> Iterator[None]:
     """Delay a signal that comes in the ``with`` block to its end: for short work that must be done whole."""
-    if _here.waiting is not None or threading.current_thread() is not threading.main_thread():
+    if not _state.raises or threading.current_thread() is not threading.main_thread():
         yield  # it raises nothing here
         return
-    _here.waiting = request = Interruption()
-    try:
+    came_before = _state.came
+    with _raising(False):
         yield
-    finally:
-        _here.waiting = None
-    if request.requested and _here.status is None:
+    if _state.came != came_before and _state.status is None:
         raise Interrupted
 
 
 @contextlib.contextmanager
-def blocked() -> Iterator[None]:
+def _raising(raises: bool) -> Iterator[None]:
+    before, _state.raises = _state.raises, raises
+    try:
+        yield
+    finally:
+        _state.raises = before
+
+
+@contextlib.contextmanager
+def block_signals() -> Iterator[None]:
     """Block the signals for what is started in the ``with`` block, until it asks for them (:func:`begin`)."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
@@ -183,18 +185,16 @@ def _arrived(number: int, frame: Any) -> None:
     """Handle a signal in the main thread; the thread handles later ones."""
     if number == signal.SIGHUP:
         _let_go_of_terminals()
-    if _here.came:
+    if _state.came:
         return
-    _here.came = number
-    if _here.waiting is not None:
-        _here.waiting.requested = True
-    elif _here.status is None:
+    _state.came = number
+    if _state.raises and _state.status is None:
         raise Interrupted
 
 
 def _let_go_of_terminals() -> None:
     """Redirect streams of a closed terminal to nowhere: writing to it would be an error."""
-    for stream in _here.terminals:
+    for stream in _state.terminals:
         if not os.isatty(stream):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)
 
@@ -213,21 +213,21 @@ def _watch(reading: int) -> None:
                 first, began, working = number, now, now
             elif number in ENDING and number != signal.SIGHUP and now - began > ONE_REQUEST:
                 _leave_at_once(first)
-        if _here.waiting is not None:
+        if not _state.raises:
             working = now
         if first and now - working > GRACE:
             _leave_at_once(first)
 
 
-def _leave_at_once(number: int) -> None:
-    if not _leaving.acquire(blocking=False):
-        return
+def _leave_at_once(first: int) -> NoReturn:
+    """End the process from the thread: Python may not have called the handler of the first signal yet."""
+    _state.came = _state.came or first
     with contextlib.suppress(OSError):
         if os.isatty(1):
             os.write(1, b"\x1b[?25h")  # a progress bar hides the cursor
-        if _here.status is None and select.select([], [2], [], 0)[1]:  # nobody may read what is written there
-            os.write(2, _line(number).encode() + b"\n")
-    os._exit(128 + number if _here.status is None else _here.status)
+        if _state.status is None and select.select([], [2], [], 0)[1]:  # nobody may read what is written there
+            os.write(2, line().encode() + b"\n")
+    os._exit(exit_status() if _state.status is None else _state.status)
 
 
 def name_of(number: int) -> str:
@@ -236,14 +236,3 @@ def name_of(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _line(number: int) -> str:
-    return f"interrupted by {signal.Signals(number).name}" if number not in (0, signal.SIGINT) else "interrupted"
-
-
-def _ignore() -> None:
-    """Ignore further signals. Python drops its signal handlers before it unloads libraries; a signal then would replace
-    the exit status of a finished program. What is registered first is called last."""
-    for number in _here.before or ():
-        signal.signal(number, signal.SIG_IGN)

@@ -36,7 +36,7 @@ def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
     """Make a folder that is removed after the ``with`` block, or when this process ends; ``beside`` others in a folder,
     else among the system's temporary files."""
     with contextlib.ExitStack() as kept:
-        with interruption.held():
+        with interruption.hold_signals():
             folder = tempfile.mkdtemp(prefix=prefix, dir=beside)
             kept.enter_context(_watched("folder", folder))
             kept.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -59,7 +59,7 @@ def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
             signals, which some systems send to all: only this process gets them, and decides what is to end.
     """
     with contextlib.ExitStack() as running:
-        with interruption.held(), interruption.blocked():
+        with interruption.hold_signals(), interruption.block_signals():
             process = subprocess.Popen(command, start_new_session=True, **options)
             running.enter_context(_watched("group", process.pid))
             running.callback(process.wait)
@@ -97,7 +97,7 @@ def _tell(*words: str | int) -> None:
 def _janitor() -> subprocess.Popen:
     # -I, -S: nothing of the current folder, of the user's or of the installation is imported.
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
-    with interruption.held(), interruption.blocked():
+    with interruption.hold_signals(), interruption.block_signals():
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 

@@ -50,9 +50,6 @@ class LostProcessError(ToolkitError):
         self.exit_status = LOST_PROCESS_STATUS if is_supervised else 1
 
 
-_is_connected = False
-
-
 def join() -> None:
     """Connect to the other processes.
 
@@ -63,11 +60,9 @@ def join() -> None:
         LostProcessError: the other processes did not connect.
         UserError: another program uses the port that the processes connect to.
     """
-    global _is_connected
     if processes() > 1:
         import paddle
 
-        _is_connected = True
         if is_first_process():
             _check_port()
         with _lost_connection_errors(), contextlib.redirect_stderr(io.StringIO()):  # hide the flag that Paddle prints
@@ -100,15 +95,6 @@ def _check_port() -> None:
             raise UserError(f"the processes cannot meet at {address}: {reason}; run the same command again") from None
         except ValueError:
             return  # Paddle reports an invalid port itself
-
-
-def is_connected() -> bool:
-    """Return whether this process has connected to others.
-
-    Such a process must end before its libraries are unloaded. Otherwise Paddle's connections sometimes abort it
-    (SIGABRT, without a message), after all its work is done.
-    """
-    return _is_connected
 
 
 # -- before training: the first process is ahead --------------------------------------------------------------------

@@ -49,8 +49,9 @@ from paddlenlp.trainer.training_args import TrainingArguments
 # isort: split
 from toolkit.data.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.errors import ToolkitError
+from toolkit.machine import interruption
 from toolkit.machine.heap import keep_small_blocks
-from toolkit.machine.interruption import Interrupted, Interruption
+from toolkit.machine.interruption import Interrupted
 from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder import checkpoint
@@ -137,7 +138,6 @@ class Finetuner(Trainer):
         self._agreed = Requests(False, False)
         #: Called after each validation in training. An error that it raises ends the training.
         self.watch: Callable[[Finetuner], None] | None = None
-        self.interruption = Interruption()
         #: File with the initial state of the optimizer, written by :func:`.checkpoint.save_optimizer`.
         self.begins_with: Path | None = None
         #: Whether the validation due after the last step was interrupted.
@@ -178,14 +178,14 @@ class Finetuner(Trainer):
             if self.best.stopped or self.last_step >= self.schedule.max_steps:
                 return
         keep_small_blocks()
-        with Interruption() as self.interruption:
+        with interruption.note_signals():
             try:
                 self.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             finally:
                 self.progress.stop()
-        self.last_step = self.state.global_step
-        if self.requests().stop or self.interruption.requested:
-            raise Interrupted(self.state.global_step)
+            self.last_step = self.state.global_step
+            if self.requests().stop or interruption.came():
+                raise Interrupted(self.state.global_step)
 
     def take_up(self, checkpoint_dir: Path) -> None:
         """Load the counters of a checkpoint, and finish the validation that was interrupted when it was saved."""
@@ -355,7 +355,7 @@ class Finetuner(Trainer):
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
         """Sum gradients and loss over all processes. Agree also on whether to stop and whether to save."""
-        own_numbers = [float(loss), self.interruption.requested, is_first_process() and self._overdue()]
+        own_numbers = [float(loss), interruption.came(), is_first_process() and self._overdue()]
         sums = ranks.total(own_numbers) if self.sharding else ranks.sum_gradients(self.model.parameters(), own_numbers)
         self._agreed = Requests(*map(bool, sums[1:]))
         return paddle.to_tensor(sums[0], dtype="float64")
@@ -365,7 +365,7 @@ class Finetuner(Trainer):
 
     def requests(self) -> Requests:
         """Return the requests after the step just done. Several processes return the requests that they agreed on."""
-        return self._agreed if processes() > 1 else Requests(self.interruption.requested, self._overdue())
+        return self._agreed if processes() > 1 else Requests(interruption.came(), self._overdue())
 
     def _wrap_model(self, model: Any, training: bool = True) -> Any:
         """Return the model itself, because :meth:`training_step` sums gradients; fleet wraps a model with sharding."""
@@ -459,7 +459,7 @@ class Finetuner(Trainer):
             lambda inputs: self.prediction_step(self.model, inputs, False),
             lambda: self.callback_handler.on_prediction_step(self.args, self.state, self.control),
             self.shared,
-            lambda: self.interruption.requested,
+            interruption.came,
         )
         self.model.train()
         self.outputs = in_own_order(self.outputs, self._order)
@@ -500,7 +500,7 @@ class Finetuner(Trainer):
         They may include a `loss` that is more exact than the mean over batches.
         """
         self.outputs = in_own_order(output.predictions, self._order)
-        with self.interruption.suspended() if self.is_in_train else contextlib.nullcontext():
+        with interruption.raise_signals() if self.is_in_train else contextlib.nullcontext():
             return self.task.compute_metrics(self.outputs, self.evaluated)
 
     def _maybe_log_save_evaluate(self, tr_loss: paddle.Tensor, model: Any, *args: Any, **options: Any) -> None:
@@ -590,7 +590,7 @@ class ScheduleCallback(TrainerCallback):
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
         """Update the bar during an evaluation, and interrupt it if a signal asks for that."""
         self._evaluated_batches += 1
-        if processes() == 1 and self.trainer.interruption.requested:
+        if processes() == 1 and interruption.came():
             raise Interrupted
         if self.trainer.is_in_train:
             self.trainer.progress.busy(f"validation {self._evaluated_batches}/{len(eval_dataloader)}")
