@@ -44,7 +44,7 @@ def test_odd_texts_are_predicted_too_and_a_long_one_is_said_to_be_cut(run):  # n
     texts = ["", "a" * 1000, "\ud800 lone surrogate", "[bold]no markup[/nothing]", "\x00\x1b[31m", "日本語 🙂"]
     out = console()
     found = predict(run, out, texts=texts)
-    assert [prediction.truncated for prediction in found] == [False, True, False, False, False, False]
+    assert [prediction.is_truncated for prediction in found] == [False, True, False, False, False, False]
     assert "1 of 6 texts are longer than 64 tokens" in out.file.getvalue()
     assert "[bold]no markup[/nothing]" in out.file.getvalue()
 

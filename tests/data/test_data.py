@@ -251,7 +251,7 @@ def test_examples_are_padded_tokens_of_the_texts(recipe):
     expected = [byte + 2 for byte in b"text number 0"]
     assert batch["input_ids"][0].tolist() == expected + [0] * (32 - len(expected))
     assert batch["attention_mask"].sum(axis=1).tolist() == [len(expected), 32]
-    assert prepared.truncated == {"train": 1, "validation": 0}
+    assert prepared.num_truncated == {"train": 1, "validation": 0}
     assert prepared.label_names == ["no", "yes"]
     assert prepared.test is None
     assert np.asarray(prepared.train["labels"]).tolist() == [0, 1] * 10 + [0]

@@ -112,7 +112,7 @@ def test_a_text_of_50_mb_is_checked_and_tokenized_in_little_memory(tmp_path):
         "from toolkit.data.load import build_tokenizer\nrecipe = load_recipe(sys.argv[1])\n"
         "splits = task.load_splits(recipe)\n"
         "found = task.prepare(recipe, build_tokenizer(recipe), splits)\n"
-        "print(sum(found.truncated.values()), resident_bytes('VmHWM') >> 20)"
+        "print(sum(found.num_truncated.values()), resident_bytes('VmHWM') >> 20)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "x.yaml")], capture_output=True, text=True, timeout=120, cwd=ROOT

@@ -321,7 +321,7 @@ def test_its_saved_model_gives_its_metrics_again(run, split):
 def test_a_text_is_cut_and_padded_as_in_training(run):
     folder, _ = run
     long, cut = predict.predict(folder, Console(file=io.StringIO()), texts=["a" * 70, "a" * 60])
-    assert long.truncated and not cut.truncated and long.probability == cut.probability
+    assert long.is_truncated and not cut.is_truncated and long.probability == cut.probability
 
 
 def test_an_interrupted_run_goes_on_and_ends_alike(run, recipe_file, tmp_path, monkeypatch):

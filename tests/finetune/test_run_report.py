@@ -311,7 +311,7 @@ def labelled(folder: Path, pairs: list[tuple[str, str]], names: list[str]) -> Pa
 def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
     names = [f"class{number}" for number in range(80)]
     pairs = [(name, name) for name in names] + [("class7", "class3")] * 5 + [("class70", "class71")] * 2
-    text = shown(classification.sections(labelled(tmp_path, pairs, names), {}))
+    text = shown(classification.report_sections(labelled(tmp_path, pairs, names), {}))
     matrix = re.search(r'<table class="matrix.*?</table>', text, re.DOTALL)[0]
     assert matrix.count("<tr>") == 31 and "The 30 labels of 80 with the most mistakes" in matrix
     assert 'title="class7 taken for class3: 5 of 6"' in matrix and 'title="class70 taken for class71: 2 of 3"' in matrix
@@ -326,7 +326,7 @@ def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
 
 def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
     pairs = [("a", "a")] * 50 + [("a", "b")] * 50
-    text = shown(classification.sections(labelled(tmp_path, pairs, ["a", "b"]), {}))
+    text = shown(classification.report_sections(labelled(tmp_path, pairs, ["a", "b"]), {}))
     mistakes = re.search(r"The most confident mistakes.*?</table>", text, re.DOTALL)[0]
     rows = [int(row) for row in re.findall(r'<th scope="row">(\d+)</th>', mistakes)]
     assert rows == list(range(100, 100 - classification.MISTAKES_SHOWN, -1)) and "text 100" in mistakes
@@ -337,13 +337,13 @@ def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
 
 def test_the_surest_right_text_of_a_label_stands_beside_its_surest_mistake(tmp_path):
     pairs = [("a", "a")] * 3 + [("b", "b")] + [("a", "b")] * 2 + [("c", "a")]
-    text = shown(classification.sections(labelled(tmp_path, pairs, ["a", "b", "c"]), {}))
+    text = shown(classification.report_sections(labelled(tmp_path, pairs, ["a", "b", "c"]), {}))
     (row,) = re.findall(r"<tr>(.*?)</tr>", text[text.index("Right beside wrong") :].split("</table>")[0])[1:]
     assert re.findall(r">([^<>]+)<", row) == ["a", "0.003", "text 3", "b", " 0.006", "text 6"]
 
 
 def test_a_model_without_mistakes_has_none_listed(tmp_path):
-    text = shown(classification.sections(labelled(tmp_path, [("a", "a"), ("b", "b")], ["a", "b"]), {}))
+    text = shown(classification.report_sections(labelled(tmp_path, [("a", "a"), ("b", "b")], ["a", "b"]), {}))
     assert "No text has been given a wrong label" in text and "mistakes</h2>" not in text
 
 

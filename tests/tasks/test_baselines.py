@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from toolkit.finetune.baselines import compared, overfitted
 from toolkit.tasks.classification import baselines
-from toolkit.tasks.classification.baselines import TFIDF, measured
+from toolkit.tasks.classification.baselines import TFIDF, measure_baselines
 from toolkit.tasks.classification.task import LOWER_IS_BETTER
 from toolkit.tasks.language_modeling import ngrams
 from toolkit.tasks.language_modeling.ngrams import KneserNey, perplexity
@@ -35,21 +35,21 @@ def test_one_label_of_a_text():
     texts = [f"number {n} is {WORDS[n % 3]} today" for n in range(30)] + ["number 30 is red today"] * 6
     labels = [n % 3 for n in range(30)] + [0] * 6
     data = splits(ClassLabel(names=WORDS), texts, labels, ["a red car", "a green car", "a blue one"], [0, 1, 2])
-    found = measured(recipe("single_label"), data)
+    found = measure_baselines(recipe("single_label"), data)
     assert found[TFIDF]["validation"]["accuracy"] == 1
     assert found["most common label"]["validation"]["accuracy"] == pytest.approx(1 / 3)
 
 
 def test_a_label_that_training_lacks_is_never_given():
     data = splits(ClassLabel(names=WORDS), ["a red", "a green", "red", "green"], [0, 1, 0, 1], ["blue", "red"], [2, 0])
-    assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 0.5
+    assert measure_baselines(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 0.5
 
 
 def test_several_labels_of_a_text():
     texts = [" ".join(word for bit, word in enumerate(WORDS) if n >> bit & 1) or "none" for n in range(8)] * 4
     labels = [[bit for bit in range(3) if n >> bit & 1] + [3] for n in range(8)] * 4  # the last of every text
     data = splits(Sequence(ClassLabel(names=[*WORDS, "all"])), texts, labels, texts[:8], labels[:8])
-    found = measured(recipe("multi_label"), data)
+    found = measure_baselines(recipe("multi_label"), data)
     assert found[TFIDF]["validation"]["subset_accuracy"] == 1
     assert found["most common labels"]["validation"]["micro_f1"] < 0.7
 
@@ -63,7 +63,7 @@ def test_a_number_of_two_texts_that_share_words():
         texts.append(f"{' '.join(first)}\n{' '.join([*first[:shared], *second[shared:]])}")
         numbers.append(float(shared))
     data = splits(Value("float32"), texts[:200], numbers[:200], texts[200:], numbers[200:])
-    found = measured(recipe("regression", 2), data)
+    found = measure_baselines(recipe("regression", 2), data)
     assert found[TFIDF]["validation"]["pearson"] > 0.9
     assert found["mean"]["validation"]["mse"] > 10 * found[TFIDF]["validation"]["mse"]
 
@@ -71,9 +71,9 @@ def test_a_number_of_two_texts_that_share_words():
 def test_of_much_text_a_part_is_enough(monkeypatch):
     texts = [f"{WORDS[n % 3]} and more" for n in range(300)]
     data = splits(ClassLabel(names=WORDS), texts, [n % 3 for n in range(300)], WORDS, [0, 1, 2])
-    monkeypatch.setattr(baselines, "MOST_CHARACTERS", 1000)
-    assert len(baselines._of_at_most(data["train"], 1000)) < 80
-    assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
+    monkeypatch.setattr(baselines, "MAX_CHARACTERS", 1000)
+    assert len(baselines._sample_rows(data["train"], 1000)) < 80
+    assert measure_baselines(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
 
 
 @pytest.mark.parametrize("problem", ["single_label", "multi_label", "regression"])
@@ -91,7 +91,9 @@ def test_nothing_is_learned_from_the_texts_or_labels_that_are_scored(problem, mo
     for others, label in ((["red", "blue", "red blue"], labels[3]), (["odd", "red red", "strange words"], labels[0])):
         data = splits(kind, texts, labels, ["red", "blue green", "red sea"], [labels[0], labels[3], labels[0]])
         data["test"] = splits(kind, texts, labels, others, [label] * 3)["validation"]
-        found.append({method: by_split["validation"] for method, by_split in measured(recipe(problem), data).items()})
+        found.append(
+            {method: by_split["validation"] for method, by_split in measure_baselines(recipe(problem), data).items()}
+        )
     assert found[0] == found[1] and seen == [texts, texts]
     assert len(found[0]) == 2
 
@@ -189,10 +191,10 @@ def test_of_many_tokens_a_part_is_counted_and_rows_are_read_in_parts(monkeypatch
 def test_texts_are_scored_in_parts(monkeypatch):
     data = splits(ClassLabel(names=WORDS), WORDS * 5, [0, 1, 2] * 5, WORDS * 3, [0, 1, 2] * 3)
     monkeypatch.setattr(baselines, "ROWS_AT_ONCE", 4)
-    assert measured(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
+    assert measure_baselines(recipe("single_label"), data)[TFIDF]["validation"]["accuracy"] == 1
 
 
 @pytest.mark.parametrize(("texts", "labels"), [(["a b", "c"], [1, 1]), (["", " \n"], [0, 1])])
 def test_where_there_is_nothing_to_fit_the_common_label_stands_alone(texts, labels):
     data = splits(ClassLabel(names=WORDS), texts, labels, ["a b"], [1])
-    assert list(measured(recipe("single_label"), data)) == ["most common label"]
+    assert list(measure_baselines(recipe("single_label"), data)) == ["most common label"]

@@ -12,14 +12,14 @@ from sklearn.metrics import f1_score, log_loss
 
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.classification.calibration import (
-    calibrated,
-    described,
+    calibrate_outputs,
+    describe_calibration,
     expected_calibration_error,
-    fitted_temperature,
-    fitted_threshold,
+    fit_temperature,
+    fit_threshold,
     probabilities,
 )
-from toolkit.tasks.classification.windows import cut_evenly
+from toolkit.tasks.classification.windows import split_evenly
 
 
 def drawn(sureness: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
@@ -34,12 +34,12 @@ def drawn(sureness: float, count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("sureness", [0.25, 1.0, 3.0])
 def test_the_temperature_is_that_of_the_least_loss(sureness):
     logits, labels = drawn(sureness)
-    temperature = fitted_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels)
     assert temperature == pytest.approx(sureness, rel=0.1)
     least = log_loss(labels, probabilities(logits, temperature=temperature))
     for other in (0.97, 1.03):
         assert least < log_loss(labels, probabilities(logits, temperature=temperature * other))
-    found = calibrated({"validation": (logits, labels)}, "single_label")
+    found = calibrate_outputs({"validation": (logits, labels)}, "single_label")
     before, after = found["expected_calibration_error"]["validation"]
     assert after < 0.02 and (after < before / 5 or sureness == 1)
 
@@ -47,14 +47,14 @@ def test_the_temperature_is_that_of_the_least_loss(sureness):
 def test_where_every_text_is_right_the_probability_stays_that_of_so_many_texts():
     labels = np.arange(100) % 2
     logits = np.where(labels[:, None] == np.arange(2), 30.0, -30.0)
-    temperature = fitted_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels)
     assert probabilities(logits, temperature=temperature).max(axis=1) == pytest.approx(101 / 102, abs=1e-3)
 
 
 def test_several_labels_have_a_temperature_too():
     logits, _ = drawn(1.0)
     several = (np.random.default_rng(1).random(logits.shape) < probabilities(logits, "multi_label")).astype(np.float32)
-    assert fitted_temperature(logits * 3, several) == pytest.approx(3, rel=0.1)
+    assert fit_temperature(logits * 3, several) == pytest.approx(3, rel=0.1)
 
 
 def test_the_threshold_is_that_of_the_best_micro_f1():
@@ -65,9 +65,9 @@ def test_the_threshold_is_that_of_the_best_micro_f1():
     def micro_f1(threshold: float) -> float:
         return f1_score(labels, shares > threshold, average="micro")
 
-    threshold = fitted_threshold(shares, labels)
+    threshold = fit_threshold(shares, labels)
     assert micro_f1(threshold) == max(map(micro_f1, np.arange(-0.005, 1, 0.01)))
-    assert 0 <= fitted_threshold(shares, np.zeros_like(labels)) <= 1
+    assert 0 <= fit_threshold(shares, np.zeros_like(labels)) <= 1
 
 
 def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
@@ -78,9 +78,9 @@ def test_the_calibration_error_is_the_distance_of_probability_and_accuracy():
 
 def test_what_was_fitted_is_said_in_a_line():
     outputs = {"validation": drawn(3.0), "test": drawn(3.0)}
-    said = described(calibrated(outputs, "single_label"))
+    said = describe_calibration(calibrate_outputs(outputs, "single_label"))
     assert said.startswith("logits are divided by ") and "expected calibration error of test 0.0" in said
-    assert calibrated(outputs, "regression") == {} and described({}) == ""
+    assert calibrate_outputs(outputs, "regression") == {} and describe_calibration({}) == ""
 
 
 def several(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
@@ -93,9 +93,9 @@ def several(sureness: float, seed: int, rate: float) -> tuple[np.ndarray, np.nda
 @pytest.mark.parametrize("order", [("validation", "test"), ("test", "validation")])
 def test_both_are_fitted_to_the_validation_split_alone_and_measured_on_each(order):
     outputs = {"validation": several(3.0, 0, 1.0), "test": several(0.4, 1, 0.3)}
-    found = calibrated({split: outputs[split] for split in order}, "multi_label")
-    temperature = fitted_temperature(*outputs["validation"])
-    threshold = fitted_threshold(
+    found = calibrate_outputs({split: outputs[split] for split in order}, "multi_label")
+    temperature = fit_temperature(*outputs["validation"])
+    threshold = fit_threshold(
         probabilities(outputs["validation"][0], "multi_label", temperature), outputs["validation"][1]
     )
     assert (found["temperature"], found["threshold"]) == (temperature, threshold)
@@ -104,15 +104,15 @@ def test_both_are_fitted_to_the_validation_split_alone_and_measured_on_each(orde
         after = f1_score(labels, probabilities(logits, "multi_label", temperature) > threshold, average="micro")
         assert found["micro_f1"][split] == pytest.approx([before, after])
     single = {"validation": drawn(3.0, 300), "test": drawn(0.4, 300)}
-    found = calibrated({split: single[split] for split in order}, "single_label")
-    assert found["temperature"] == fitted_temperature(*single["validation"])
+    found = calibrate_outputs({split: single[split] for split in order}, "single_label")
+    assert found["temperature"] == fit_temperature(*single["validation"])
     errors = {split: len(pair) for split, pair in found["expected_calibration_error"].items()}
     assert errors == {"validation": 2, "test": 2}
 
 
 def test_a_run_without_validation_texts_has_nothing_to_fit():
     empty = np.zeros((0, 3), np.float32), np.zeros(0, np.int64)
-    assert calibrated({"validation": empty, "test": drawn(3.0, 300)}, "single_label") == {}
+    assert calibrate_outputs({"validation": empty, "test": drawn(3.0, 300)}, "single_label") == {}
 
 
 # -- what is predicted ------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ def test_a_number_is_not_divided(read):
 def test_a_text_is_cut_to_the_length_of_training_and_not_to_that_of_padding(read, words):
     text = " ".join(TEXT.split()[:words])
     (found,) = classification.classify(run_of("single_label"), [text])
-    assert read == [[ord(word) for word in text.split()][:4]] and found.truncated == (words > 4)
+    assert read == [[ord(word) for word in text.split()][:4]] and found.is_truncated == (words > 4)
 
 
 def test_a_text_that_is_read_whole_is_read_in_the_windows_of_training(read):
     (found,) = classification.classify(run_of("single_label", "windows"), [TEXT])
-    assert sorted(read) == cut_evenly([ord(word) for word in TEXT.split()], 4) and not found.truncated
+    assert sorted(read) == split_evenly([ord(word) for word in TEXT.split()], 4) and not found.is_truncated

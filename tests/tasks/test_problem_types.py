@@ -131,22 +131,22 @@ def test_the_metrics_are_those_of_scikit_learn_and_scipy():
     labels[:, 3] = 0
     logits = (labels * 2 - 1 + draw.normal(size=labels.shape)).astype(np.float32)
     logits[:, 3] = -1
-    found = metrics.of_texts(logits, labels)
+    found = metrics.text_metrics(logits, labels)
     assert found["micro_f1"] == pytest.approx(f1_score(labels, logits > 0, average="micro", zero_division=0))
     assert found["macro_f1"] == pytest.approx(f1_score(labels[:, :3], logits[:, :3] > 0, average="macro"))
     assert found["subset_accuracy"] == pytest.approx(((logits > 0) == labels).all(1).mean())
     numbers = draw.normal(size=30).astype(np.float32)
     given = numbers + draw.normal(size=30).astype(np.float32)
-    found = metrics.of_texts(given[:, None], numbers)
+    found = metrics.text_metrics(given[:, None], numbers)
     ranks = [np.argsort(np.argsort(values)) for values in (given, numbers)]
     assert found["pearson"] == pytest.approx(np.corrcoef(given, numbers)[0, 1])
     assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
     assert (found["mse"], found["mae"]) == pytest.approx(
         (((given - numbers) ** 2).mean(), abs(given - numbers).mean()), rel=1e-5
     )
-    constant = metrics.of_texts(np.ones((30, 1)), numbers)
+    constant = metrics.text_metrics(np.ones((30, 1)), numbers)
     assert constant["pearson"] == constant["spearman"] == 0 and all(map(math.isfinite, constant.values()))
-    assert set(metrics.of_texts(np.ones((3, 2)), np.array([0, 1, 0]))) == {"accuracy", "macro_f1"}
+    assert set(metrics.text_metrics(np.ones((3, 2)), np.array([0, 1, 0]))) == {"accuracy", "macro_f1"}
 
 
 def test_numbers_stay_numbers_in_a_batch():

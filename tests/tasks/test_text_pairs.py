@@ -81,10 +81,10 @@ def test_the_command_that_a_run_names_works_as_it_is_printed(run, capsys):
 def test_a_pair_for_a_run_of_one_text_is_refused(tmp_path):
     (tmp_path / "x.yaml").write_text(HEAD + "  dataset: cldr_languages\n")
     recipe = load_recipe(tmp_path / "x.yaml")
-    from toolkit.tasks.classification.pairs import given_texts
+    from toolkit.tasks.classification.pairs import model_texts
 
     with pytest.raises(UserError, match="the run reads one text, text; remove it"):
-        given_texts(recipe, [("a", "b")])
+        model_texts(recipe, [("a", "b")])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks.classification.calibration import probabilities
 from toolkit.tasks.classification.task import classify
-from toolkit.tasks.classification.windows import cut_evenly, mean_of_texts
+from toolkit.tasks.classification.windows import mean_of_texts, split_evenly
 
 #: Bytes that the model reads at once, and words of the longest text.
 LONGEST, MOST_WORDS = 16, 40
@@ -58,7 +58,7 @@ def run(request, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 33, 100])
 def test_windows_are_few_alike_and_all_of_the_text(size):
-    windows = cut_evenly(range(size), LONGEST)
+    windows = split_evenly(range(size), LONGEST)
     assert [token for window in windows for token in window] == list(range(size))
     assert len(windows) == max(1, -(-size // LONGEST))
     assert max(map(len, windows)) <= LONGEST and max(map(len, windows)) - min(map(len, windows)) <= 1
@@ -105,7 +105,7 @@ def test_other_texts_do_not_matter_and_a_cut_text_says_otherwise(run, tmp_path):
     among = predict(run, console(), texts=["a", text, text[:LONGEST], "cow " * 50])
     assert among[1].probabilities == pytest.approx(alone.probabilities, abs=1e-6)
     assert among[2].probabilities != pytest.approx(alone.probabilities, abs=1e-6)
-    assert not any(one.truncated for one in among)
+    assert not any(one.is_truncated for one in among)
     assert classify(load_run(run), []) == []
 
 

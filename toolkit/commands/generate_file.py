@@ -20,7 +20,7 @@ from toolkit.data.source_layout import doubt, source_layout
 from toolkit.errors import UserError
 from toolkit.files.tables import TEXT
 from toolkit.recipe.recipe import settled
-from toolkit.tasks.interface import Labelled, Run
+from toolkit.tasks.interface import LabeledRows, Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate_together, longest_text
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def generate_file(
     if (note := doubt(recipe, source, layout.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
-    def label(texts: Mapping[str, list[str]], rows: list[int], advance: AdvanceFn) -> Labelled:
+    def label(texts: Mapping[str, list[str]], rows: list[int], advance: AdvanceFn) -> LabeledRows:
         return continue_prompts(
             run, code_tokens, texts["prompt"], [decoding.seed + row - 1 for row in rows], decoding, advance
         )
@@ -88,7 +88,7 @@ def generate_file(
 
 def continue_prompts(
     run: Run, code_tokens: list[int], prompts: list[str], seeds: list[int], decoding: Decoding, advance: AdvanceFn
-) -> Labelled:
+) -> LabeledRows:
     """Generate the text after each prompt.
 
     Args:
@@ -127,4 +127,4 @@ def continue_prompts(
             for index, new_tokens in zip(indices, generate_together(next_logits, *batch), strict=True):
                 texts[index] = run.tokenizer.readable(new_tokens)
             advance(len(indices))
-    return Labelled([texts], notes)
+    return LabeledRows([texts], notes)

@@ -24,7 +24,7 @@ from toolkit.files.table_writer import Writer, check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
 from toolkit.files.tables import Rows, Table, read_table
 from toolkit.tasks import task_of
-from toolkit.tasks.interface import Labelled, Task
+from toolkit.tasks.interface import LabeledRows, Task
 from toolkit.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Callback that is called with the number of rows that were newly finished.
 AdvanceFn = Callable[[int], None]
 #: Function of the texts of some rows (by input name), the row numbers and a callback. It returns the new columns.
-LabelFn = Callable[[Mapping[str, list[str]], list[int], AdvanceFn], Labelled]
+LabelFn = Callable[[Mapping[str, list[str]], list[int], AdvanceFn], LabeledRows]
 #: Maximum number of row numbers in a note.
 MAX_LISTED_ROWS = 10
 
@@ -113,7 +113,7 @@ def label_file(
     if (note := doubt(recipe, source, layout_options.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
-    def label_fn(texts: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> Labelled:
+    def label_fn(texts: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> LabeledRows:
         return task.label_rows(run, texts, advance)
 
     options = {"overwrite": overwrite, "quoted": spreadsheet_safe}

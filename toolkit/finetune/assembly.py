@@ -29,7 +29,7 @@ from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
 
 if TYPE_CHECKING:
-    from toolkit.tasks.interface import Prepared, Task
+    from toolkit.tasks.interface import PreparedData, Task
 
 #: Training texts on which the gate compares the tokenizers, and characters of each: for a million, both sides' ids,
 #: offsets and decoded texts took minutes; for 50 million, gigabytes.
@@ -62,7 +62,7 @@ class Assembled:
     task: Task
     tokenizer: Any
     splits: Mapping[str, Any]
-    prepared: Prepared
+    prepared: PreparedData
     fit: Fit
     stored_config: Any
     config: Any

@@ -17,7 +17,7 @@ from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
 from toolkit.run_folder.predictions import SPLITS
-from toolkit.tasks.classification.calibration import described
+from toolkit.tasks.classification.calibration import describe_calibration
 from toolkit.tasks.interface import Description, Run
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
@@ -256,7 +256,7 @@ def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> st
     ]
     line = compared(results, lower_is_better)
     baseline = f" Beside a simple method: {markdown(line)}." if line else ""
-    fitted = described(results.get("calibration", {}))
+    fitted = describe_calibration(results.get("calibration", {}))
     calibration = f" Where `toolkit predict` makes probabilities, {markdown(fitted)}." if fitted else ""
     kept = f"The weights are those of step {best['step']}, the best validation {best['metric']}."
     return "\n".join(lines) + f"\n\n{kept}{baseline}{calibration}\n"

@@ -25,8 +25,8 @@ def data_facts(job: Assembled) -> dict[str, dict[str, Any]]:
         if counts is not None:
             lengths = np.quantile(counts, SHARES, method="inverted_cdf").tolist()
             facts |= {"tokens": int(counts.sum()), "lengths": lengths}
-        if split in job.prepared.truncated:
-            facts["cut"] = job.prepared.truncated[split]
+        if split in job.prepared.num_truncated:
+            facts["cut"] = job.prepared.num_truncated[split]
         if labels := label_counts(job.splits[split]):
             facts["labels"] = labels
     return found

@@ -13,7 +13,7 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.read import reading
 
 if TYPE_CHECKING:
-    from toolkit.tasks.interface import Prepared, Task
+    from toolkit.tasks.interface import PreparedData, Task
     from toolkit.training.trainer import Finetuner
 
 
@@ -51,7 +51,7 @@ def make_trainer(
     task: Task,
     model: Any,
     console: Console,
-    prepared: Prepared | None = None,
+    prepared: PreparedData | None = None,
     begun_with: int | None = None,
 ) -> Finetuner:
     """The trainer of a run that was begun with this many processes; without `prepared` it can measure only."""

@@ -29,12 +29,12 @@ from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.tracking import Tracker, read_metrics
 from toolkit.tasks import task_of
-from toolkit.tasks.classification.calibration import described
+from toolkit.tasks.classification.calibration import describe_calibration
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
 
 if TYPE_CHECKING:
-    from toolkit.tasks.interface import Prepared
+    from toolkit.tasks.interface import PreparedData
     from toolkit.training.trainer import Finetuner
 
 
@@ -45,7 +45,7 @@ MOST_COLUMNS = 4
 
 
 def measure_best(
-    trainer: Finetuner, prepared: Prepared, folder: Path | None = None
+    trainer: Finetuner, prepared: PreparedData, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
     """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it. In
     ``folder``, an adapter is written before it is merged; None for all processes but the first."""
@@ -156,7 +156,7 @@ def _baselines(recipe: Recipe, job: Assembled, console: Console) -> dict[str, An
     return {"baselines": found}
 
 
-def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
+def _class_weights(prepared: PreparedData) -> dict[str, dict[str, float]]:
     """Weight of each label in the training loss, by name; empty where all weigh the same."""
     if prepared.class_weights is None:
         return {}
@@ -164,7 +164,7 @@ def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
 
 
 def write_split_predictions(
-    run: Run, splits: Mapping[str, Any], prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
+    run: Run, splits: Mapping[str, Any], prepared: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
 ) -> None:
     """Write the best model's predictions of each example, a file for each measured split.
 
@@ -214,7 +214,7 @@ def show_results(results: dict[str, Any], recipe: Recipe, folder: Path, console:
     if line := compared(results, task.LOWER_IS_BETTER):
         console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
     if "threshold" in (calibration := results.get("calibration", {})):
-        console.print(f"note   {described(calibration)}", highlight=False, soft_wrap=True)
+        console.print(f"note   {describe_calibration(calibration)}", highlight=False, soft_wrap=True)
     if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
         console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)

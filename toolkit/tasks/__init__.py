@@ -1,7 +1,8 @@
 """Tasks that a model can be fine-tuned for: a package each, named as the recipe's ``task:``; metrics and corpora.
 
 The module ``task`` of each package implements the protocol :class:`.interface.Task` (start reading there), and
-:func:`task_of` returns it. No other module asks which task it deals with. It may import `data` and what lies below.
+:func:`task_of` returns it. No other module depends on the kind of task. The package may import `data` and the packages
+below it.
 """
 
 from __future__ import annotations

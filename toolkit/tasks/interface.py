@@ -1,4 +1,4 @@
-"""The interface of a task, and the records that pass through it."""
+"""The interface of a task, and the records that its functions exchange."""
 
 from __future__ import annotations
 
@@ -25,61 +25,65 @@ class Task(Protocol):
     Importing the module must be cheap (no Paddle, no `datasets`), since every recipe is checked with it.
     """
 
-    #: The head that it puts on a port. Only families that have it can do the task.
+    #: Name of the head that the task needs. Only families with this head can do the task.
     HEAD: str
-    #: Metric that ``train.save_best`` may name -> whether lower values are better.
+    #: Metrics that ``train.save_best`` may name, each with whether lower values are better.
     LOWER_IS_BETTER: dict[str, bool]
-    #: Built-in data set -> its module (see :mod:`toolkit.tasks.corpora`).
+    #: Module of each built-in data set, by the data set's name (see :mod:`toolkit.tasks.corpora`).
     CORPORA: dict[str, str]
-    #: The task in words, for the model card and messages.
+    #: Description of the task, for the model card and messages.
     DESCRIPTION: Description
     #: The options of ``toolkit predict`` that the task needs: the keyword arguments of :meth:`predict`.
     PREDICTS_FROM: tuple[str, ...]
-    #: Keys of the recipe's ``data`` that name the columns which ``toolkit predict --input`` reads; none for a task
-    #: that does not label.
+    #: Keys of the recipe's ``data`` section that name the columns of ``toolkit predict --input``; empty if the task
+    #: cannot label rows.
     ROW_COLUMNS: tuple[str, ...]
 
     def check(self, recipe: Recipe) -> None:
-        """Raise ``recipe.error`` for what is wrong with the recipe, without reading any data."""
+        """Raise ``recipe.error`` if the recipe is wrong for the task, without reading any data."""
 
     def load_splits(self, recipe: Recipe) -> datasets.DatasetDict:
         """Return ``train``, ``validation`` and maybe ``test``, in the task's own columns, checked.
 
         Raises:
-            UserError: at the line of the key to change.
+            UserError: the data is wrong; the error names the line of the recipe's key to change.
         """
 
     def texts(self, rows: datasets.Dataset) -> Sequence[str]:
-        """Return a split's texts: a tokenizer is trained on them and compared with the reference's."""
+        """Return the texts of a split. A tokenizer is trained on them and compared with the reference's tokenizer."""
 
     def control_codes(self, rows: datasets.Dataset) -> Sequence[str]:
-        """The control codes of a split, each one token of a vocabulary that has them; none for most tasks."""
+        """Return the control codes of a split, each a single token; empty for most tasks."""
 
     def prepare(
         self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
-    ) -> Prepared:
-        """Turn the splits of :meth:`load_splits` into examples for the model.
+    ) -> PreparedData:
+        """Convert the splits of :meth:`load_splits` into examples for the model.
 
         Args:
-            length: the training length, to which texts of up to ``data.max_length`` tokens are padded; None for
-                ``data.max_length``.
+            recipe: recipe of the run.
+            tokenizer: tokenizer of the model.
+            splits: splits of :meth:`load_splits`.
+            length: training length in tokens, to which shorter texts are padded; None for ``data.max_length``.
 
         Raises:
-            UserError: data that does not fit the recipe's model or tokenizer.
+            UserError: the data does not fit the recipe's model or tokenizer.
         """
 
     def num_loss_terms(self, batch: Mapping[str, Any]) -> int:
-        """Return the number of terms that a batch's loss averages; micro-batches are weighted by it."""
+        """Return the number of terms that a batch's loss averages, which is the weight of a micro-batch."""
 
     def token_counts(self, dataset: Any) -> np.ndarray | None:
-        """Return the unpadded length in tokens of each example of :meth:`prepare`, (N,). None: evaluation must not
-        leave padding out, because nothing is padded or labels are padded too."""
+        """Return the unpadded length of each example in tokens, (N,), or None.
+
+        None means that evaluation must keep the padding, because nothing is padded or labels are padded too.
+        """
 
     def outputs(self, output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-        """Return what evaluation keeps of the model's output for a batch: small tensors [B, ...]."""
+        """Return the tensors that evaluation keeps of the model's output for a batch: small, (B, ...) each."""
 
     def compute_metrics(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-        """Return metric -> value, from what :meth:`outputs` kept of all examples, in order."""
+        """Return the metrics by name, computed from the outputs of all examples, in order."""
 
     def predictions(
         self, run: Run, rows: datasets.Dataset, dataset: Any, outputs: tuple[np.ndarray, ...]
@@ -87,73 +91,92 @@ class Task(Protocol):
         """Yield a row of ``predictions-SPLIT.csv`` for each example, all with the same keys.
 
         Args:
-            rows: a split of :meth:`load_splits`.
-            dataset: what :meth:`prepare` made of it.
-            outputs: what :meth:`outputs` kept of it.
+            run: finished run.
+            rows: split of :meth:`load_splits`.
+            dataset: examples of the split, from :meth:`prepare`.
+            outputs: outputs of the split, from :meth:`outputs`.
         """
 
-    def report(self, folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-        """Yield the task's sections of a run's page, made from files alone.
+    def report(self, folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+        """Yield the task's sections of a run's page, computed from files only.
 
         Args:
-            folder: the run folder.
-            predictions: the file of :meth:`predictions`.
-            results: the content of ``metrics.json``.
+            folder: run folder.
+            predictions: path of the file with the rows of :meth:`predictions`.
+            results: content of ``metrics.json``.
         """
 
     def baselines(
-        self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+        self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Return simple method -> split -> metric -> value: what training should be better than.
+        """Return the metrics of simple methods that training should beat: method -> split -> metric -> value.
 
         Args:
-            splits: of :meth:`load_splits`.
-            prepared: what :meth:`prepare` made of them.
+            recipe: recipe of the run.
+            tokenizer: tokenizer of the model.
+            splits: splits of :meth:`load_splits`.
+            prepared_data: examples of these splits, from :meth:`prepare`.
         """
 
     def calibrate(
-        self, recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]
+        self, recipe: Recipe, prepared_data: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]
     ) -> dict[str, Any]:
-        """Return what makes predictions of outputs, fitted to the validation split; empty for most tasks.
+        """Return the parameters that convert outputs to predictions, fitted to the validation split.
+
+        Most tasks have none and return an empty dict.
 
         Args:
-            prepared: of :meth:`prepare`.
-            outputs: split -> what :meth:`outputs` kept of it.
+            recipe: recipe of the run.
+            prepared_data: examples of all splits, from :meth:`prepare`.
+            outputs: outputs of :meth:`outputs`, by split.
         """
 
-    def write_artifacts(self, run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-        """Write the task's own files into a finished run's folder (``run.folder``); ``trainer`` can still measure."""
-
-    def predict(self, run: Run, console: Console, *args: Any, **given: Any) -> Any:
-        """Print and return what ``toolkit predict`` is asked for; ``given`` has the names in ``PREDICTS_FROM``."""
-
-    def prediction_columns(self, run: Run) -> dict[str, type]:
-        """The columns that :meth:`label_rows` fills, and the type of their values: str, float, int or list."""
-
-    def label_rows(self, run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-        """Make predictions for rows of a file.
+    def write_artifacts(self, run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
+        """Write the task's own files into a finished run's folder.
 
         Args:
-            run: a finished run.
-            columns: name in ``ROW_COLUMNS`` -> a text for each row, none empty; at least one row.
-            advance: called repeatedly with the number of rows newly done.
+            run: finished run; files go into ``run.folder``.
+            trainer: trainer with the best weights, which can still measure.
+            prepared_data: examples of all splits.
+            console: console for messages.
+        """
+
+    def predict(self, run: Run, console: Console, *args: Any, **options: Any) -> Any:
+        """Print and return the predictions that ``toolkit predict`` asks for.
+
+        Args:
+            run: finished run.
+            console: console for the predictions.
+            options: options of the command, by the names in ``PREDICTS_FROM``.
+        """
+
+    def prediction_columns(self, run: Run) -> dict[str, type]:
+        """Return the types of the columns that :meth:`label_rows` fills, by name: str, float, int or list."""
+
+    def label_rows(self, run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
+        """Make predictions for the rows of a file.
+
+        Args:
+            run: finished run.
+            columns: texts of all rows, by the name in ``ROW_COLUMNS``; at least one row, and no text is empty.
+            advance: called repeatedly with the number of rows that were predicted since the last call.
         """
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """Examples ready for the model.
 
     Attributes:
-        train, validation, test: map-style data sets of dicts of arrays, each array of one shape; test is None where the
-            data has none.
-        summary: what they are, in a few words.
-        label_names: a label's id is its index in this list; None for a task without labels.
-        notes: what the user should know about the data, a line each; computed on demand, since this takes longer than
-            all the rest.
-        offsets: whether the task uses the character span of each token, so that the gate compares them.
-        truncated: split -> how many of its texts were longer than the model and were cut.
-        class_weights: float32, the weight of each label in the training loss; None for equal weights.
+        train, validation, test: map-style data sets of dicts of arrays, each array of one shape; test is None if the
+            data has no test split.
+        summary: the kind and number of examples, in a few words.
+        label_names: names of the labels, in the order of their ids; None for a task without labels.
+        notes: returns notes about the data for the user, a line each. They are computed on demand, because this takes
+            longer than all other preparation.
+        offsets: whether the task uses the character span of each token, so that the gate compares the spans.
+        num_truncated: number of texts that were cut to the model's length, by split.
+        class_weights: weight of each label in the training loss, (labels,) float32; None for equal weights.
     """
 
     train: Any
@@ -163,23 +186,23 @@ class Prepared:
     label_names: list[str] | None = None
     notes: Callable[[], Sequence[str]] = tuple
     offsets: bool = False
-    truncated: dict[str, int] = field(default_factory=dict)
+    num_truncated: dict[str, int] = field(default_factory=dict)
     class_weights: np.ndarray | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Split -> how many examples it has."""
+        """Number of examples of each split."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: len(rows) for name, rows in splits.items() if rows is not None}
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabeledRows:
     """Predictions for some rows.
 
     Attributes:
-        columns: in the order of :meth:`Task.prediction_columns`, a value for each row; None where there is none.
-        notes: what the user should know about a row -> indices of the rows that it applies to.
+        columns: values of all rows, a list for each column of :meth:`Task.prediction_columns`; a missing value is None.
+        notes: indices of the rows that a note for the user applies to, by the note.
     """
 
     columns: list[list[Any]]
@@ -188,15 +211,15 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Description:
-    """A task in the words of a model card.
+    """Description of a task in the words of a model card.
 
     Attributes:
-        name: as in "A ... for NAME".
-        pipeline_tag, metrics: in the words of the Hugging Face hub.
-        auto_class: of transformers; loads the model.
-        examples: what the examples are called.
-        next_command: what to do with a run, with ``{run}`` for its folder.
-        of_pairs: what follows the command for a run that reads two texts.
+        name: name of the task, as in "A ... for NAME".
+        pipeline_tag, metrics: names on the Hugging Face hub.
+        auto_class: transformers class that loads the model.
+        examples: plural noun for the examples.
+        next_command: command that uses a finished run, with ``{run}`` for its folder.
+        of_pairs: options to append to the command for a run that reads two texts.
     """
 
     name: str
@@ -208,12 +231,12 @@ class Description:
     of_pairs: str = ""
 
     def command(self, folder: Path | str, recipe: Recipe) -> str:
-        """Return the command for the run of this recipe in this folder."""
+        """Return the command that uses the run of this recipe in this folder."""
         command = self.next_command.format(run=shlex.quote(str(folder)))
         return command + self.of_pairs if len(recipe.data.text_columns) > 1 else command
 
     def unit(self, recipe: Recipe) -> str:
-        """Return what the examples of this recipe are called."""
+        """Return the plural noun for the examples of this recipe."""
         return "windows" if recipe.data.long_texts == "windows" else self.examples
 
 
@@ -222,14 +245,14 @@ class Run:
     """A finished run, loaded.
 
     Attributes:
-        folder: the run folder.
-        recipe: as it was run.
-        task: what the model was trained for.
-        tokenizer: saved with the model.
-        model: the port with the best weights.
-        label_names: in the order of their ids; None for a task without labels.
-        length: that texts are padded to.
-        calibration: of :meth:`Task.calibrate`.
+        folder: run folder.
+        recipe: recipe with which the run was trained.
+        task: task of the model.
+        tokenizer: tokenizer that was saved with the model.
+        model: port with the best weights.
+        label_names: names of the labels, in the order of their ids; None for a task without labels.
+        length: number of tokens to which texts are padded.
+        calibration: result of :meth:`Task.calibrate`.
     """
 
     folder: Path

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from toolkit.commands.generate import control_token, make_decoding, trained_codes
 from toolkit.commands.generate_file import continue_prompts
 from toolkit.commands.label_file import AdvanceFn, read_columns
-from toolkit.tasks.interface import Labelled, Run
+from toolkit.tasks.interface import LabeledRows, Run
 from toolkit.tasks.language_modeling.decoding import longest_text
 from toolkit.tasks.language_modeling.task import has_control_codes
 
@@ -89,7 +89,7 @@ def in_json(line: str) -> str:
     return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), line)
 
 
-def _notes(labelled: Labelled) -> dict[str, list[int]]:
+def _notes(labelled: LabeledRows) -> dict[str, list[int]]:
     """What is to be known about some of the texts -> their places, from 0."""
     return {in_json(what): places for what, places in labelled.notes.items() if places}
 

@@ -1,4 +1,4 @@
-"""Labelled texts: check a classification data set's columns, turn labels into ids and texts into tokens."""
+"""Load labeled texts: check the columns of a classification data set, convert labels to ids and texts to tokens."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, digest_of_rows
 from toolkit.recipe.keys import SOURCE_KEYS
 from toolkit.recipe.recipe import Recipe
-from toolkit.tasks.classification.label_names import ids_by_name, listed, named, note_similar, renamed
-from toolkit.tasks.classification.pairs import joined_columns
-from toolkit.tasks.classification.windows import TEXT_OF, read_as
+from toolkit.tasks.classification.label_names import ids_by_name, join_names, name_labels, note_similar, rename_labels
+from toolkit.tasks.classification.pairs import join_columns
+from toolkit.tasks.classification.windows import TEXT_OF, encode_texts
 
-#: Feature that `datasets` gives a JSON column of several types; earlier versions refuse the column.
+#: Feature of a JSON column of several types in `datasets`; earlier versions reject the column.
 Json = getattr(datasets, "Json", ())
 
-#: The file of a split in the cache.
-TOKENS = "tokens.arrow"
+#: Name of the file of a split in the cache.
+TOKENS_FILE = "tokens.arrow"
 
 
-def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
-    """Return ``train``, ``validation`` and, if there is one, ``test``, with columns ``text`` (str) and ``label`` (by
-    ``data.problem_type`` a ClassLabel, with ids in the order of its names; a list of these; or a float32).
+def labeled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
+    """Return ``train``, ``validation`` and, if it exists, ``test``, with columns ``text`` and ``label``.
+
+    ``text`` is a str. ``label`` follows ``data.problem_type``: a ClassLabel with ids in the order of its names, a list
+    of these, or a float32.
 
     Args:
-        corpora: the task's built-in data sets (:func:`toolkit.data.load.load_stored`).
+        recipe: recipe of the run.
+        corpora: built-in data sets of the task (:func:`toolkit.data.load.load_stored`).
 
     Raises:
-        UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
-            missing or that training does not have; at the line of the key to change.
+        UserError: a file is missing or unreadable, a column is absent, a split is empty, or a label is missing or does
+            not occur in training. The error names the line of the key to change.
     """
-    stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
-    _check_columns(recipe, stored)
-    splits = _with_targets(recipe, _with_text(recipe, _labelled(recipe, stored)))
-    return limited(recipe, hold_out(recipe, splits, _divide))
+    stored_splits = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
+    _check_columns(recipe, stored_splits)
+    splits = _reduce_to_targets(recipe, _check_texts(recipe, _drop_unlabeled(recipe, stored_splits)))
+    return limited(recipe, hold_out(recipe, splits, _divide_rows))
 
 
 def _from_sources(recipe: Recipe) -> DatasetDict:
@@ -54,63 +57,69 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
     (column,) = recipe.data.text_columns
     (target,) = recipe.data.label_columns
     splits = DatasetDict()
-    for split, key in SOURCE_KEYS.items():
+    for split_name, key in SOURCE_KEYS.items():
         if getattr(recipe.data, key) is not None:
             rows = list(named_texts(recipe, key))
             columns = {column: [text for _, text in rows], target: [label for label, _ in rows]}
-            splits[split] = Dataset.from_dict(columns)
+            splits[split_name] = Dataset.from_dict(columns)
     return splits
 
 
 def tokenize(
-    split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts", whole: bool = False
+    dataset: Dataset, tokenizer: Tokenizer, max_length: int, title: str = "texts", in_windows: bool = False
 ) -> Dataset:
     """Tokenize a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
     Args:
-        whole: read a longer text in windows, a row for each, in place of cutting it.
+        dataset: rows of the split.
+        tokenizer: tokenizer of the model.
+        max_length: maximum number of tokens of a row.
+        title: name of the rows in the progress bar.
+        in_windows: whether a longer text is read in windows, a row for each; otherwise it is cut.
 
     Returns:
         Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; or float32, a number or 0 and
-        1 for each label), ``truncated`` (whether the text is longer and cut) and ``text_of`` (int32, the text).
+        1 for each label), ``truncated`` (whether the text was cut) and ``text_of`` (int32, index of the text).
     """
-    kind = split.features["label"]
-    several = getattr(kind, "feature", None)  # for lists of labels
-    target = Sequence(Value("float32")) if several else kind if isinstance(kind, Value) else Value("int64")
-    key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, whole, CACHE_VERSION)
-    features = {"input_ids": Sequence(Value("int32")), "labels": target, "truncated": Value("bool"),
+    feature = dataset.features["label"]
+    label_feature = getattr(feature, "feature", None)  # for lists of labels
+    target_feature = (
+        Sequence(Value("float32")) if label_feature else feature if isinstance(feature, Value) else Value("int64")
+    )
+    key = digest(digest_of_rows(dataset), tokenizer.fingerprint(), max_length, in_windows, CACHE_VERSION)
+    features = {"input_ids": Sequence(Value("int32")), "labels": target_feature, "truncated": Value("bool"),
                 TEXT_OF: Value("int32")}  # fmt: skip
 
     def fill(folder: Path) -> None:
         from toolkit.tasks.classification.targets import multi_hot
 
-        with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
+        with tqdm(total=len(dataset), desc=f"tokenizing {title}", unit=" texts", delay=2, leave=False) as bar:
 
-            def encode(batch: dict[str, list], places: list[int]) -> dict[str, list]:
-                rows, text_of, cut = read_as(batch["text"], tokenizer, max_length, whole)
-                bar.update(len(places))
-                labels = list(multi_hot(batch["label"], len(several.names))) if several else batch["label"]
+            def encode(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
+                rows, text_indices, is_cut = encode_texts(batch["text"], tokenizer, max_length, in_windows)
+                bar.update(len(indices))
+                labels = list(multi_hot(batch["label"], len(label_feature.names))) if label_feature else batch["label"]
                 return {
                     "input_ids": rows,
-                    "labels": [labels[text] for text in text_of],
-                    "truncated": [cut[text] for text in text_of],
-                    TEXT_OF: [places[text] for text in text_of],
+                    "labels": [labels[text] for text in text_indices],
+                    "truncated": [is_cut[text] for text in text_indices],
+                    TEXT_OF: [indices[text] for text in text_indices],
                 }
 
             quietly(
-                split.map,
+                dataset.map,
                 encode,
                 batched=True,
                 with_indices=True,
                 batch_size=256,
-                remove_columns=split.column_names,
+                remove_columns=dataset.column_names,
                 features=Features(features),
-                cache_file_name=str(folder / TOKENS),
+                cache_file_name=str(folder / TOKENS_FILE),
                 new_fingerprint=key,
                 load_from_cache_file=False,
             )
 
-    return Dataset.from_file(str(kept("tokens", key, fill) / TOKENS))
+    return Dataset.from_file(str(kept("tokens", key, fill) / TOKENS_FILE))
 
 
 def _check_columns(recipe: Recipe, splits: DatasetDict) -> None:
@@ -118,247 +127,264 @@ def _check_columns(recipe: Recipe, splits: DatasetDict) -> None:
     for column in recipe.data.label_columns:
         if column in recipe.data.text_columns:
             raise recipe.error("data.label", f"{column} is the text column as well; name the column of the labels")
-    for split, rows in splits.items():
+    for split_name, rows in splits.items():
         for key, columns in (("text", recipe.data.text_columns), ("label", recipe.data.label_columns)):
             for column in columns:
-                check_columns(recipe, split, rows, {key: column})
+                check_columns(recipe, split_name, rows, {key: column})
 
 
-def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that texts are strings; write numbers among them as text, and drop missing texts where the recipe does."""
+def _check_texts(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Check that texts are strings; convert numbers among them to text, and drop missing texts if the recipe does."""
     text_splits = DatasetDict()
-    for split, rows in splits.items():
+    for split_name, rows in splits.items():
         for text in recipe.data.text_columns:
-            kind = rows.features[text]
-            if isinstance(kind, Json):
-                rows = _with_numbers_as_text(recipe, split, rows, text)
-            elif getattr(kind, "dtype", None) not in ("string", "large_string"):
-                wrong = f"the column {text} of the {split} split holds {_named(kind)}, not text"
-                raise recipe.error("data.text", wrong)
-            rows = _without_missing_texts(recipe, split, rows, text)
-        text_splits[split] = rows
+            feature = rows.features[text]
+            if isinstance(feature, Json):
+                rows = _with_numbers_as_text(recipe, split_name, rows, text)
+            elif getattr(feature, "dtype", None) not in ("string", "large_string"):
+                problem = f"the column {text} of the {split_name} split holds {_describe_feature(feature)}, not text"
+                raise recipe.error("data.text", problem)
+            rows = _without_missing_texts(recipe, split_name, rows, text)
+        text_splits[split_name] = rows
     return text_splits
 
 
-def _with_numbers_as_text(recipe: Recipe, split: str, rows: Dataset, column: str) -> Dataset:
-    """Return the rows with the numbers of a column of several types written as text.
+def _with_numbers_as_text(recipe: Recipe, split_name: str, rows: Dataset, column: str) -> Dataset:
+    """Convert the numbers in a column of several types to text.
 
     Raises:
-        UserError: a row has a list or an object for its text.
+        UserError: a row has a list or an object as its text.
     """
     values = rows.select_columns([column])[:][column]
     for number, value in enumerate(values, 1):
         if isinstance(value, list | dict):
-            wrong = f"row {number} of the {split} split has {value!r:.60} as its {column}, which is not text"
-            raise recipe.error("data.text", f"{wrong}; write it in quotes")
-    numbers = [(place, value) for place, value in enumerate(values, 1) if not isinstance(value, str | None)]
+            problem = f"row {number} of the {split_name} split has {value!r:.60} as its {column}, which is not text"
+            raise recipe.error("data.text", f"{problem}; write it in quotes")
+    numbers = [(row_number, value) for row_number, value in enumerate(values, 1) if not isinstance(value, str | None)]
     if numbers:
-        place, value = numbers[0]
-        example = f"row {place} ({json.dumps(value)})"
+        row_number, value = numbers[0]
+        example = f"row {row_number} ({json.dumps(value)})"
         recipe.found.note(
-            f"{len(numbers)} {split} rows have a number as their {column}, such as {example}; read as text"
+            f"{len(numbers)} {split_name} rows have a number as their {column}, such as {example}; read as text"
         )
     texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
     return quietly(rows.remove_columns(column).add_column, column, texts, feature=Value("string"))
 
 
-def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Drop the rows without a label: those that the hub's data sets mark by -1, and where ``data.missing_labels`` says
-    so those with none.
+def _drop_unlabeled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Drop the rows without a label.
 
-    Among named labels (ClassLabel) -1 always marks such a row. Among others it is an ordinary label, unless a test
-    split has only -1 and training has none. A test split whose labels are all missing is not measured either.
+    These are the rows that the hub's data sets mark by -1, and rows without a value if ``data.missing_labels`` drops
+    them. Among named labels (ClassLabel) -1 always marks such a row. Otherwise it is an ordinary label, unless a test
+    split has only -1 and training has none. A test split without any labels is dropped as well.
 
     Raises:
-        UserError: a split other than test has no labels at all, or rows without, which the recipe does not drop.
+        UserError: a split other than test has no labels at all, or has rows without a label that the recipe does not
+            drop.
     """
-    kept = DatasetDict()
-    for split, rows in splits.items():
-        absent = _absent(recipe, rows)
-        if split == "test" and not absent.any():
-            known = _known(recipe, rows)
-            absent |= bool(known) and known <= {-1, "-1"} and not _known(recipe, splits["train"]) & known
-        if absent.all() and split == "test":
+    labeled_splits = DatasetDict()
+    for split_name, rows in splits.items():
+        is_unlabeled = _find_unlabeled(recipe, rows)
+        if split_name == "test" and not is_unlabeled.any():
+            labels = _distinct_labels(recipe, rows)
+            is_unlabeled |= (
+                bool(labels) and labels <= {-1, "-1"} and not _distinct_labels(recipe, splits["train"]) & labels
+            )
+        if is_unlabeled.all() and split_name == "test":
             recipe.found.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
-        kept[split] = _present(recipe, split, rows, absent) if absent.any() else rows
-    return kept
+        labeled_splits[split_name] = (
+            _keep_labeled(recipe, split_name, rows, is_unlabeled) if is_unlabeled.any() else rows
+        )
+    return labeled_splits
 
 
-def _present(recipe: Recipe, split: str, rows: Dataset, absent: np.ndarray) -> Dataset:
-    """Return the rows with a label, and note the others.
+def _keep_labeled(recipe: Recipe, split_name: str, rows: Dataset, is_unlabeled: np.ndarray) -> Dataset:
+    """Return the rows with a label, and note the number of other rows.
 
     Raises:
-        UserError: the recipe does not drop the others, or there is nothing but them.
+        UserError: the recipe does not drop the other rows, or no row has a label.
     """
-    columns, first = recipe.data.label_columns, int(np.flatnonzero(absent)[0]) + 1
-    marked = any(isinstance(rows.features[column], ClassLabel) for column in columns)
-    if absent.all() and marked:
-        wrong = f"the {split} split has no labels (-1 throughout)"
-        raise recipe.error("data.label", f"{wrong}; set data.splits: {{{split}: NAME}}, or null for none")
-    if absent.all():
-        raise recipe.error("data.label", f"no row of the {split} split has a {columns[0]}; name another column")
-    if recipe.data.missing_labels == "refuse" and not marked:
-        what = columns[0] if len(columns) == 1 else f"value in {', '.join(columns)}"
-        wrong = f"{absent.sum()} of {len(rows)} rows of the {split} split have no {what}, the first is row {first}"
-        raise recipe.error("data.label", f"{wrong}; data.missing_labels: drop leaves them out")
-    how = " (-1) and are left out" if marked else f" and are left out, the first is row {first}"
-    recipe.found.note(f"{absent.sum()} of {len(rows)} {split} rows have no label{how}")
-    return rows.select(np.flatnonzero(~absent))
+    columns, first = recipe.data.label_columns, int(np.flatnonzero(is_unlabeled)[0]) + 1
+    has_names = any(isinstance(rows.features[column], ClassLabel) for column in columns)
+    if is_unlabeled.all() and has_names:
+        problem = f"the {split_name} split has no labels (-1 throughout)"
+        raise recipe.error("data.label", f"{problem}; set data.splits: {{{split_name}: NAME}}, or null for none")
+    if is_unlabeled.all():
+        raise recipe.error("data.label", f"no row of the {split_name} split has a {columns[0]}; name another column")
+    if recipe.data.missing_labels == "refuse" and not has_names:
+        missing_value = columns[0] if len(columns) == 1 else f"value in {', '.join(columns)}"
+        problem = (
+            f"{is_unlabeled.sum()} of {len(rows)} rows of the {split_name} split have no {missing_value}, "
+            f"the first is row {first}"
+        )
+        raise recipe.error("data.label", f"{problem}; data.missing_labels: drop leaves them out")
+    ending = " (-1) and are left out" if has_names else f" and are left out, the first is row {first}"
+    recipe.found.note(f"{is_unlabeled.sum()} of {len(rows)} {split_name} rows have no label{ending}")
+    return rows.select(np.flatnonzero(~is_unlabeled))
 
 
-def _absent(recipe: Recipe, rows: Dataset) -> np.ndarray:
-    """Tell which rows have no label: none is stored, or -1 where labels have names, or nothing but blanks, or a word
-    that stands for it. Where labels are separated, an empty field is none of them."""
-    stated, blank = recipe.data.missing_labels, recipe.data.label_separator is None
-    words = {*(stated if isinstance(stated, list) else ()), *([""] if blank else ())}
-    absent = np.zeros(len(rows), dtype=bool)
+def _find_unlabeled(recipe: Recipe, rows: Dataset) -> np.ndarray:
+    """Return whether each row has no label, (rows,).
+
+    A label is missing if its value is empty, blank or one of the words in ``data.missing_labels``, or -1 among named
+    labels. With a label separator, a blank field means that the row has no labels, which is not missing.
+    """
+    missing_labels, blank_is_missing = recipe.data.missing_labels, recipe.data.label_separator is None
+    missing_words = {*(missing_labels if isinstance(missing_labels, list) else ()), *([""] if blank_is_missing else ())}
+    is_unlabeled = np.zeros(len(rows), dtype=bool)
     for column in recipe.data.label_columns:
-        named = isinstance(rows.features[column], ClassLabel)
-        for place, value in enumerate(rows.select_columns([column])[:][column]):
+        has_names = isinstance(rows.features[column], ClassLabel)
+        for index, value in enumerate(rows.select_columns([column])[:][column]):
             if not isinstance(value, list | dict):
-                absent[place] |= (
-                    (value is None and blank)
+                is_unlabeled[index] |= (
+                    (value is None and blank_is_missing)
                     or value != value  # NaN
-                    or (named and value == -1)
-                    or str(value).strip() in words
+                    or (has_names and value == -1)
+                    or str(value).strip() in missing_words
                 )
-    return absent
+    return is_unlabeled
 
 
-def _known(recipe: Recipe, rows: Dataset) -> set[Any]:
+def _distinct_labels(recipe: Recipe, rows: Dataset) -> set[Any]:
     columns = recipe.data.label_columns
     values = (value for column in columns for value in rows.select_columns([column])[:][column])
     return {value for value in values if not isinstance(value, list | dict)}
 
 
-def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Reduce the splits to ``text`` and ``label``, the latter as ``data.problem_type`` says."""
+def _reduce_to_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Reduce the splits to ``text`` and ``label``, the latter in the form of ``data.problem_type``."""
     if recipe.data.problem_type == "single_label":
-        return _with_labels(recipe, splits)
-    from toolkit.tasks.classification.targets import with_label_lists, with_numbers
+        return _reduce_to_labels(recipe, splits)
+    from toolkit.tasks.classification.targets import encode_label_lists, read_numbers_of_splits
 
-    find = with_numbers if recipe.data.problem_type == "regression" else with_label_lists
-    columns: dict[str, tuple[list[Any], Any]] = find(recipe, splits)
-    labelled = DatasetDict()
-    for split, (values, feature) in columns.items():
-        texts = joined_columns(splits[split], recipe.data.text_columns)
-        labelled[split] = quietly(texts.add_column, "label", values, feature=feature)
-    return labelled
+    read_targets = read_numbers_of_splits if recipe.data.problem_type == "regression" else encode_label_lists
+    columns: dict[str, tuple[list[Any], Any]] = read_targets(recipe, splits)
+    labeled_splits = DatasetDict()
+    for split_name, (values, feature) in columns.items():
+        texts = join_columns(splits[split_name], recipe.data.text_columns)
+        labeled_splits[split_name] = quietly(texts.add_column, "label", values, feature=feature)
+    return labeled_splits
 
 
-def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Reduce the splits to ``text`` and ``label``, labels as ids of one list of names."""
-    values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
+def _reduce_to_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Reduce the splits to ``text`` and ``label``, with labels as ids of one list of names."""
+    values = {split_name: _label_values(recipe, split_name, rows) for split_name, rows in splits.items()}
     names = _label_names(recipe, splits["train"], values["train"])
-    ids, unique = ids_by_name(names)
-    note_similar(recipe, unique)
-    seen = set(values["train"])
-    trained = {value: name for value, name in names.items() if value in seen}
-    labelled = DatasetDict()
-    for split, rows in splits.items():
-        _refuse_unknown(recipe, split, values[split], trained)
-        texts = joined_columns(rows, recipe.data.text_columns)
-        labels = [ids[value] for value in values[split]]
-        label = ClassLabel(names=unique)
-        labelled[split] = quietly(texts.add_column, "label", labels, feature=label)
-    return labelled
+    ids, unique_names = ids_by_name(names)
+    note_similar(recipe, unique_names)
+    train_labels = set(values["train"])
+    trained_names = {value: name for value, name in names.items() if value in train_labels}
+    labeled_splits = DatasetDict()
+    for split_name, rows in splits.items():
+        _check_known_labels(recipe, split_name, values[split_name], trained_names)
+        texts = join_columns(rows, recipe.data.text_columns)
+        labels = [ids[value] for value in values[split_name]]
+        feature = ClassLabel(names=unique_names)
+        labeled_splits[split_name] = quietly(texts.add_column, "label", labels, feature=feature)
+    return labeled_splits
 
 
 def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int | str, str]:
-    """Return stored label -> its name (see ``data.label_names``), in the order of the ids: the data's own order if it
-    has one, else sorted."""
+    """Return the name of each stored label (see ``data.label_names``), in the order of the ids.
+
+    The order is the data's own if it has one, and sorted otherwise.
+    """
     (column,) = recipe.data.label_columns
-    kind = train.features[column]
+    feature = train.features[column]
     if len(set(values)) < 2:
         message = f"all {len(values)} rows of the train split have the same label; classification needs two or more"
         raise recipe.error("data.label", message)
-    if isinstance(kind, ClassLabel):
-        return renamed(recipe, dict(enumerate(kind.names)))
-    return named(recipe, set(values))
+    if isinstance(feature, ClassLabel):
+        return rename_labels(recipe, dict(enumerate(feature.names)))
+    return name_labels(recipe, set(values))
 
 
-def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[int | str, str]) -> None:
-    strange = Counter(value for value in values if value not in known).most_common(1)
-    if strange:
-        value, count = strange[0]
+def _check_known_labels(recipe: Recipe, split_name: str, values: list[Any], known_names: dict[int | str, str]) -> None:
+    unknown_labels = Counter(value for value in values if value not in known_names).most_common(1)
+    if unknown_labels:
+        value, count = unknown_labels[0]
         raise recipe.error(
             "data.label",
-            f"{count} rows of the {split} split have the label {value!r}, which no row of the train split has; "
-            f"known: {listed(known.values())}",
+            f"{count} rows of the {split_name} split have the label {value!r}, which no row of the train split has; "
+            f"known: {join_names(known_names.values())}",
         )
 
 
-def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
-    """The labels of a split as integers or strings.
+def _label_values(recipe: Recipe, split_name: str, rows: Dataset) -> list[Any]:
+    """Return the labels of a split as integers or strings.
 
     Raises:
         UserError: a label is neither text nor a whole number.
     """
     (column,) = recipe.data.label_columns
-    kind = rows.features[column]
+    feature = rows.features[column]
     values = rows.select_columns([column])[:][column]
-    if isinstance(kind, ClassLabel):
+    if isinstance(feature, ClassLabel):
         return values
-    if isinstance(kind, Json):
-        wrong = 'holds labels of several types, such as 1 and "1"; write all of them as text'
-        raise recipe.error("data.label", f"the column {column} of the {split} split {wrong}")
-    if getattr(kind, "dtype", None) == "bool":
+    if isinstance(feature, Json):
+        problem = 'holds labels of several types, such as 1 and "1"; write all of them as text'
+        raise recipe.error("data.label", f"the column {column} of the {split_name} split {problem}")
+    if getattr(feature, "dtype", None) == "bool":
         return [str(value).lower() for value in values]
     if all(isinstance(value, (int, str)) for value in values):
         stripped_values = [value.strip() if isinstance(value, str) else value for value in values]
         if padded_values := [value for value, label in zip(values, stripped_values, strict=True) if value != label]:
             count, example = len(padded_values), padded_values[0]
             recipe.found.note(
-                f"{count} {split} rows have blanks around their {column}, such as {example!r}; they are removed"
+                f"{count} {split_name} rows have blanks around their {column}, such as {example!r}; they are removed"
             )
         return stripped_values
     if all(isinstance(value, float) and value.is_integer() for value in values):
         return [int(value) for value in values]
     invalid_label = next(value for value in values if not isinstance(value, (int, str)))
-    held = f"the column {column} of the {split} split holds {invalid_label!r}"
+    problem_with_example = f"the column {column} of the {split_name} split holds {invalid_label!r}"
     numbers = "; to predict numbers, set data.problem_type: regression" if isinstance(invalid_label, float) else ""
-    raise recipe.error("data.label", f"{held}: a label is a word or a whole number{numbers}")
+    raise recipe.error("data.label", f"{problem_with_example}: a label is a word or a whole number{numbers}")
 
 
-def _without_missing_texts(recipe: Recipe, split: str, rows: Dataset, column: str) -> Dataset:
+def _without_missing_texts(recipe: Recipe, split_name: str, rows: Dataset, column: str) -> Dataset:
     """Return the rows that have a text. With ``data.missing_texts: drop``, a blank text counts as missing.
 
     Raises:
         UserError: a text is missing and the recipe does not drop such rows, or all texts are missing.
     """
-    drops = recipe.data.missing_texts == "drop"
+    drops_missing = recipe.data.missing_texts == "drop"
     values = rows.select_columns([column])[:][column]
-    missing = [place for place, text in enumerate(values) if text is None or (drops and not text.strip())]
+    missing = [place for place, text in enumerate(values) if text is None or (drops_missing and not text.strip())]
     if not missing:
         return rows
-    count = (
-        f"{len(missing)} of {len(rows)} rows of the {split} split have no {column}, the first is row {missing[0] + 1}"
+    problem = (
+        f"{len(missing)} of {len(rows)} rows of the {split_name} split have no {column}, "
+        f"the first is row {missing[0] + 1}"
     )
-    if not drops:
-        raise recipe.error("data.text", f"{count}; data.missing_texts: drop leaves them out")
+    if not drops_missing:
+        raise recipe.error("data.text", f"{problem}; data.missing_texts: drop leaves them out")
     if len(missing) == len(rows):
-        raise recipe.error("data.text", f"no row of the {split} split has a {column}; name another column")
-    recipe.found.note(f"{count}; they are left out")
+        raise recipe.error("data.text", f"no row of the {split_name} split has a {column}; name another column")
+    recipe.found.note(f"{problem}; they are left out")
     return rows.select(np.setdiff1d(np.arange(len(rows)), missing))
 
 
-def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """Draw the indices of ``train`` and ``validation`` by the seed: the same share of each label if texts have one."""
+def _divide_rows(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+    """Draw the indices of ``train`` and ``validation`` by the seed.
+
+    If each text has one label, validation gets the same share of each label.
+    """
     fraction = shares["validation"]
-    one_each = isinstance(rows.features["label"], ClassLabel)
-    labels = np.asarray(rows["label"][:]) if one_each else np.zeros(len(rows), np.int64)
+    has_single_labels = isinstance(rows.features["label"], ClassLabel)
+    labels = np.asarray(rows["label"][:]) if has_single_labels else np.zeros(len(rows), np.int64)
     random = np.random.default_rng([seed, 1])
     held_out: list[int] = []
     for label in np.unique(labels):
-        places = random.permutation(np.flatnonzero(labels == label))
-        held_out += places[: min(round(len(places) * fraction), len(places) - 1)].tolist()
+        indices = random.permutation(np.flatnonzero(labels == label))
+        held_out += indices[: min(round(len(indices) * fraction), len(indices) - 1)].tolist()
     if not held_out:
         raise ValueError(f"{fraction} of {len(labels)} rows is none; set a larger one")
     return {"train": np.setdiff1d(np.arange(len(labels)), held_out).tolist(), "validation": sorted(held_out)}
 
 
-def _named(kind: Any) -> str:
-    if isinstance(kind, Json):
+def _describe_feature(feature: Any) -> str:
+    if isinstance(feature, Json):
         return "values of several types"
-    return f"{kind.dtype} values" if isinstance(kind, Value) else type(kind).__name__
+    return f"{feature.dtype} values" if isinstance(feature, Value) else type(feature).__name__

@@ -1,4 +1,4 @@
-"""Text pairs, classified as one joined text: neither family's tokenizer has a separator token."""
+"""Join text pairs into one text for classification, because neither family's tokenizer has a separator token."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from toolkit.recipe.recipe import Recipe
 
-#: Separates the two. `transformers` puts nothing between a pair if a tokenizer has no separator token.
+#: Separator of the two texts. `transformers` puts nothing between a pair if a tokenizer has no separator token.
 SEPARATOR = "\n"
 
 
-def joined(text: str, pair: str) -> str:
-    """Join two texts to the one the model reads."""
+def join_pair(text: str, pair: str) -> str:
+    """Join the two texts of a pair into the text that the model reads."""
     return f"{text}{SEPARATOR}{pair}"
 
 
-def joined_columns(rows: Dataset, columns: Sequence[str]) -> Dataset:
-    """Join the texts of these columns in one column ``text``; none may be missing."""
+def join_columns(rows: Dataset, columns: Sequence[str]) -> Dataset:
+    """Join the texts of the columns in one column ``text``. No text may be missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from datasets import Dataset
@@ -35,16 +35,16 @@ def joined_columns(rows: Dataset, columns: Sequence[str]) -> Dataset:
     return Dataset(pa.table({"text": pc.binary_join_element_wise(*parts, separator)}))
 
 
-def given_texts(recipe: Recipe, given: Sequence[str | tuple[str, str]]) -> list[str]:
-    """Return what the model reads for the texts, or pairs, of the command line.
+def model_texts(recipe: Recipe, texts: Sequence[str | tuple[str, str]]) -> list[str]:
+    """Return the text that the model reads for each text, or pair, of the command line.
 
     Raises:
-        UserError: a pair for a run that reads one text, or the other way round.
+        UserError: a pair for a run that reads one text, or a single text for a run that reads pairs.
     """
     columns = recipe.data.text_columns
-    two = len(columns) > 1
-    if any(isinstance(text, tuple) != two for text in given):
-        if two:
+    has_pairs = len(columns) > 1
+    if any(isinstance(text, tuple) != has_pairs for text in texts):
+        if has_pairs:
             raise UserError(f"--text-pair: missing; the run reads two texts, {columns[0]} and {columns[1]}")
         raise UserError(f"--text-pair: the run reads one text, {columns[0]}; remove it")
-    return [text if isinstance(text, str) else joined(*text) for text in given]
+    return [text if isinstance(text, str) else join_pair(*text) for text in texts]

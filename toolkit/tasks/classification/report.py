@@ -1,5 +1,7 @@
-"""A classifier's sections of a run's page, from the predictions file alone: confused labels, how good each label is,
-the most confident mistakes, and accuracy by text length."""
+"""Write a classifier's sections of a run's page, from the predictions file only.
+
+They show the confused labels, the scores of each label, the most confident mistakes, and accuracy by text length.
+"""
 
 from __future__ import annotations
 
@@ -18,100 +20,102 @@ from toolkit.pages.markup import element
 from toolkit.pages.plot import share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
-from toolkit.tasks.classification.calibration import BINS, bins, described, expected_calibration_error
+from toolkit.tasks.classification.calibration import BINS, bins_of, describe_calibration, expected_calibration_error
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
 from toolkit.tasks.classification.report_parts import accuracy_by_length, label_names_of, label_scores
 from toolkit.tasks.classification.report_targets import numbers_sections, several_sections
 from toolkit.tasks.metrics import confusion, scores_of_classes
 
-#: Most labels of a confusion matrix; beyond that, it has those with the most mistakes.
+#: Maximum number of labels in a confusion matrix. With more labels, it has the labels with the most mistakes.
 MATRIX_LABELS = 30
-#: Number of listed label pairs, and of mistakes.
+#: Number of label pairs and of mistakes in the lists.
 PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
 #: How to read the matrix.
-MEANING = (
+MATRIX_EXPLANATION = (
     "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
     "share of the row: blue where the model is right, orange where it is wrong."
 )
-#: Shades of a cell.
-SHADES = 8
-#: Most characters of a label in a column's head.
-HEAD_CHARACTERS = 24
+#: Number of shades of a cell.
+NUM_SHADES = 8
+#: Maximum number of characters of a label in the head of a column.
+MAX_HEAD_CHARACTERS = 24
 
 
 @dataclass
 class LabelOutcome:
-    """Results on a split.
+    """Predictions of a split, as the sections need them.
 
     Attributes:
-        names: the labels, in the order of their ids.
-        label, predicted: the id of each text's label, and of the one that was predicted.
-        tokens: how many the model read of each text.
-        probability: that of each text's predicted label.
-        mistakes: probability, row and the rest of the most confident mistakes, surest first.
-        surest: label and whether it was given -> probability, row and the rest of its most confident text.
+        names: names of the labels, in the order of their ids.
+        label_ids, predicted_ids: id of each text's label, and id of its predicted label.
+        tokens: number of tokens that the model read of each text.
+        probability: probability of each text's predicted label.
+        mistakes: probability, negative row and shown columns of the most confident mistakes, in descending order.
+        surest: probability, negative row and shown columns of the most confident text, by its label and whether the
+            prediction is correct.
     """
 
     names: list[str]
-    label: list[int] = field(default_factory=list)
-    predicted: list[int] = field(default_factory=list)
+    label_ids: list[int] = field(default_factory=list)
+    predicted_ids: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     probability: list[float] = field(default_factory=list)
     mistakes: list[tuple[float, int, dict[str, str]]] = field(default_factory=list)
     surest: dict[tuple[str, bool], tuple[float, int, dict[str, str]]] = field(default_factory=dict)
 
 
-def sections(predictions: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
-    """The sections, in order.
+def report_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
+    """Yield the sections, in order.
 
     Args:
-        calibration: of ``metrics.json``, see :mod:`.calibration`.
+        predictions_path: file with the predictions.
+        calibration: calibration in ``metrics.json``, see :mod:`.calibration`.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    with reading(predictions, REMEDY):
-        columns = next(iter(read_predictions(predictions)), {})
+    with reading(predictions_path, REMEDY):
+        columns = next(iter(read_predictions(predictions_path)), {})
     if "predicted_value" in columns:
-        yield from numbers_sections(predictions)
+        yield from numbers_sections(predictions_path)
         return
     if "predicted_labels" in columns:
-        yield from several_sections(predictions, calibration)
+        yield from several_sections(predictions_path, calibration)
         return
-    found = read_outcome(predictions)
-    label, predicted = np.asarray(found.label), np.asarray(found.predicted)
-    matrix = confusion(label, predicted, len(found.names))
-    yield from _matrix(found.names, matrix)
-    yield from _per_label(found.names, label, predicted)
-    yield from _calibration(np.asarray(found.probability), label == predicted, calibration)
-    yield from _mistakes(found)
-    yield from _side_by_side(found)
+    outcome = read_outcome(predictions_path)
+    labels, predicted_labels = np.asarray(outcome.label_ids), np.asarray(outcome.predicted_ids)
+    matrix = confusion(labels, predicted_labels, len(outcome.names))
+    yield from _matrix(outcome.names, matrix)
+    yield from _per_label(outcome.names, labels, predicted_labels)
+    yield from _calibration(np.asarray(outcome.probability), labels == predicted_labels, calibration)
+    yield from _mistakes(outcome)
+    yield from _side_by_side(outcome)
     yield from accuracy_by_length(
-        found.tokens, label == predicted, "accuracy", "Texts by the number of tokens that the model read"
+        outcome.tokens, labels == predicted_labels, "accuracy", "Texts by the number of tokens that the model read"
     )
 
 
-def read_outcome(predictions: Path) -> LabelOutcome:
-    """Read the predictions file, keeping only the texts that are shown."""
+def read_outcome(predictions_path: Path) -> LabelOutcome:
+    """Read the predictions file, and keep only the texts that are shown."""
     outcome: LabelOutcome | None = None
     ids: dict[str, int] = {}
     surest: list[tuple[float, int, dict[str, str]]] = []
-    with reading(predictions, REMEDY):
-        for row in read_predictions(predictions):
+    with reading(predictions_path, REMEDY):
+        for row in read_predictions(predictions_path):
             if outcome is None:
                 names = label_names_of(row)
                 outcome, ids = LabelOutcome(names), {label: index for index, label in enumerate(names)}
-            outcome.label.append(ids[row["label"]])
-            outcome.predicted.append(ids[row["predicted_label"]])
+            outcome.label_ids.append(ids[row["label"]])
+            outcome.predicted_ids.append(ids[row["predicted_label"]])
             outcome.tokens.append(int(row["tokens"]))
             probability = float(row["probability"])
             outcome.probability.append(probability)
-            right = row["label"] == row["predicted_label"]
-            kept = {column: row[column] for column in ("text", "label", "predicted_label")}
-            kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
-            text, key = (probability, -int(row["row"]), kept), (row["label"], right)
-            outcome.surest[key] = max(text, outcome.surest.get(key, text), key=lambda one: one[:2])
-            if not right:
+            is_correct = row["label"] == row["predicted_label"]
+            shown_columns = {column: row[column] for column in ("text", "label", "predicted_label")}
+            shown_columns["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
+            text, key = (probability, -int(row["row"]), shown_columns), (row["label"], is_correct)
+            outcome.surest[key] = max(text, outcome.surest.get(key, text), key=lambda candidate: candidate[:2])
+            if not is_correct:
                 heapq.heappush(surest, text)
                 if len(surest) > MISTAKES_SHOWN:
                     heapq.heappop(surest)
@@ -121,104 +125,106 @@ def read_outcome(predictions: Path) -> LabelOutcome:
     return outcome
 
 
-def _calibration(probability: np.ndarray, right: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Element]:
-    """Show whether the probabilities can be believed."""
-    places = bins(probability)
+def _calibration(probability: np.ndarray, is_correct: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Element]:
+    """Show how close the probabilities are to the accuracy."""
+    bin_indices = bins_of(probability)
     rows = [
         (
-            f"{one / BINS:.1f} to {(one + 1) / BINS:.1f}",
-            f"{chosen.sum():,}",
-            share(float(probability[chosen].mean()), f"{probability[chosen].mean():.3f}"),
-            share(float(right[chosen].mean()), f"{right[chosen].mean():.3f}"),
+            f"{index / BINS:.1f} to {(index + 1) / BINS:.1f}",
+            f"{in_bin.sum():,}",
+            share(float(probability[in_bin].mean()), f"{probability[in_bin].mean():.3f}"),
+            share(float(is_correct[in_bin].mean()), f"{is_correct[in_bin].mean():.3f}"),
         )
-        for one in range(BINS)
-        if (chosen := places == one).any()
+        for index in range(BINS)
+        if (in_bin := bin_indices == index).any()
     ]
-    error = expected_calibration_error(probability, right)
+    error = expected_calibration_error(probability, is_correct)
     yield element("h2", "How sure the model is", id="calibration")
-    said = (
-        f"The mean probability is {probability.mean():.3f}, the accuracy {right.mean():.3f}. Their distance within the "
-        f"bins below, the expected calibration error, is {error:.3f}; at 0 each probability can be believed."
+    explanation = (
+        f"The mean probability is {probability.mean():.3f}, the accuracy {is_correct.mean():.3f}. Their distance "
+        f"within the bins below, the expected calibration error, is {error:.3f}; at 0 each probability can be believed."
     )
-    said += f" For them the {described(calibration)}." if calibration else ""
-    yield element("p", said, class_="soft")
+    explanation += f" For them the {describe_calibration(calibration)}." if calibration else ""
+    yield element("p", explanation, class_="soft")
     titles = ("probability", "texts", "mean probability", "accuracy")
     yield scrolled(table(titles, rows, "Texts by the probability of their predicted label"), "calibration")
 
 
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
     yield element("h2", "Which labels are confused", id="confusion")
-    off = matrix - np.diag(np.diag(matrix))
-    if not off.any():
+    mistakes = matrix - np.diag(np.diag(matrix))
+    if not mistakes.any():
         yield element("p", "No text has been given a wrong label.")
-    chosen, caption = np.arange(len(names)), f"Confusion matrix of {len(names)} labels"
+    shown_labels, caption = np.arange(len(names)), f"Confusion matrix of {len(names)} labels"
     if len(names) > MATRIX_LABELS:
-        faults = off.sum(axis=0) + off.sum(axis=1)
-        chosen = np.sort(np.argsort(-faults, kind="stable")[:MATRIX_LABELS])
+        mistakes_by_label = mistakes.sum(axis=0) + mistakes.sum(axis=1)
+        shown_labels = np.sort(np.argsort(-mistakes_by_label, kind="stable")[:MATRIX_LABELS])
         caption = f"The {MATRIX_LABELS} labels of {len(names)} with the most mistakes"
-    yield element("p", MEANING, class_="soft")
-    yield scrolled(_grid(names, matrix, chosen, caption), "confusion")
-    if len(names) > 2 and off.any():
-        yield _pairs(names, off)
+    yield element("p", MATRIX_EXPLANATION, class_="soft")
+    yield scrolled(_grid(names, matrix, shown_labels, caption), "confusion")
+    if len(names) > 2 and mistakes.any():
+        yield _confused_pairs(names, mistakes)
 
 
-def _pairs(names: Sequence[str], off: np.ndarray) -> Element:
-    """The pairs of labels that are confused most often."""
-    order = np.argsort(-off, axis=None, kind="stable")[:PAIRS_SHOWN]
-    pairs = [divmod(int(place), len(names)) for place in order if off.flat[place]]
-    most = int(off.max())
-    rows = [(name(names[i]), name(names[j]), share(int(off[i, j]), f"{off[i, j]:,}", most)) for i, j in pairs]
+def _confused_pairs(names: Sequence[str], mistakes: np.ndarray) -> Element:
+    """Return the table of the label pairs that are confused most often."""
+    order = np.argsort(-mistakes, axis=None, kind="stable")[:PAIRS_SHOWN]
+    pairs = [divmod(int(index), len(names)) for index in order if mistakes.flat[index]]
+    max_count = int(mistakes.max())
+    rows = [
+        (name(names[i]), name(names[j]), share(int(mistakes[i, j]), f"{mistakes[i, j]:,}", max_count)) for i, j in pairs
+    ]
     return table(("label", "taken for", "texts"), rows, "The pairs of labels that are confused most often")
 
 
-def _grid(names: Sequence[str], matrix: np.ndarray, chosen: np.ndarray, caption: str) -> Element:
-    others = len(chosen) < len(names)
-    heads = [element("th", element("span", _short(names[j]), title=names[j]), scope="col") for j in chosen]
-    heads += [element("th", element("span", "others"), scope="col")] if others else []
+def _grid(names: Sequence[str], matrix: np.ndarray, shown_labels: np.ndarray, caption: str) -> Element:
+    has_others = len(shown_labels) < len(names)
+    heads = [element("th", element("span", _shorten(names[j]), title=names[j]), scope="col") for j in shown_labels]
+    heads += [element("th", element("span", "others"), scope="col")] if has_others else []
     rows = []
-    for i in chosen:
+    for i in shown_labels:
         total = int(matrix[i].sum())
-        cells = [_cell(int(matrix[i, j]), total, names[i], names[j], bool(i == j)) for j in chosen]
-        if others:
-            cells.append(_cell(total - int(matrix[i, chosen].sum()), total, names[i], "another label", False))
-        rows.append(element("tr", element("th", _short(names[i]), scope="row", title=names[i]), *cells))
+        cells = [_cell(int(matrix[i, j]), total, names[i], names[j], bool(i == j)) for j in shown_labels]
+        if has_others:
+            cells.append(_cell(total - int(matrix[i, shown_labels].sum()), total, names[i], "another label", False))
+        rows.append(element("tr", element("th", _shorten(names[i]), scope="row", title=names[i]), *cells))
     corner = element("th", "label \\ given", scope="col")
     return element(
         "table",
         element("caption", caption),
         element("thead", element("tr", corner, *heads)),
         element("tbody", *rows),
-        class_="matrix upright" if len(chosen) > 6 else "matrix",
+        class_="matrix upright" if len(shown_labels) > 6 else "matrix",
     )
 
 
-def _cell(count: int, total: int, label: str, given: str, right: bool) -> Element:
+def _cell(count: int, total: int, label: str, predicted_label: str, is_correct: bool) -> Element:
     if not count:
         return element("td", "·" if total else "", class_="none")
-    shade = max(1, round(SHADES * count / total))
-    title = f"{label} taken for {given}: {count:,} of {total:,}"
-    return element("td", f"{count:,}", class_=f"{'right' if right else 'wrong'} shade{shade}", title=title)
+    shade = max(1, round(NUM_SHADES * count / total))
+    title = f"{label} taken for {predicted_label}: {count:,} of {total:,}"
+    return element("td", f"{count:,}", class_=f"{'right' if is_correct else 'wrong'} shade{shade}", title=title)
 
 
-def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -> Iterator[Element]:
-    scores = scores_of_classes(confusion(label, predicted, len(names)))
-    _, _, f1, support, given = scores
-    occurring = [index for index in range(len(names)) if support[index] or given[index]]
-    many = len(names) > MATRIX_LABELS
-    order = sorted(occurring, key=lambda index: f1[index]) if many else occurring
-    caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if many else "")
-    if absent := len(names) - len(occurring):
-        caption += f"; {absent} labels occur in this split neither as a label nor as a prediction"
+def _per_label(names: Sequence[str], labels: np.ndarray, predicted_labels: np.ndarray) -> Iterator[Element]:
+    scores = scores_of_classes(confusion(labels, predicted_labels, len(names)))
+    _, _, f1, support, num_predicted = scores
+    occurring_labels = [index for index in range(len(names)) if support[index] or num_predicted[index]]
+    is_long = len(names) > MATRIX_LABELS
+    order = sorted(occurring_labels, key=lambda index: f1[index]) if is_long else occurring_labels
+    caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if is_long else "")
+    if num_absent := len(names) - len(occurring_labels):
+        caption += f"; {num_absent} labels occur in this split neither as a label nor as a prediction"
     yield from label_scores(names, scores, order, caption)
 
 
-def _mistakes(found: LabelOutcome) -> Iterator[Element]:
-    if not found.mistakes:
+def _mistakes(outcome: LabelOutcome) -> Iterator[Element]:
+    if not outcome.mistakes:
         return
     rows = [
-        (str(-row), f"{probability:.3f}", name(kept["predicted_label"]), name(kept["label"]),
-         f"{float(kept['given']):.3f}", excerpt(kept["text"]))
-        for probability, row, kept in found.mistakes
+        (str(-row), f"{probability:.3f}", name(shown_columns["predicted_label"]), name(shown_columns["label"]),
+         f"{float(shown_columns['given']):.3f}", excerpt(shown_columns["text"]))
+        for probability, row, shown_columns in outcome.mistakes
     ]  # fmt: skip
     yield element("h2", "The most confident mistakes", id="mistakes")
     titles = ("row", "probability", "given", "label of the data", "its probability", "text")
@@ -226,15 +232,18 @@ def _mistakes(found: LabelOutcome) -> Iterator[Element]:
     yield scrolled(table(titles, rows, caption, "texts"), "mistakes")
 
 
-def _side_by_side(found: LabelOutcome) -> Iterator[Element]:
-    """Show for each label a text that was given it beside one that was not, the most confident mistakes first."""
-    both = [label for label in found.names if {(label, True), (label, False)} <= found.surest.keys()]
-    both.sort(key=lambda label: found.surest[label, False][:2], reverse=True)
+def _side_by_side(outcome: LabelOutcome) -> Iterator[Element]:
+    """Show for each label a correctly predicted text next to a wrongly predicted text.
+
+    Labels with the most confident mistakes come first.
+    """
+    labels = [label for label in outcome.names if {(label, True), (label, False)} <= outcome.surest.keys()]
+    labels.sort(key=lambda label: outcome.surest[label, False][:2], reverse=True)
     rows = []
-    for label in both[:MISTAKES_SHOWN]:
-        right, wrong = found.surest[label, True], found.surest[label, False]
-        taken = element("span", name(wrong[2]["predicted_label"]), f" {wrong[0]:.3f}")
-        rows.append((name(label), f"{right[0]:.3f}", excerpt(right[2]["text"]), taken, excerpt(wrong[2]["text"])))
+    for label in labels[:MISTAKES_SHOWN]:
+        right, wrong = outcome.surest[label, True], outcome.surest[label, False]
+        wrong_label = element("span", name(wrong[2]["predicted_label"]), f" {wrong[0]:.3f}")
+        rows.append((name(label), f"{right[0]:.3f}", excerpt(right[2]["text"]), wrong_label, excerpt(wrong[2]["text"])))
     if rows:
         yield element("h2", "Right beside wrong", id="beside")
         titles = ("label", "right at", "text", "taken for", "text")
@@ -242,5 +251,5 @@ def _side_by_side(found: LabelOutcome) -> Iterator[Element]:
         yield scrolled(table(titles, rows, caption, "beside"), "beside")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= HEAD_CHARACTERS else text[: HEAD_CHARACTERS - 1] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_HEAD_CHARACTERS else text[: MAX_HEAD_CHARACTERS - 1] + "…"

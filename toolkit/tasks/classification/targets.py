@@ -1,4 +1,4 @@
-"""Targets other than one label per text: several labels, or a number (``data.problem_type``)."""
+"""Read targets other than one label per text: several labels, or a number (``data.problem_type``)."""
 
 from __future__ import annotations
 
@@ -12,71 +12,82 @@ from datasets import Sequence as ListOf
 
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.recipe.recipe import Recipe
-from toolkit.tasks.classification.label_lists import label_lists, own_names
-from toolkit.tasks.classification.label_names import ids_by_name, listed, named, note_similar, renamed
+from toolkit.tasks.classification.label_lists import label_lists, stored_names
+from toolkit.tasks.classification.label_names import ids_by_name, join_names, name_labels, note_similar, rename_labels
 
 KEY = "data.label"
 
 
-def with_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[list[int]], Any]]:
-    """Return split -> the ids of each row's labels, sorted and unique, and their feature.
+def encode_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[list[int]], Any]]:
+    """Return the label ids of each row, sorted and unique, and their feature, by split.
 
     Raises:
-        UserError: a column that holds no lists of words or whole numbers, or a label that training does not have.
+        UserError: a column does not contain lists of words or whole numbers, or a label does not occur in training.
     """
-    values = {split: label_lists(recipe, split, rows) for split, rows in splits.items()}
-    seen = {value for row in values["train"] for value in row}
-    if len(seen) < 2:
-        raise recipe.error(KEY, f"the train split has {len(seen)} labels in all; classification needs two or more")
-    own = own_names(recipe, splits["train"])
-    names = named(recipe, seen) if own is None else renamed(recipe, dict(enumerate(own)))
-    ids, unique = ids_by_name(names)
-    note_similar(recipe, unique)
-    for split, lists in values.items():
-        for number, row in enumerate(lists, 1):
-            if strange := sorted(map(str, set(row) - seen)):
-                wrong = f"row {number} of the {split} split has the label {strange[0]}, which no row of train has"
-                raise recipe.error(KEY, f"{wrong}; known: {listed(names[value] for value in ids if value in seen)}")
-    feature = ListOf(ClassLabel(names=unique))
+    values = {split_name: label_lists(recipe, split_name, rows) for split_name, rows in splits.items()}
+    train_labels = {value for row_labels in values["train"] for value in row_labels}
+    if len(train_labels) < 2:
+        raise recipe.error(
+            KEY, f"the train split has {len(train_labels)} labels in all; classification needs two or more"
+        )
+    own_names = stored_names(recipe, splits["train"])
+    names = (
+        name_labels(recipe, train_labels) if own_names is None else rename_labels(recipe, dict(enumerate(own_names)))
+    )
+    ids, unique_names = ids_by_name(names)
+    note_similar(recipe, unique_names)
+    for split_name, lists in values.items():
+        for row_number, row_labels in enumerate(lists, 1):
+            if unknown := sorted(map(str, set(row_labels) - train_labels)):
+                problem = (
+                    f"row {row_number} of the {split_name} split has the label {unknown[0]}, which no row of train has"
+                )
+                raise recipe.error(
+                    KEY, f"{problem}; known: {join_names(names[value] for value in ids if value in train_labels)}"
+                )
+    feature = ListOf(ClassLabel(names=unique_names))
     return {
-        split: ([sorted({ids[value] for value in row}) for row in lists], feature) for split, lists in values.items()
+        split_name: ([sorted({ids[value] for value in row_labels}) for row_labels in lists], feature)
+        for split_name, lists in values.items()
     }
 
 
-def with_numbers(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[float], Any]]:
-    """Return split -> each row's number, rounded to float32, and their feature.
+def read_numbers_of_splits(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[float], Any]]:
+    """Return the number of each row, rounded to float32, and its feature, by split.
 
     Raises:
-        UserError: a column that holds no numbers, or the same one throughout training.
+        UserError: a column contains something other than numbers, or all training rows have the same number.
     """
     (column,) = recipe.data.label_columns
-    found = {split: _numbers(recipe, split, rows, column) for split, rows in splits.items()}
-    if len(set(found["train"])) < 2:
-        raise recipe.error(KEY, f"all {len(found['train'])} rows of the train split have the same {column}")
-    return {split: (numbers, Value("float32")) for split, numbers in found.items()}
+    numbers_by_split = {
+        split_name: _read_numbers(recipe, split_name, rows, column) for split_name, rows in splits.items()
+    }
+    if len(set(numbers_by_split["train"])) < 2:
+        raise recipe.error(KEY, f"all {len(numbers_by_split['train'])} rows of the train split have the same {column}")
+    return {split_name: (numbers, Value("float32")) for split_name, numbers in numbers_by_split.items()}
 
 
-def _numbers(recipe: Recipe, split: str, rows: Dataset, column: str) -> list[float]:
+def _read_numbers(recipe: Recipe, split_name: str, rows: Dataset, column: str) -> list[float]:
     if isinstance(rows.features[column], ClassLabel):
         raise recipe.error("data.problem_type", f"regression is of numbers, and the column {column} holds named labels")
     numbers = []
-    for number, value in enumerate(rows.select_columns([column])[:][column], 1):
-        place = f"row {number} of the {split} split has {value!r} as its {column}"
+    for row_number, value in enumerate(rows.select_columns([column])[:][column], 1):
+        problem = f"row {row_number} of the {split_name} split has {value!r} as its {column}"
         try:
-            figure = math.nan if isinstance(value, bool) else float(np.float32(float(value)))
+            target = math.nan if isinstance(value, bool) else float(np.float32(float(value)))
         except (TypeError, ValueError, OverflowError):
-            figure = math.nan
-        if not math.isfinite(figure):
-            raise recipe.error(KEY, f"{place}; it should be a number")
-        if figure == IGNORED_LABEL:
-            raise recipe.error(KEY, f"{place}, which marks a label that is ignored; divide all numbers by 10, say")
-        numbers.append(figure)
+            target = math.nan
+        if not math.isfinite(target):
+            raise recipe.error(KEY, f"{problem}; it should be a number")
+        if target == IGNORED_LABEL:
+            raise recipe.error(KEY, f"{problem}, which marks a label that is ignored; divide all numbers by 10, say")
+        numbers.append(target)
     return numbers
 
 
-def multi_hot(rows: Sequence[Sequence[int]], count: int) -> np.ndarray:
-    """Encode lists of ids as float32 (rows, count): 1 where a row has the label."""
-    found = np.zeros((len(rows), count), np.float32)
-    for index, row in enumerate(rows):
-        found[index, list(row)] = 1
-    return found
+def multi_hot(label_lists: Sequence[Sequence[int]], num_labels: int) -> np.ndarray:
+    """Encode lists of label ids as float32 (rows, num_labels): 1 if a row has the label, and 0 otherwise."""
+    encoding = np.zeros((len(label_lists), num_labels), np.float32)
+    for index, label_ids in enumerate(label_lists):
+        encoding[index, list(label_ids)] = 1
+    return encoding

@@ -1,5 +1,7 @@
-"""Long texts read whole (``data.long_texts: windows``): each is cut into windows, which have its label in training, and
-its logits are the mean of theirs."""
+"""Read long texts in windows (``data.long_texts: windows``) instead of cutting them.
+
+In training each window has the label of its text. The logits of a text are the mean of its windows' logits.
+"""
 
 from __future__ import annotations
 
@@ -13,56 +15,76 @@ if TYPE_CHECKING:
 
     from models.port.tokenization import Tokenizer
 
-#: The column of a tokenized split that says which text a window is of.
+#: Column of a tokenized split with the index of each window's text.
 TEXT_OF = "text_of"
 
 
-def cut_evenly(ids: Sequence[int], longest: int) -> list[list[int]]:
-    """Cut a text's tokens into as few windows of at most ``longest`` as there can be, all about as long; an empty text
-    is one empty window."""
-    windows = np.array_split(np.asarray(ids, np.int64), max(1, -(-len(ids) // longest)))
+def split_evenly(token_ids: Sequence[int], max_length: int) -> list[list[int]]:
+    """Split a text's tokens into as few windows as possible, of about equal length.
+
+    An empty text gives one empty window.
+
+    Args:
+        token_ids: ids of the tokens, (T,).
+        max_length: maximum number of tokens in a window.
+    """
+    windows = np.array_split(np.asarray(token_ids, np.int64), max(1, -(-len(token_ids) // max_length)))
     return [window.tolist() for window in windows]
 
 
-def read_as(
-    texts: Sequence[str], tokenizer: Tokenizer, longest: int, whole: bool
+def encode_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, in_windows: bool
 ) -> tuple[list[list[int]], np.ndarray, list[bool]]:
-    """Return the rows of at most ``longest`` tokens that a model reads of texts, the text of each row, and whether each
-    text is cut; with ``whole`` a longer text gives several rows, and none is cut."""
-    if not whole:
-        beginnings = tokenizer.beginnings(texts, longest + 1)
-        cut = [len(row) > longest for row in beginnings]
-        return [row[:longest] for row in beginnings], np.arange(len(texts)), cut
-    windows = [cut_evenly(ids, longest) for ids in tokenizer.encode_batch([*texts])]
-    text_of = np.repeat(np.arange(len(texts)), np.array([len(rows) for rows in windows], np.int64))
-    return [row for rows in windows for row in rows], text_of, [False] * len(texts)
-
-
-def mean_of_texts(logits: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-    """Average the logits (windows, L) of each text: (texts, L). Softmax makes of that the normalised geometric mean of
-    the windows' probabilities.
+    """Tokenize texts, and cut or split those that are too long.
 
     Args:
-        text_of: (windows,) the text of each, in the order of the texts.
+        texts: N texts.
+        tokenizer: tokenizer of the model.
+        max_length: maximum number of tokens in a row.
+        in_windows: whether longer texts are split into several rows; otherwise they are cut.
+
+    Returns:
+        The token ids of each row, the index of its text, (rows,), and whether each text was cut, (N,).
     """
-    starts = _first_windows(text_of)
-    if len(starts) == len(text_of):
-        return logits  # no bit of a text in one window changes
+    if not in_windows:
+        beginnings = tokenizer.beginnings(texts, max_length + 1)
+        is_cut = [len(row) > max_length for row in beginnings]
+        return [row[:max_length] for row in beginnings], np.arange(len(texts)), is_cut
+    windows = [split_evenly(ids, max_length) for ids in tokenizer.encode_batch([*texts])]
+    text_indices = np.repeat(np.arange(len(texts)), np.array([len(rows) for rows in windows], np.int64))
+    return [row for rows in windows for row in rows], text_indices, [False] * len(texts)
+
+
+def mean_of_texts(logits: np.ndarray, text_indices: np.ndarray) -> np.ndarray:
+    """Average the logits of the windows of each text.
+
+    After softmax, the mean is the normalized geometric mean of the windows' probabilities.
+
+    Args:
+        logits: logits of the windows, (windows, L).
+        text_indices: index of each window's text, (windows,), in ascending order.
+
+    Returns:
+        Logits of the texts, (texts, L).
+    """
+    starts = _first_windows(text_indices)
+    if len(starts) == len(text_indices):
+        return logits  # texts in one window keep their logits bitwise
     sums = np.add.reduceat(logits.astype(np.float64), starts, axis=0)
-    return (sums / np.diff(starts, append=len(text_of))[:, None]).astype(logits.dtype)
+    return (sums / np.diff(starts, append=len(text_indices))[:, None]).astype(logits.dtype)
 
 
-def by_text(outputs: tuple[np.ndarray, ...], dataset: datasets.Dataset) -> tuple[np.ndarray, ...]:
-    """Reduce a split's logits and labels, a row for each window, to a row for each text."""
+def outputs_of_texts(outputs: tuple[np.ndarray, ...], dataset: datasets.Dataset) -> tuple[np.ndarray, ...]:
+    """Reduce the logits and labels of windows to a row for each text."""
     logits, labels = outputs
-    text_of = texts_of(dataset)
-    return mean_of_texts(logits, text_of), labels[_first_windows(text_of)]
+    text_indices = texts_of(dataset)
+    return mean_of_texts(logits, text_indices), labels[_first_windows(text_indices)]
 
 
-def _first_windows(text_of: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(np.diff(text_of, prepend=-1))
+def _first_windows(text_indices: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.diff(text_indices, prepend=-1))
 
 
 def texts_of(dataset: datasets.Dataset) -> np.ndarray:
-    """Return the text of each window of a tokenized split."""
+    """Return the index of each window's text in a tokenized split, (windows,)."""
     return dataset.with_format("arrow")[:][TEXT_OF].to_numpy()

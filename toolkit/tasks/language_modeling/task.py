@@ -14,7 +14,7 @@ from models import families
 from models.files.plain import UnreadableFile
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.tasks.interface import Description, Labelled, Prepared
+from toolkit.tasks.interface import Description, LabeledRows, PreparedData
 from toolkit.tasks.metrics import perplexity_of_loss
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
     return rows["control"]
 
 
-def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> PreparedData:
     """Pack the splits of :func:`load_splits` into blocks of ``data.max_length`` tokens (:class:`.documents.Blocks`),
     padded to ``length``.
 
@@ -229,7 +229,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
     notes = [f"{unknown:.1%} of the training tokens are unknown to the tokenizer"] if unknown > 0.001 else []
     kinds = [f"{len(codes)} {'control codes' if under_codes else 'groups'}"] if codes != [NO_GROUP] else []
     packed = f"{sizes} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on)"
-    return Prepared(
+    return PreparedData(
         train=blocks["train"],
         validation=blocks["validation"],
         test=blocks.get("test"),
@@ -330,7 +330,7 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the perplexities of token frequencies and of trigrams, both counted in the training blocks."""
     from toolkit.tasks.language_modeling.documents import unigram_perplexity
@@ -352,12 +352,12 @@ def baselines(
     }
 
 
-def calibrate(recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+def calibrate(recipe: Recipe, prepared: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """None: the logits are used as they are."""
     return {}
 
 
-def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+def write_artifacts(run: Run, trainer: Any, prepared: PreparedData, console: Console) -> None:
     """Write `samples.md` and `samples.json`: for each control code or group, continuations of the first words of a
     validation block."""
     from toolkit.tasks.language_modeling.samples import write_samples
@@ -379,6 +379,6 @@ def prediction_columns(run: Run) -> dict[str, type]:
     return {}
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """Not supported, and never called, as ``ROW_COLUMNS`` is empty."""
     raise NotImplementedError

@@ -14,7 +14,7 @@ import numpy as np
 
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.tasks.interface import Description, Prepared
+from toolkit.tasks.interface import Description, PreparedData
 from toolkit.tasks.language_modeling.task import CORPORA as CORPORA
 from toolkit.tasks.language_modeling.task import calibrate as calibrate
 from toolkit.tasks.language_modeling.task import check as check
@@ -50,7 +50,7 @@ DESCRIPTION = Description(
 )
 
 
-def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> PreparedData:
     """Cut the documents of :func:`load_splits` into blocks of ``data.max_length`` tokens, padded to ``length``.
 
     Raises:
@@ -79,7 +79,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
     summary = (
         f"{sizes} blocks of {data.max_length} tokens ({tokens:,} to train on, of which {masking.fraction:.0%} masked)"
     )
-    return Prepared(blocks["train"], blocks["validation"], blocks.get("test"), summary)
+    return PreparedData(blocks["train"], blocks["validation"], blocks.get("test"), summary)
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
@@ -129,7 +129,7 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the perplexity and accuracy of token frequencies, which know nothing of a masked token's neighbours."""
     from toolkit.tasks.language_modeling.documents import log_frequencies
@@ -146,7 +146,7 @@ def baselines(
     return {"token frequencies": scores}
 
 
-def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+def write_artifacts(run: Run, trainer: Any, prepared: PreparedData, console: Console) -> None:
     """Write nothing: what the run is for is its model."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from toolkit.data.batches import collate, without_padding
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import settled
-from toolkit.tasks.interface import Labelled
+from toolkit.tasks.interface import LabeledRows
 from toolkit.tasks.question_answering.preparation import make_windows
 from toolkit.tasks.question_answering.squad import Example
 
@@ -82,7 +82,7 @@ def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
     return first, first + len(context[first:last].rstrip())
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """The best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.question_answering.windows import has_room
 
@@ -102,4 +102,4 @@ def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable
     asked = set(fitting)
     what = "a question that leaves its context no room in the model, and no answer"
     left_out = [index for index in range(len(best)) if index not in asked]
-    return Labelled([list(column) for column in zip(*best, strict=True)], {what: left_out})
+    return LabeledRows([list(column) for column in zip(*best, strict=True)], {what: left_out})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.recipe.recipe import settled
-from toolkit.tasks.interface import Description, Labelled, Prepared
+from toolkit.tasks.interface import Description, LabeledRows, PreparedData
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
@@ -88,7 +88,9 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 # -- training and evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+def prepare(
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
+) -> PreparedData:
     """Cut the splits of :func:`load_splits` into windows (:class:`.windows.Windows`) of up to ``data.max_length``
     tokens, padded to ``length``.
 
@@ -103,7 +105,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     }
     sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
     count = sum(len(rows) for rows in windows.values())
-    return Prepared(
+    return PreparedData(
         train=windows["train"],
         validation=windows["validation"],
         test=windows.get("test"),
@@ -198,7 +200,7 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the scores of :func:`.scoring.guess`, which answers without a model."""
     from toolkit.tasks.question_answering.preparation import baseline_of
@@ -208,12 +210,12 @@ def baselines(
     return {"longest name of the likeliest sentence": found}
 
 
-def calibrate(recipe: Recipe, prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
+def calibrate(recipe: Recipe, prepared: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
     """None: answers are ranked, and have no probabilities."""
     return {}
 
 
-def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+def write_artifacts(run: Run, trainer: Any, prepared: PreparedData, console: Console) -> None:
     """Write the best model's answers on the test split, or where there is none on the validation split:
     ``predictions.json`` in SQuAD's official format, ``nbest.json`` with the next best ones."""
     from toolkit.files.whole import write_text
@@ -249,7 +251,7 @@ def prediction_columns(run: Run) -> dict[str, type]:
     return {"predicted_answer": str, "score": float, "probability": float, "answer_start": int}
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """The best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.question_answering import answering
 

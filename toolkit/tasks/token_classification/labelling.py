@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.data.batches import collate, without_padding
 from toolkit.recipe.recipe import settled
-from toolkit.tasks.interface import Labelled
+from toolkit.tasks.interface import LabeledRows
 from toolkit.tasks.token_classification.rows import Span, words_of
 from toolkit.tasks.token_classification.tags import entities
 from toolkit.tasks.token_classification.windows import TaggedWindows
@@ -100,9 +100,9 @@ def predict(run: Run, console: Console, texts: Sequence[str]) -> list[list[Found
     return found
 
 
-def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
     """The entities of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
-    return Labelled([entities_of(run, columns["text"], advance)], {})
+    return LabeledRows([entities_of(run, columns["text"], advance)], {})
 
 
 def predictions(

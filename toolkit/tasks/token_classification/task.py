@@ -15,7 +15,7 @@ from toolkit.tasks.classification.task import control_codes as control_codes
 from toolkit.tasks.classification.task import num_loss_terms as num_loss_terms
 from toolkit.tasks.classification.task import texts as texts
 from toolkit.tasks.classification.task import write_artifacts as write_artifacts
-from toolkit.tasks.interface import Description, Prepared
+from toolkit.tasks.interface import Description, PreparedData
 from toolkit.tasks.question_answering.task import calibrate as calibrate
 from toolkit.tasks.token_classification import tags
 from toolkit.tasks.token_classification.labelling import label_rows as label_rows
@@ -58,7 +58,9 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.stride", message)
 
 
-def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+def prepare(
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
+) -> PreparedData:
     """Cut the splits of :func:`load_splits` into windows (:class:`.windows.TaggedWindows`). The labels are ``O``, and
     ``B-TYPE`` and ``I-TYPE`` of each type in any split."""
     from toolkit.tasks.token_classification.windows import TaggedWindows
@@ -85,7 +87,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
             raise recipe.error("data.dataset", f"the {name} split has no word")
     sizes = ", ".join(f"{len(rows)} {name}" for name, rows in splits.items())
     count = sum(map(len, windows.values()))
-    return Prepared(
+    return PreparedData(
         train=windows["train"],
         validation=windows["validation"],
         test=windows.get("test"),
@@ -125,7 +127,7 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: Prepared
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the scores of each word's most frequent tag in training, ``O`` for words that are not there."""
     words = {name: [[row["text"][a:b] for a, b in row["words"]] for row in rows] for name, rows in splits.items()}
