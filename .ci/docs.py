@@ -82,7 +82,7 @@ def quoted() -> dict[str, str]:
         "classes": table(("family", "class", "head", "what it is"), classes()),
         "heads": heads(),
         "files.models": table(("file", "what it is"), files_of_models()),
-        "rooms": table(("room", "what it is", "tests"), rooms()),
+        "packages": table(("package", "what it is", "tests"), packages()),
         "make": table(("command", "what it does"), ((f"`make {target}`", what) for target, what in targets)),
         "statuses": "{} parity, {} drift, {} wrong usage, {} inconclusive, {} unforeseen".format(*STATUSES),
         "statuses.zh": "{} 对齐，{} 漂移，{} 用法错误，{} 无法判定，{} 未预见的问题".format(*STATUSES),
@@ -194,17 +194,17 @@ def files_of_models() -> Iterator[tuple[str, str]]:
         yield f"`{family}/`", code(sorted(path.stem for path in (models / family).glob("[!_]*.py")))
 
 
-def rooms() -> Iterator[tuple[str, str, str]]:
-    """Yield the rooms in the order of their contract, what each is, and where its tests are."""
+def packages() -> Iterator[tuple[str, str, str]]:
+    """Yield each package in the order of the import contract, with its description and its tests."""
     contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for above in ("toolkit", "models"):
         (layers,) = re.findall(rf'containers = \["{above}"\]\nlayers = \[(.*?)\]', contracts, re.DOTALL)
         for name in re.findall(r"\w+", layers):
             folder = ROOT / above / name
-            room = f"{folder.relative_to(ROOT)}/" if folder.is_dir() else f"{folder.relative_to(ROOT)}.py"
+            package = f"{folder.relative_to(ROOT)}/" if folder.is_dir() else f"{folder.relative_to(ROOT)}.py"
             where = "models" if above == "models" else name
             tests = [place for place in (f"tests/{where}/", f"tests/test_{where}.py") if (ROOT / place).exists()]
-            yield f"`{room}`", module_doc(ROOT / room), code(tests)
+            yield f"`{package}`", module_doc(ROOT / package), code(tests)
 
 
 if __name__ == "__main__":
