@@ -45,6 +45,24 @@ def test_no_line_of_a_paragraph_begins_with_a_marker(document):
     assert re.findall(r"^[ >-]*<!-- /?docs.*-->.*\S.*$", TEXTS[document], re.MULTILINE) == []
 
 
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a document."""
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", TEXTS)
+def test_links_lead_to_files_and_headings_that_exist(document):
+    folder = (ROOT / document).parent
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", TEXTS[document]) if "://" not in link]
+    broken_links = []
+    for name, _, anchor in links:
+        target = folder / name if name else ROOT / document
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            broken_links.append(f"{name}#{anchor}")
+    assert broken_links == []
+
+
 # -- the bounds -----------------------------------------------------------------------------------------------------
 
 NAMES, NUMBERS = r"`\w+`(?:, `\w+`)*", r"[\d.e^-]+(?:, [\d.e^-]+)*"
