@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from toolkit import cli
+from toolkit.parity.pairs.map_file import read_map
 
 ROOT = Path(__file__).parents[1]
 SPEC = importlib.util.spec_from_file_location("docs", ROOT / ".ci" / "docs.py")
@@ -61,6 +65,36 @@ def test_links_lead_to_files_and_headings_that_exist(document):
         if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
             broken_links.append(f"{name}#{anchor}")
     assert broken_links == []
+
+
+# -- commands and examples ------------------------------------------------------------------------------------------
+
+#: Placeholders in the commands of the gate's documents -> valid values.
+PLACEHOLDERS = {"MODEL": "reformer", "FOLDER": "folder", "FILE": "file.py", "PATH": "python", "N": "2", "NAME": "name"}
+
+
+def parity_commands(document: str) -> list[str]:
+    """Return the commands `toolkit parity ...` of a document, in blocks and in sentences, with valid values."""
+    sentences = re.sub(r"^```.*?^```$", "", TEXTS[document], flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", sentences)]
+    lines = [re.sub(r"\s+# .*", "", line) for line in TEXTS[document].splitlines()]
+    found = [text for text in (*spans, *lines) if text.startswith("toolkit parity ")]
+    return [" ".join(PLACEHOLDERS.get(word, word) for word in text.split()) for text in found]
+
+
+@pytest.mark.parametrize("document", ["toolkit/parity/PAIRS.md", "toolkit/parity/MEASUREMENTS.md"])
+def test_commands_of_the_gate_have_known_options(document):
+    commands = parity_commands(document)
+    assert len(commands) > 10
+    for command in commands:
+        cli.toolkit.main([*shlex.split(command)[1:], "--help"], standalone_mode=False, obj=cli.Settings())
+
+
+def test_the_example_of_a_map_is_a_map(tmp_path):
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", TEXTS["toolkit/parity/PAIRS.md"], re.MULTILINE | re.DOTALL)
+    (tmp_path / "map.yaml").write_text(example, encoding="utf-8")
+    parameters, accept, layouts = read_map(tmp_path / "map.yaml")
+    assert len(parameters) == 7 and len(accept) == 1 and len(layouts) == 2
 
 
 # -- the bounds -----------------------------------------------------------------------------------------------------
