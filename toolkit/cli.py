@@ -270,9 +270,9 @@ def search(
     """
     _check_reason(skip_parity)
     with collector.paused():
-        from toolkit.commands.search.search import search as run
+        from toolkit.commands.search.search import run_search
 
-    run(recipe, overrides, over, trials, skip_parity, console())
+    run_search(recipe, overrides, over, trials, skip_parity, console())
 
 
 @toolkit.command()
@@ -465,9 +465,9 @@ def serve(run: Path, host: str, port: int, timeout: float) -> None:
 
     The page at / is for trying it. Programs POST JSON to /predict or, for language models, /generate.
     """
-    from toolkit.commands.serve.serve import serve as answer
+    from toolkit.commands.serve.serve import serve_run
 
-    answer(_run_folder(run), console(), host, port, timeout)
+    serve_run(_run_folder(run), console(), host, port, timeout)
 
 
 @toolkit.command()

@@ -16,8 +16,8 @@ from test_train import Report, gate, recipe_file  # noqa: F401
 
 from toolkit.commands.predict import evaluate
 from toolkit.commands.search import record
-from toolkit.commands.search.search import search
-from toolkit.commands.search.space import Over, parse_space, shape_of, usual, value_of
+from toolkit.commands.search.search import run_search
+from toolkit.commands.search.space import Over, default_options, parse_space, shape_of, value_of
 from toolkit.errors import ParityDrift, ToolkitError, UserError
 from toolkit.finetune.card import parity_statement
 from toolkit.finetune.passed_gate import take_gate
@@ -35,7 +35,7 @@ SHORT = ("train.max_steps=15", "train.save_best=loss", "train.baseline=false")
 def run(recipe: Path, folder: Path, trials: int, *over: str, skip: str | None = "a test", more: tuple = ()) -> str:
     said = io.StringIO()
     overrides = (f"train.output_dir={folder}", *SHORT, *more)
-    search(recipe, overrides, over, trials, skip, Console(file=said, width=160))
+    run_search(recipe, overrides, over, trials, skip, Console(file=said, width=160))
     return said.getvalue()
 
 
@@ -54,7 +54,7 @@ def found(recipe_file, tmp_path_factory):  # noqa: F811
         return kept(self, dataset, ignore_keys, metric_key_prefix)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "STARTUP", 1)
+        patch.setattr(record, "NUM_STARTUP_TRIALS", 1)
         patch.setattr(Finetuner, "evaluate", evaluated)
         said = run(recipe_file, folder, 5, RATES, DROPOUT)
     return folder, said, splits
@@ -96,7 +96,7 @@ def test_a_trial_that_is_worse_than_others_is_pruned(found):
 
 
 def test_an_interrupted_search_finds_what_it_would_have_found(found, recipe_file, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(record, "STARTUP", 1)
+    monkeypatch.setattr(record, "NUM_STARTUP_TRIALS", 1)
     over, folder = (RATES, DROPOUT), tmp_path / "search"
     kept, saved = Checkpoints.save, []
 
@@ -210,15 +210,15 @@ def test_rates_and_lengths_are_of_one_shape(key, one, other, alike):
 def test_a_range_or_a_list_is_read(text, values, logarithmic):
     over = Over.parse(text)
     assert over.values == values and getattr(over.distribution, "log", None) is logarithmic
-    assert all(over.setting(over.drawn(value)) == value for value in values)
+    assert all(over.decode_setting(over.encode_setting(value)) == value for value in values)
 
 
 def test_by_default_rate_length_and_dropout_are_tried_around_the_recipes(recipe_file):  # noqa: F811
     recipe = load_recipe(recipe_file, [])
     dropout = [f"model.config.{name}_prob=0..0.3" for name in ("hidden_dropout", "local_attention_probs_dropout")]
-    assert usual(recipe) == ["train.learning_rate=0.0008..0.02", "train.max_steps=20,40,80", *dropout]
-    space = parse_space(usual(recipe), recipe_file, ())
-    assert [over.drawn(value_of(recipe, over.key)) for over in space] == [4e-3, "40", 0.1, 0.05]
+    assert default_options(recipe) == ["train.learning_rate=0.0008..0.02", "train.max_steps=20,40,80", *dropout]
+    space = parse_space(default_options(recipe), recipe_file, ())
+    assert [over.encode_setting(value_of(recipe, over.key)) for over in space] == [4e-3, "40", 0.1, 0.05]
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ from toolkit.commands.generate import generate_text
 from toolkit.commands.label_file import label_file
 from toolkit.commands.predict import load_run
 from toolkit.commands.serve import requests
-from toolkit.commands.serve.app import BODY, make_app
-from toolkit.commands.serve.connections import CONNECTIONS, make_server
-from toolkit.commands.serve.requests import TEXTS, Service, service_of
-from toolkit.commands.serve.serve import listen
-from toolkit.commands.serve.worker import QUEUE, Worker
+from toolkit.commands.serve.app import MAX_BODY_BYTES, make_app
+from toolkit.commands.serve.connections import MAX_CONNECTIONS, make_server
+from toolkit.commands.serve.requests import MAX_TEXTS, Service, make_service
+from toolkit.commands.serve.serve import open_socket
+from toolkit.commands.serve.worker import MAX_QUEUE_LENGTH, Worker
 from toolkit.finetune.finetune import finetune
 from toolkit.recipe.load import load_recipe
 
@@ -152,7 +152,7 @@ def test_a_port_in_use_and_a_host_that_is_none_are_a_line(run, url, command_line
 def serving(service: Service, timeout: float = HANGS):
     """The application on a real server in a thread; gives its address."""
     app = make_app(service, Worker(), {}, "", {"localhost", "my-box"}, timeout)
-    with listen("127.0.0.1", 0) as listening:
+    with open_socket("127.0.0.1", 0) as listening:
         server = make_server(app, timeout)
         thread = threading.Thread(target=server.run, args=[[listening]])
         thread.start()
@@ -184,8 +184,12 @@ REFUSED = {
     "a blank": ({"text": " \n", "pair": "b"}, 422, "text[0]: Input should be a text, and is blank"),
     "another field": ({"text": "a", "pair": "b", "texts": 1}, 422, "texts: Extra inputs are not permitted"),
     "one too few": ({"text": ["a", "b"], "pair": "c"}, 422, "Input has 2 of text and 1 of pair"),
-    "too many": ({"text": ["a"] * (TEXTS + 1), "pair": "c"}, 422, f"text: Value should have at most {TEXTS} items"),
-    "too large": (b" " * 40 * BODY, 413, f"the request is larger than {BODY:,} bytes"),
+    "too many": (
+        {"text": ["a"] * (MAX_TEXTS + 1), "pair": "c"},
+        422,
+        f"text: Value should have at most {MAX_TEXTS} items",
+    ),
+    "too large": (b" " * 40 * MAX_BODY_BYTES, 413, f"the request is larger than {MAX_BODY_BYTES:,} bytes"),
 }
 
 
@@ -195,7 +199,7 @@ def test_what_is_wrong_is_a_line_of_json():
             status, answer = ask(f"{url}/predict", body)
             assert (status, [*answer]) == (expected, ["error"]), answer
             assert answer["error"].startswith(line) and "\n" not in answer["error"]
-        assert ask(f"{url}/predict", {"text": ["a"] * TEXTS, "pair": ["b"] * TEXTS})[0] == 200
+        assert ask(f"{url}/predict", {"text": ["a"] * MAX_TEXTS, "pair": ["b"] * MAX_TEXTS})[0] == 200
         assert ask(f"{url}/nowhere")[0] == 404 and ask(f"{url}/predict")[0] == 405
 
 
@@ -308,7 +312,7 @@ def test_a_connection_without_a_whole_request_is_closed_after_its_time(kind):
 def test_connections_without_a_whole_request_keep_nobody_out(kind):
     with answering(echo) as url, contextlib.ExitStack() as clients:
         place = urlsplit(url)
-        for _ in range(CONNECTIONS + 50):
+        for _ in range(MAX_CONNECTIONS + 50):
             client = clients.enter_context(socket.create_connection((place.hostname, place.port), timeout=HANGS))
             client.sendall(UNFINISHED[kind][0])
         assert ask(f"{url}/predict", {"text": "a", "pair": "b"}) == (200, {"predictions": ["a"]})
@@ -344,16 +348,16 @@ def test_requests_are_computed_one_after_another_and_too_many_are_refused():
         inside.remove(asked)
         return echo(asked, advance)
 
-    with answering(answer) as url, ThreadPoolExecutor(2 * QUEUE) as clients:
+    with answering(answer) as url, ThreadPoolExecutor(2 * MAX_QUEUE_LENGTH) as clients:
         asked = {"text": "a", "pair": "b"}
         first = clients.submit(ask, f"{url}/predict", asked)
         assert begun.wait(HANGS)
-        others = [clients.submit(ask, f"{url}/predict", asked) for _ in range(QUEUE)]  # one has no place
+        others = [clients.submit(ask, f"{url}/predict", asked) for _ in range(MAX_QUEUE_LENGTH)]  # one has no place
         done = next(as_completed(others))
         assert done.result() == (503, {"error": "too many requests wait; ask again later"})
         assert ask(f"{url}/health")[0] == 200
         go_on.set()
-        assert sorted(other.result()[0] for other in (first, *others)) == [200] * QUEUE + [503]
+        assert sorted(other.result()[0] for other in (first, *others)) == [200] * MAX_QUEUE_LENGTH + [503]
 
 
 def test_an_unforeseen_failure_is_said_here_and_not_there(capfd):
@@ -434,9 +438,9 @@ def test_a_language_model_says_what_toolkit_generate_does(recipe_file, tmp_path)
 @pytest.mark.slow
 def test_a_number_and_a_text_without_control_code(recipe_file, tmp_path):  # noqa: F811
     run = make_run("regression", tmp_path, recipe_file)
-    with serving(service_of(load_run(run))) as url:
+    with serving(make_service(load_run(run))) as url:
         assert ask(f"{url}/predict", {"text": "cat"})[1]["predictions"] == labelled(run, [{"text": "cat"}], tmp_path)
-    service, told = service_of(load_run(make_run("reformer", tmp_path, recipe_file))), []
+    service, told = make_service(load_run(make_run("reformer", tmp_path, recipe_file))), []
     found = service.answer(service.request(prompt=["one"], length=6).model_dump(), told.append)
     assert len(found["generated_texts"][0]) >= 6 and len(told) > 6  # it may be stopped at each token
     with serving(service) as url:

@@ -34,7 +34,7 @@ from toolkit.commands.label_file import label_file  # noqa: E402
 from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.commands.recipe_check import check_data  # noqa: E402
 from toolkit.commands.recipe_new.recipe_new import new_recipe  # noqa: E402
-from toolkit.commands.serve.requests import service_of  # noqa: E402
+from toolkit.commands.serve.requests import make_service  # noqa: E402
 from toolkit.data.batches import without_padding  # noqa: E402
 from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.finetune.model_config import check_model  # noqa: E402
@@ -357,7 +357,7 @@ def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
         assert [json.loads(row["predicted_entities"]) for row in csv.DictReader(file)] == [
             row["predicted_entities"] for row in lines
         ]
-    service = service_of(load_run(folder))
+    service = make_service(load_run(folder))
     answer = service.answer({"text": texts}, lambda count: None)
     assert [row["predicted_entities"] for row in answer["predictions"]] == [row["predicted_entities"] for row in lines]
 

@@ -1,2 +1,4 @@
-"""`toolkit search`: try settings of a recipe, keep the best run. :mod:`.space` is what is tried, :mod:`.record` what is
-kept of it, :mod:`.search` runs the trials."""
+"""`toolkit search`: train with different settings of a recipe and keep the best run.
+
+:mod:`.space` has the settings to try, :mod:`.record` the saved state of a search, and :mod:`.search` runs the trials.
+"""

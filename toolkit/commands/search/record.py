@@ -1,7 +1,8 @@
-"""What a search knows of its trials: ``search.json``, from which an interrupted search goes on.
+"""The saved state of a search, ``search.json``. An interrupted search resumes from it.
 
-It is the whole state of a search, and always whole: Optuna's journal ends in half a line when a process is killed, and
-SQLite is unsafe on the file systems that clusters share. Optuna gets the trials from it each time.
+The file holds the complete state, and each write replaces it atomically. Optuna's own storage is not used: its journal
+ends in half a line when a process is killed, and SQLite is unsafe on the shared file systems of clusters. Each call
+passes the trials of the file to Optuna.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FILE, BEST = "search.json", "best.yaml"
-#: Trials that are drawn at random; only after as many complete ones a trial is pruned, if more than half as many have a
-#: validation at its share of their training.
-STARTUP = 5
-#: Percent of its training before which no trial is pruned.
-WARMUP = 20
+#: Number of trials with random settings. Pruning starts after this number of complete trials, and only if more than
+#: half as many trials were validated after the same fraction of their training.
+NUM_STARTUP_TRIALS = 5
+#: Percent of its training during which a trial is never pruned.
+WARMUP_PERCENT = 20
 
 
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -43,11 +44,16 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 @dataclass
 class Trial:
-    """A trial: the name of its folder, its settings, how it ended, and the best of its validations.
+    """A trial of a search.
 
     Attributes:
-        validations: percent of the training -> the metric.
-        why: it failed.
+        name: name of the trial's folder.
+        settings: key of the recipe -> value.
+        state: final state of the trial.
+        value: best validation metric; None without a finite value.
+        step: training step of the best validation.
+        validations: percent of the training -> validation metric.
+        why: reason why the trial failed; empty otherwise.
     """
 
     name: str
@@ -60,21 +66,33 @@ class Trial:
 
 
 class Content(BaseModel):
-    """The content of ``search.json``: the recipe as YAML, the ``--over`` options, and the trials in their order."""
+    """The content of ``search.json``.
+
+    Attributes:
+        recipe: recipe as YAML.
+        over: ``--over`` options of the command line, joined by spaces.
+        trials: trials, oldest first.
+    """
 
     recipe: str
     over: str
     trials: list[Trial]
 
 
-def name_of(number: int) -> str:
-    """Return the name of the folder of the trial with a number, from 0: ``trial-007``."""
+def trial_name(number: int) -> str:
+    """Return the folder name of the trial with a number, counted from 0: ``7`` -> ``trial-007``."""
     return f"trial-{number:03}"
 
 
 @dataclass
 class Record:
-    """A search: its recipe, whose output_dir is its folder, what it tries, and the trials that have ended."""
+    """The state of a search.
+
+    Attributes:
+        recipe: recipe, whose ``output_dir`` is the folder of the search.
+        space: keys with the values to try.
+        trials: trials that have ended.
+    """
 
     recipe: Recipe
     space: Sequence[Over]
@@ -85,36 +103,43 @@ class Record:
         self.lower_is_better = task_of(self.recipe).LOWER_IS_BETTER[self.metric]
 
     def open(self) -> None:
-        """Take up the trials of an earlier call. Raises UserError if the folder holds something else, or another
-        search."""
-        path, others = self.folder / FILE, f"set train.output_dir to another folder, or remove {self.folder}"
+        """Load the trials of an earlier call from the folder of the search.
+
+        Raises:
+            UserError: the folder holds other files or another search.
+        """
+        path, remedy = self.folder / FILE, f"set train.output_dir to another folder, or remove {self.folder}"
         if not path.exists():
             if {entry.name for entry in self.folder.iterdir()} - {LOCK}:
-                raise UserError(f"{self.folder}: is not empty and holds no search; {others}")
+                raise UserError(f"{self.folder}: is not empty and holds no search; {remedy}")
             self.save()
-        with reading(path, others):
-            saved_search, over = _parse(read_json(path, others)), self._over()
-            differing = [f"--over {saved_search.over} there, {over} here"] if saved_search.over != over else []
-            differing += differing_keys(saved_search.recipe, self.recipe.to_yaml(), str(path))
-            if differing and saved_search.trials:
-                raise UserError(f"{self.folder}: holds another search ({'; '.join(differing[:3])}); {others}")
+        with reading(path, remedy):
+            saved_search, over_options = _parse_content(read_json(path, remedy)), self._over()
+            differences = (
+                [f"--over {saved_search.over} there, {over_options} here"] if saved_search.over != over_options else []
+            )
+            differences += differing_keys(saved_search.recipe, self.recipe.to_yaml(), str(path))
+            if differences and saved_search.trials:
+                raise UserError(f"{self.folder}: holds another search ({'; '.join(differences[:3])}); {remedy}")
             for number, trial in enumerate(saved_search.trials):
                 self._check_trial(number, trial)
             self.trials = saved_search.trials
 
     def _check_trial(self, number: int, trial: Trial) -> None:
-        """Check that a saved trial has the name of its number, and settings that this search could have drawn.
+        """Check that a saved trial has the right name, and settings that this search could have chosen.
 
         Raises:
-            ValueError: it does not.
+            ValueError: the trial has another name or other settings, or is complete without a value.
         """
-        if trial.name != name_of(number):
-            raise ValueError(f"trials.{number}.name: {trial.name!r:.40} should be {name_of(number)}")
+        if trial.name != trial_name(number):
+            raise ValueError(f"trials.{number}.name: {trial.name!r:.40} should be {trial_name(number)}")
         keys = {over.key for over in self.space}
-        odd = sorted(trial.settings.keys() ^ keys)
-        odd += [over.key for over in self.space if not odd and over.drawn(trial.settings[over.key]) is None]
-        if odd:
-            raise ValueError(f"trials.{number}.settings: {odd[0]:.80} is not a setting of this search")
+        wrong_keys = sorted(trial.settings.keys() ^ keys)
+        wrong_keys += [
+            over.key for over in self.space if not wrong_keys and over.encode_setting(trial.settings[over.key]) is None
+        ]
+        if wrong_keys:
+            raise ValueError(f"trials.{number}.settings: {wrong_keys[0]:.80} is not a setting of this search")
         if trial.state == "complete" and trial.value is None:
             raise ValueError(f"trials.{number}.value: is missing")
 
@@ -131,28 +156,35 @@ class Record:
         return {"recipe": self.recipe.to_yaml(), "over": self._over(), **results}
 
     def _over(self) -> str:
-        return " ".join(f"{over.key}={over.written}" for over in self.space)
+        return " ".join(f"{over.key}={over.values_text}" for over in self.space)
 
     @property
-    def in_order(self) -> list[Trial]:
-        """The trials, the best first; those that did not get to their end come last."""
+    def sorted_trials(self) -> list[Trial]:
+        """All trials, sorted from best to worst; trials that are not complete come last."""
         sign = 1 if self.lower_is_better else -1
         return sorted(self.trials, key=lambda trial: (trial.state != "complete", sign * (trial.value or 0.0)))
 
     @property
     def best(self) -> Trial | None:
-        """The best of those that got to their end; the first of equals."""
-        return next((trial for trial in self.in_order if trial.state == "complete"), None)
+        """The best complete trial, the first of equally good trials; None if no trial is complete."""
+        return next((trial for trial in self.sorted_trials if trial.state == "complete"), None)
 
     def study(self) -> Study:
-        """The trials as Optuna's. Each has a seed of its own, so that the next one is the same after an interruption.
-        The first one is the recipe as written, if that is to be tried."""
+        """Return an Optuna study with all trials so far.
+
+        The seed depends on the number of trials, so that the next trial is the same after an interruption. The first
+        trial uses the recipe's own values if the search space contains them.
+        """
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
-            sampler=optuna.samplers.TPESampler(seed=self.recipe.seed + len(self.trials), n_startup_trials=STARTUP),
-            pruner=optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=WARMUP, n_min_trials=(STARTUP + 1) // 2),
+            sampler=optuna.samplers.TPESampler(
+                seed=self.recipe.seed + len(self.trials), n_startup_trials=NUM_STARTUP_TRIALS
+            ),
+            pruner=optuna.pruners.MedianPruner(
+                NUM_STARTUP_TRIALS, n_warmup_steps=WARMUP_PERCENT, n_min_trials=(NUM_STARTUP_TRIALS + 1) // 2
+            ),
             direction="minimize" if self.lower_is_better else "maximize",
         )
         for trial in self.trials:
@@ -161,18 +193,20 @@ class Record:
                 optuna.trial.create_trial(
                     state=state,
                     value=trial.value if trial.state == "complete" else None,
-                    params={over.key: over.drawn(trial.settings[over.key]) for over in self.space},
+                    params={over.key: over.encode_setting(trial.settings[over.key]) for over in self.space},
                     distributions={over.key: over.distribution for over in self.space},
                     intermediate_values=trial.validations,
                 )
             )
         if not self.trials:
-            own = {over.key: over.drawn(value_of(self.recipe, over.key)) for over in self.space}
-            study.enqueue_trial({key: drawn for key, drawn in own.items() if drawn is not None})
+            own_values = {over.key: over.encode_setting(value_of(self.recipe, over.key)) for over in self.space}
+            study.enqueue_trial(
+                {key: drawn_value for key, drawn_value in own_values.items() if drawn_value is not None}
+            )
         return study
 
-    def validated(self, trial: Trial) -> list[tuple[int, float]]:
-        """Step and value of each validation that a trial has had, if finite."""
+    def finite_validations(self, trial: Trial) -> list[tuple[int, float]]:
+        """Return the step and the value of each validation of a trial whose value is finite."""
         rows = read_metrics(self.folder / trial.name / "metrics.jsonl")
         validations = [(row["step"], row.get(self.metric)) for row in rows if row.get("split") == "validation"]
         return [
@@ -180,34 +214,38 @@ class Record:
         ]
 
     def table(self) -> Table:
-        """The trials, the best first."""
+        """Return the table of trials, sorted from best to worst."""
         table = Table()
         table.add_column("trial", no_wrap=True)
         for name in (f"validation {self.metric}", *(over.key.rpartition(".")[2] for over in self.space)):
-            table.add_column(name.replace("_", " "), justify="right")  # a narrow column breaks it between words
+            table.add_column(name.replace("_", " "), justify="right")  # so that a narrow column can wrap it
         table.add_column("state")
-        for trial in self.in_order:
+        for trial in self.sorted_trials:
             value = "" if trial.value is None else f"{trial.value:.4f}"
             state = "best" if trial is self.best else trial.state
-            table.add_row(trial.name, value, *map(_written, trial.settings.values()), state)
+            table.add_row(trial.name, value, *map(_format_value, trial.settings.values()), state)
         return table
 
     def write_best(self, best: Trial, recipe: Recipe) -> Path:
-        """Write the best trial's recipe, with a comment at each key that was tried; returns the file."""
+        """Write the recipe of the best trial, with a comment at each key of the search; return the path."""
         path = self.folder / BEST
         text = f"# {best.name}, the best of {len(self.trials)} trials: validation {self.metric} {best.value:.4f}\n"
         text += recipe.with_values({"train.output_dir": str(self.folder / "best")}).to_yaml()
         write_text(path, text)
-        lines, places = text.splitlines(), yaml_source.read(path)[1].lines
+        lines, line_numbers = text.splitlines(), yaml_source.read(path)[1].lines
         for over in self.space:
-            was = _written(value_of(self.recipe, over.key))
-            lines[places[tuple(over.key.split("."))] - 1] += f"  # tried {over.written}; was {was}"
+            previous_value = _format_value(value_of(self.recipe, over.key))
+            lines[line_numbers[tuple(over.key.split("."))] - 1] += f"  # tried {over.values_text}; was {previous_value}"
         write_text(path, "\n".join(lines) + "\n")
         return path
 
 
-def _parse(content: dict[str, Any]) -> Content:
-    """Check the type of each field. Raises ValueError that names the first field with another type."""
+def _parse_content(content: dict[str, Any]) -> Content:
+    """Return the content of ``search.json`` after checking the type of each field.
+
+    Raises:
+        ValueError: a field has another type; the message names the first such field.
+    """
     try:
         return Content.model_validate_json(json.dumps(content))
     except ValidationError as error:
@@ -215,10 +253,10 @@ def _parse(content: dict[str, Any]) -> Content:
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def words_of(settings: Mapping[str, Any]) -> str:
-    """Settings in a line."""
-    return "  ".join(f"{key.rpartition('.')[2]} {_written(value)}" for key, value in settings.items())
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Return the settings of a trial in one line."""
+    return "  ".join(f"{key.rpartition('.')[2]} {_format_value(value)}" for key, value in settings.items())
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The addresses of the server, what it refuses, and errors as JSON: ``{"error": "one line"}``."""
+"""The application of the server: its addresses, rejected requests, and errors as JSON, ``{"error": "one line"}``."""
 
 from __future__ import annotations
 
@@ -20,55 +20,58 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from toolkit.commands.serve.requests import Service, errors_of, in_json
-from toolkit.commands.serve.worker import Full, Worker
+from toolkit.commands.serve.requests import Service, describe_errors, options_to_fields
+from toolkit.commands.serve.worker import QueueFullError, Worker
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.terminal.escape import one_line
 from toolkit.terminal.failure import describe, keep_traceback
 
-#: Most bytes of a request's body.
-BODY = 2**20
-#: A Host: a name or an IPv4 address, or an IPv6 address in brackets; then maybe a port.
+#: Maximum size of a request's body, in bytes.
+MAX_BODY_BYTES = 2**20
+#: Pattern of a Host header: a name, an IPv4 address, or an IPv6 address in brackets, with an optional port.
 HOST = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:@]+))(?::\d+)?")
-#: No browser guesses what an answer is, or shows the page within another one.
+#: Headers of each answer. Browsers must neither guess its content type nor show the page in a frame.
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "frame-ancestors 'none'"}
 
 
 def make_app(
     service: Service, worker: Worker, about: Mapping[str, Any], page: str, names: Collection[str], timeout: float
 ) -> Starlette:
-    """Return the server's application.
+    """Return the application of the server.
 
     Args:
-        about: what ``/model`` answers.
-        names: of this server, in a request's Host, beside any address.
-        timeout: seconds for a request, in which it waits, too.
+        service: service that answers requests.
+        worker: thread that computes the answers.
+        about: description of the run, the answer of ``/model``.
+        page: HTML of the page at ``/``.
+        names: names of this server that the Host header of a request may contain; IP addresses are always allowed.
+        timeout: time limit of a request in seconds, including the time in the queue.
     """
 
-    async def check_host(request: Request, following: RequestResponseEndpoint) -> Response:
+    async def check_host(request: Request, call_next: RequestResponseEndpoint) -> Response:
         host = request.headers.get("host", "")
-        if _is_ours(host, names):
-            return await following(request)
-        return _json({"error": f"Host {one_line(host)}: is no name of this server; use its address"}, 400)
+        if _names_this_server(host, names):
+            return await call_next(request)
+        return _json_response({"error": f"Host {one_line(host)}: is no name of this server; use its address"}, 400)
 
     async def compute(request: Request) -> Response:
         _check_origin(request)
         try:
-            return _json(await asyncio.wait_for(_answer(request, service, worker), timeout))
+            return _json_response(await asyncio.wait_for(_compute_answer(request, service, worker), timeout))
         except asyncio.TimeoutError:
             raise HTTPException(503, f"no answer within {timeout:g} seconds; ask for less, or again later") from None
 
-    async def refuse(request: Request, problem: Exception) -> Response:
-        assert isinstance(problem, HTTPException)
-        if problem.status_code == 404:
-            problem.detail = f"no such address; there are /, /health, /model and POST {service.path}"
-        return _json({"error": problem.detail}, problem.status_code)
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            error.detail = f"no such address; there are /, /health, /model and POST {service.path}"
+        return _json_response({"error": error.detail}, error.status_code)
 
     gets = {
         "/": lambda request: HTMLResponse(page, headers=HEADERS),
-        "/health": lambda request: _json({"status": "ok"}),
-        "/model": lambda request: _json(about),
+        "/health": lambda request: _json_response({"status": "ok"}),
+        "/model": lambda request: _json_response(about),
     }
     return Starlette(
         routes=[*itertools.starmap(Route, gets.items()), Route(service.path, compute, methods=["POST"])],
@@ -77,14 +80,15 @@ def make_app(
     )
 
 
-def _json(content: Any, status: int = 200) -> Response:
+def _json_response(content: Any, status: int = 200) -> Response:
     return Response(dumps(content) + "\n", status, HEADERS, "application/json")
 
 
-def _is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a Host is this server's. Another name, pointed at its address, would let a page of that name read it.
+def _names_this_server(host: str, names: Collection[str]) -> bool:
+    """Return whether a Host header names this server by one of ``names`` or by an IP address.
 
-    Starlette's TrustedHostMiddleware knows no addresses, of which any is right: no name was looked up.
+    Otherwise a web page could read the server after pointing its own name at the server's address (DNS rebinding). Any
+    IP address is allowed, since it involves no name. Starlette's TrustedHostMiddleware cannot allow all addresses.
     """
     parts = HOST.fullmatch(host.lower())
     if parts is None:
@@ -96,7 +100,10 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
 
 
 def _check_origin(request: Request) -> None:
-    """Refuse what pages of other origins send: a form of theirs cannot send JSON, and a browser names their origin."""
+    """Reject requests of web pages from other origins.
+
+    Their forms cannot send JSON, and a browser adds their origin to other requests.
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "send JSON, with Content-Type: application/json")
     origin = request.headers.get("origin")
@@ -104,37 +111,40 @@ def _check_origin(request: Request) -> None:
         raise HTTPException(403, "a page of another origin has sent this")
 
 
-async def _answer(request: Request, service: Service, worker: Worker) -> dict[str, Any]:
-    """Read, check and compute a request."""
-    asked = _checked(service, await _body(request)).model_dump()
+async def _compute_answer(request: Request, service: Service, worker: Worker) -> dict[str, Any]:
+    """Read and check a request, and return its answer."""
+    fields = _parse_request(service, await _read_body(request)).model_dump()
     try:
-        return await worker.compute(lambda advance: service.answer(asked, advance))
-    except Full:
+        return await worker.compute(lambda advance: service.answer(fields, advance))
+    except QueueFullError:
         raise HTTPException(503, "too many requests wait; ask again later") from None
     except UserError as error:
-        raise HTTPException(422, in_json(one_line(str(error)))) from None
+        raise HTTPException(422, options_to_fields(one_line(str(error)))) from None
     except Exception as error:
         print(f"error: {describe(error)}; {keep_traceback(error)}", file=sys.stderr, flush=True)
         raise HTTPException(500, "the server has failed; its terminal says how") from None
 
 
-async def _body(request: Request) -> bytes:
-    """Read the body. One that is too large is read to its end all the same, or its sender would not hear of it."""
+async def _read_body(request: Request) -> bytes:
+    """Return the body of a request.
+
+    A body that is too large is still read to its end. Otherwise the client would never read the error.
+    """
     body = bytearray()
     try:
         async for part in request.stream():
-            body += part[: BODY + 1 - len(body)]
+            body += part[: MAX_BODY_BYTES + 1 - len(body)]
     except ClientDisconnect:
         raise HTTPException(400, "the request is incomplete") from None
-    if len(body) > BODY:
-        raise HTTPException(413, f"the request is larger than {BODY:,} bytes; send it in parts")
+    if len(body) > MAX_BODY_BYTES:
+        raise HTTPException(413, f"the request is larger than {MAX_BODY_BYTES:,} bytes; send it in parts")
     return bytes(body)
 
 
-def _checked(service: Service, body: bytes) -> BaseModel:
-    """Parse a body as a request."""
+def _parse_request(service: Service, body: bytes) -> BaseModel:
+    """Parse and check the body of a request."""
     try:
         return service.request.model_validate_json(body)
     except ValidationError as error:
-        broken = error.errors(include_url=False)[0]["type"] == "json_invalid"
-        raise HTTPException(400 if broken else 422, one_line(errors_of(error))) from None
+        is_invalid_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
+        raise HTTPException(400 if is_invalid_json else 422, one_line(describe_errors(error))) from None

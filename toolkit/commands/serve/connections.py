@@ -1,4 +1,4 @@
-"""Connections of the server. A connection that does not send its whole request is closed, to admit others."""
+"""Connections of the server. A connection that does not complete its request is closed, so that others get in."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolkit.files.strict_json import dumps
 
-#: Seconds for requests that are computed when the server is ended.
-LAST = 2
-#: Connections above which those that have waited longest for a request are closed. Those that are being answered stay;
-#: the worker's queue limits their number.
-CONNECTIONS = 200
+#: Time in seconds for running requests when the server shuts down.
+SHUTDOWN_SECONDS = 2
+#: Maximum number of connections. Above it, the connections that have waited longest for a request are closed.
+#: Connections with a running request stay; the worker's queue limits their number.
+MAX_CONNECTIONS = 200
 
 
 def make_server(app: ASGIApp, timeout: float) -> uvicorn.Server:
-    """Return a server of an application; ``timeout`` is the time for the headers of a request, in seconds."""
+    """Return a server for an application; ``timeout`` is the time limit for the headers of a request, in seconds."""
     connection = cast(type[asyncio.Protocol], functools.partial(Connection, timeout=timeout))
     config = uvicorn.Config(
         app, loop="asyncio", http=connection, ws="none", lifespan="off", log_config=None, log_level="critical",
-        access_log=False, server_header=False, timeout_graceful_shutdown=LAST,
+        access_log=False, server_header=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     return uvicorn.Server(config)
 
@@ -33,8 +33,8 @@ def make_server(app: ASGIApp, timeout: float) -> uvicorn.Server:
 class Connection(H11Protocol):
     """A connection that must send the headers of its next request within ``timeout`` seconds.
 
-    uvicorn limits only the time between two requests: a client that sends a byte now and then could stay for ever.
-    The time for the body is limited by the application.
+    uvicorn limits only the time between two requests, so a client that sends a byte now and then could stay forever.
+    The application limits the time for the body.
     """
 
     def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
@@ -49,9 +49,13 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        waiting = [other for other in self.connections if isinstance(other, Connection) and other.is_waiting]
+        waiting = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection.is_waiting
+        ]
         waiting.sort(key=lambda connection: connection.waits_since)
-        for oldest in waiting[: max(0, len(self.connections) + 1 - CONNECTIONS)]:
+        for oldest in waiting[: max(0, len(self.connections) + 1 - MAX_CONNECTIONS)]:
             oldest.close()
             self.connections.discard(oldest)
         super().connection_made(transport)
@@ -68,9 +72,9 @@ class Connection(H11Protocol):
         super().data_received(data)
 
     def handle_events(self) -> None:
-        earlier = self.cycle
+        previous_cycle = self.cycle
         super().handle_events()
-        if self.cycle is not earlier:  # the headers of a request are here
+        if self.cycle is not previous_cycle:  # the headers of a request are here
             self._stop_waiting()
 
     def send_400_response(self, msg: str) -> None:

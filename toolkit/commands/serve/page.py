@@ -1,4 +1,4 @@
-"""The page at `/`: a form with the fields of a request, the answer, and how a program asks the same."""
+"""The page at `/`: a form with the fields of a request, the answer, and the same request for a program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from toolkit.commands.serve.requests import TEXTS, Service
+from toolkit.commands.serve.requests import MAX_TEXTS, Service
 from toolkit.pages.document import POLICY, document
 from toolkit.pages.markup import element
 from toolkit.terminal.progress import format_number
@@ -40,7 +40,7 @@ button { margin-top: 1rem; width: auto; padding: .45rem 1.3rem; font-weight: 600
 mark { background: color-mix(in srgb, var(--orange) 35%, var(--paper)); color: inherit; }
 h3 { font-size: .95rem; margin: 1rem 0 .15rem; }
 """
-#: Whatever comes from the user or the model becomes a text node, never markup.
+#: Script of the page. Text of the user or the model becomes text nodes, never markup.
 SCRIPT = r"""
 "use strict";
 const form = document.querySelector("form"), at = (name) => document.getElementById(name);
@@ -148,48 +148,50 @@ if (linked.length) form.requestSubmit();
 """
 
 
-def page(about: Mapping[str, Any], service: Service) -> str:
-    """The whole document; ``about`` is what ``/model`` answers."""
-    options = [_field(name, service) for name in service.request.model_fields if name not in service.texts]
+def build_page(about: Mapping[str, Any], service: Service) -> str:
+    """Return the HTML of the page; ``about`` is the description of the run, as ``/model`` answers."""
+    options = [_form_field(name, service) for name in service.request.model_fields if name not in service.texts]
     form = element(
         "form",
-        *(_field(name, service) for name in service.texts),
+        *(_form_field(name, service) for name in service.texts),
         element("div", *options, class_="options"),
         element("button", "Generate" if options else "Predict"),
         data_path=service.path,
     )
-    header = element("header", element("h1", about["run"]), *(element("p", line) for line in _about(about)))
-    main = element("main", form, *_results(service))
+    header = element("header", element("h1", about["run"]), *(element("p", line) for line in _describe_model(about)))
+    main = element("main", form, *_answer_elements(service))
     body = element("body", header, main, element("script", SCRIPT))
     return document(f"{about['run']}: {about['task']}", STYLE, body, f"{POLICY}; connect-src 'self'")
 
 
-def _about(about: Mapping[str, Any]) -> Iterator[str]:
-    """The model, and its metrics."""
+def _describe_model(about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines that describe the model and its metrics."""
     yield f"{about['model']} for {about['task']}"
-    for split, numbers in about["metrics"].items():
-        shown = [f"{name} {format_number(value)}" for name, value in numbers.items() if isinstance(value, float)]
-        yield f"{split}: {', '.join(shown[:4])}"
+    for split_name, numbers in about["metrics"].items():
+        metrics = [f"{name} {format_number(value)}" for name, value in numbers.items() if isinstance(value, float)]
+        yield f"{split_name}: {', '.join(metrics[:4])}"
 
 
-def _field(name: str, service: Service) -> Element:
-    """A field of the form, with its label."""
+def _form_field(name: str, service: Service) -> Element:
+    """Return a field of the form with its label."""
     field = service.request.model_fields[name]
-    known: dict[str, Any] = {"id": name, "name": name, "required": "required" if field.is_required() else None}
+    attributes: dict[str, Any] = {"id": name, "name": name, "required": "required" if field.is_required() else None}
     if name in service.texts:
-        entry = element("textarea", dir="auto", **known)
+        entry = element("textarea", dir="auto", **attributes)
     elif name == "control":
-        entry = element("select", *(element("option", code) for code in service.codes), **known)
+        entry = element("select", *(element("option", code) for code in service.codes), **attributes)
     else:
-        entry = element("input", type="text" if name == "stop" else "number", step="any", value=field.default, **known)
+        entry = element(
+            "input", type="text" if name == "stop" else "number", step="any", value=field.default, **attributes
+        )
     return element("div", element("label", name.replace("_", " "), for_=name), entry)
 
 
-def _results(service: Service) -> Iterator[Element]:
-    """Where the script shows the answer, and how a program gets it."""
+def _answer_elements(service: Service) -> Iterator[Element]:
+    """Yield the elements for the answer and for the same request from a program, which the script fills."""
     yield element("section", element("noscript", "This page needs JavaScript."), id="answer", aria_live="polite")
     yield element("h2", "From a program")
-    several = f"For {' and '.join(service.texts)} a list of up to {TEXTS} may be sent. The run is described at "
+    several = f"For {' and '.join(service.texts)} a list of up to {MAX_TEXTS} may be sent. The run is described at "
     yield element("p", several, element("a", "/model", href="/model"), ".", class_="soft")
     for name, title in (("sent", f"POST {service.path}"), ("shell", "In a shell"), ("received", "Answer")):
         yield element("h3", title, id=f"{name}-title")

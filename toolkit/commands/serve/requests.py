@@ -1,4 +1,4 @@
-"""What a run is asked, checked field by field, and what it answers: the same as for the rows of a file."""
+"""The requests to a run, checked field by field, and its answers, the same as for the rows of a file."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from toolkit.tasks.interface import LabeledRows, Run
 from toolkit.tasks.language_modeling.decoding import longest_text
 from toolkit.tasks.language_modeling.task import has_control_codes
 
-#: Most texts of a request, new tokens of each, and beams.
-TEXTS, TOKENS, BEAMS = 64, 1024, 16
-#: New tokens, if a request does not say how many and the model has room.
-LENGTH = 100
+#: Maximum number of texts in a request, of new tokens for each text, and of beams.
+MAX_TEXTS, MAX_NEW_TOKENS, MAX_BEAMS = 64, 1024, 16
+#: Default number of new tokens, if the model has enough positions.
+DEFAULT_NEW_TOKENS = 100
 
 
 @dataclass(frozen=True)
 class Service:
-    """What a run does for a request.
+    """The service of a run.
 
     Attributes:
-        path: where it is asked.
-        texts: the fields that hold texts.
-        request: all fields.
-        answer: computes the answer to their values. The function that it is given is called again and again, and may
-            stop it.
-        codes: control codes.
+        path: path of the address for requests.
+        texts: names of the fields that hold texts.
+        request: model of a request with all fields.
+        answer: function that computes the answer from the values of the fields and a callback. It calls the callback
+            repeatedly with the number of finished texts; an exception of the callback stops it.
+        codes: control codes of the run.
     """
 
     path: str
@@ -44,9 +44,9 @@ class Service:
     codes: Sequence[str] = ()
 
 
-def service_of(run: Run) -> Service:
-    """Return what a run does."""
-    return _prediction(run) if run.task.ROW_COLUMNS else _generation(run)
+def make_service(run: Run) -> Service:
+    """Return the service of a run: predictions for texts, or text generation."""
+    return _prediction_service(run) if run.task.ROW_COLUMNS else _generation_service(run)
 
 
 def _not_blank(text: str) -> str:
@@ -55,83 +55,91 @@ def _not_blank(text: str) -> str:
     return text
 
 
-#: One text, or several.
+#: Type of a field with one text or a list of texts.
 Texts = Annotated[
     list[Annotated[str, AfterValidator(_not_blank)]],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    Field(min_length=1, max_length=TEXTS),
+    Field(min_length=1, max_length=MAX_TEXTS),
 ]
 
 
 class _Request(BaseModel):
-    """Nothing is converted: a number in quotation marks is a text."""
+    """Base class of requests. Values are not converted, so a number in quotation marks is a text."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def model_post_init(self, context: Any) -> None:
         counts = {name: len(value) for name, value in self if isinstance(value, list)}
         if len(set(counts.values())) > 1:
-            given = " and ".join(f"{count} of {name}" for name, count in counts.items())
-            raise PydanticCustomError("unequal", "Input has {given}; each needs the others", {"given": given})
+            counts_text = " and ".join(f"{count} of {name}" for name, count in counts.items())
+            raise PydanticCustomError("unequal", "Input has {given}; each needs the others", {"given": counts_text})
 
 
-def errors_of(problem: ValidationError) -> str:
-    """The first errors in a line: ``text[3]: Input should be a valid string``."""
+def describe_errors(validation_error: ValidationError) -> str:
+    """Return the first errors in one line, such as ``text[3]: Input should be a valid string``."""
     lines = []
-    for error in problem.errors(include_url=False)[:3]:
-        place = "".join(f"[{part}]" if isinstance(part, int) else str(part) for part in error["loc"])
-        lines.append(f"{place}: {error['msg']}" if place else error["msg"])
+    for error in validation_error.errors(include_url=False)[:3]:
+        location = "".join(f"[{part}]" if isinstance(part, int) else str(part) for part in error["loc"])
+        lines.append(f"{location}: {error['msg']}" if location else error["msg"])
     return "; ".join(lines)
 
 
-def in_json(line: str) -> str:
-    """Return a message about options in the words of a request, whose fields have the options' names."""
+def options_to_fields(line: str) -> str:
+    """Replace options of the command line in a message with the fields of a request: ``--top-k`` -> ``top_k``."""
     return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), line)
 
 
-def _notes(labelled: LabeledRows) -> dict[str, list[int]]:
-    """What is to be known about some of the texts -> their places, from 0."""
-    return {in_json(what): places for what, places in labelled.notes.items() if places}
+def _notes_of_texts(labels: LabeledRows) -> dict[str, list[int]]:
+    """Return description of a problem -> indices of the texts that have it, counted from 0."""
+    return {options_to_fields(problem): indices for problem, indices in labels.notes.items() if indices}
 
 
-def _prediction(run: Run) -> Service:
-    """For each text what a row of ``toolkit predict --output`` has; several labels are a list."""
+def _prediction_service(run: Run) -> Service:
+    """Return the service that predicts: for each text, the same values as in a row of ``toolkit predict --output``.
+
+    Multiple labels are a list.
+    """
     texts, names = tuple(read_columns(run.recipe, run.task)), list(run.task.prediction_columns(run))
     fields: Any = {name: (Texts, ...) for name in texts}
 
-    def answer(asked: dict[str, Any], advance: AdvanceFn) -> dict[str, Any]:
-        labelled = run.task.label_rows(run, asked, advance)
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*labelled.columns, strict=True)]
+    def answer(fields: dict[str, Any], advance: AdvanceFn) -> dict[str, Any]:
+        labels = run.task.label_rows(run, fields, advance)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*labels.columns, strict=True)]
         for row in rows:
             if "predicted_labels" in row:
                 row["predicted_labels"] = json.loads(row["predicted_labels"])
-        return {"predictions": rows, "notes": _notes(labelled)}
+        return {"predictions": rows, "notes": _notes_of_texts(labels)}
 
     return Service("/predict", texts, create_model("Texts", __base__=_Request, **fields), answer)
 
 
-def _generation(run: Run) -> Service:
-    """The new text after each prompt; the second has the next seed, as a row of ``toolkit generate --prompts``."""
-    known = trained_codes(run) if has_control_codes(run.recipe.model.name) else []
-    codes = {code: control_token(run, code) for code in known}
+def _generation_service(run: Run) -> Service:
+    """Return the service that generates the text after each prompt.
+
+    As with ``toolkit generate --prompts``, the seed of a prompt is the seed of the previous prompt plus 1.
+    """
+    control_codes = trained_codes(run) if has_control_codes(run.recipe.model.name) else []
+    code_tokens = {code: control_token(run, code) for code in control_codes}
     fields: Any = {
-        "prompt": (Texts, [""] if known else ...),
-        **({"control": (Literal[tuple(known)], known[0])} if known else {}),
-        "length": (int, Field(min(LENGTH, longest_text(run.model) // 2), ge=1, le=TOKENS)),
+        "prompt": (Texts, [""] if control_codes else ...),
+        **({"control": (Literal[tuple(control_codes)], control_codes[0])} if control_codes else {}),
+        "length": (int, Field(min(DEFAULT_NEW_TOKENS, longest_text(run.model) // 2), ge=1, le=MAX_NEW_TOKENS)),
         "temperature": (float | None, Field(None, gt=0)),
         "top_k": (int | None, Field(None, ge=1)),
         "top_p": (float | None, Field(None, gt=0, le=1)),
         "repetition_penalty": (float | None, Field(None, gt=0)),
-        "beams": (int, Field(1, ge=1, le=BEAMS)),
+        "beams": (int, Field(1, ge=1, le=MAX_BEAMS)),
         "stop": (str | None, None),
         "seed": (int, Field(0, ge=0, lt=2**63)),
     }
 
-    def answer(asked: dict[str, Any], advance: AdvanceFn) -> dict[str, Any]:
-        prompts, control = asked.pop("prompt"), asked.pop("control", None)
-        decoding = make_decoding(run, **asked)
-        seeds = [decoding.seed + place for place in range(len(prompts))]
-        labelled = continue_prompts(run, codes.get(control, []), prompts, seeds, decoding, advance)
-        return {"generated_texts": labelled.columns[0], "notes": _notes(labelled)}
+    def answer(fields: dict[str, Any], advance: AdvanceFn) -> dict[str, Any]:
+        prompts, control = fields.pop("prompt"), fields.pop("control", None)
+        decoding = make_decoding(run, **fields)
+        seeds = [decoding.seed + index for index in range(len(prompts))]
+        labels = continue_prompts(run, code_tokens.get(control, []), prompts, seeds, decoding, advance)
+        return {"generated_texts": labels.columns[0], "notes": _notes_of_texts(labels)}
 
-    return Service("/generate", ("prompt",), create_model("Prompts", __base__=_Request, **fields), answer, known)
+    return Service(
+        "/generate", ("prompt",), create_model("Prompts", __base__=_Request, **fields), answer, control_codes
+    )

@@ -1,4 +1,4 @@
-"""`toolkit serve`: listen, load the run, answer until a signal comes."""
+"""`toolkit serve`: open a port, load the run, and answer requests until a signal arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import families
 from toolkit.commands.predict import load_run, read_recipe
-from toolkit.commands.serve.requests import Service, service_of
+from toolkit.commands.serve.requests import Service, make_service
 from toolkit.errors import UserError
 from toolkit.run_folder.predictions import SPLITS
 from toolkit.run_folder.read import read_json
@@ -22,49 +22,65 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def serve(folder: Path, console: Console, host: str, port: int, timeout: float) -> None:
-    """Answer requests to a run's best model until a signal comes; port 0 is a free one. Raises UserError if the folder
-    is no finished run, or the address cannot be listened on."""
+def serve_run(folder: Path, console: Console, host: str, port: int, timeout: float) -> None:
+    """Answer requests to a run's best model until a signal arrives.
+
+    Args:
+        folder: folder of a finished run.
+        console: console for the address.
+        host: name or IP address to listen on.
+        port: port to listen on; 0 for a free port.
+        timeout: time limit of a request in seconds.
+
+    Raises:
+        UserError: the folder is not a finished run, or the address cannot be used.
+    """
     read_recipe(folder)
-    with listen(host, port) as listening:
+    with open_socket(host, port) as listening_socket:
         from toolkit.commands.serve.app import make_app
         from toolkit.commands.serve.connections import make_server
-        from toolkit.commands.serve.page import page
+        from toolkit.commands.serve.page import build_page
         from toolkit.commands.serve.worker import Worker
 
-        address, port = listening.getsockname()[:2]
-        run = load_run(folder)  # here: imported in a thread, Paddle would take the signals
-        service = service_of(run)
-        about = description(run, service)
+        address, port = listening_socket.getsockname()[:2]
+        run = load_run(folder)  # in the main thread: in another thread, Paddle would install its signal handlers
+        service = make_service(run)
+        about = describe_run(run, service)
         names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-        app = make_app(service, Worker(), about, page(about, service), names, timeout)
+        app = make_app(service, Worker(), about, build_page(about, service), names, timeout)
         server = make_server(app, timeout)
-        named = f"[{host}]" if ":" in host else host
-        console.print(f"{folder}: http://{named}:{port}/ until Ctrl-C", highlight=False, soft_wrap=True)
+        url_host = f"[{host}]" if ":" in host else host
+        console.print(f"{folder}: http://{url_host}:{port}/ until Ctrl-C", highlight=False, soft_wrap=True)
         if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
             console.print("note: whoever reaches this address can use the run; there is no password", soft_wrap=True)
-        serving = ThreadPoolExecutor(1).submit(server.run, [listening])  # where it leaves signals alone
+        server_future = ThreadPoolExecutor(1).submit(
+            server.run, [listening_socket]
+        )  # outside the main thread it ignores signals
         try:
-            serving.result()
+            server_future.result()
         finally:
             server.should_exit = True
-            wait([serving])
+            wait([server_future])
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address. Raises UserError if there is none of that name, or it is in use or not allowed."""
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises:
+        UserError: the address does not exist, is in use, or is not permitted.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except (socket.gaierror, UnicodeError):
         raise UserError(f"--host {host}: is no address of this machine") from None
     except OSError as error:
-        said = f"{os.strerror(error.errno or 0)} ({host}); take another, or 0 for a free one"
-        raise UserError(f"--port {port}: {said}") from None
+        message = f"{os.strerror(error.errno or 0)} ({host}); take another, or 0 for a free one"
+        raise UserError(f"--port {port}: {message}") from None
 
 
-def description(run: Run, service: Service) -> dict[str, Any]:
-    """Describe a run without the paths of its files."""
+def describe_run(run: Run, service: Service) -> dict[str, Any]:
+    """Return the description of a run, without paths of files."""
     results = read_json(run.folder / "metrics.json", "restore it from a copy, or train again")
     return {
         "run": run.folder.resolve().name,
@@ -74,7 +90,9 @@ def description(run: Run, service: Service) -> dict[str, Any]:
         "length": run.length,
         "labels": run.label_names,
         "control_codes": list(service.codes),
-        "metrics": {split: results[split] for split in SPLITS if isinstance(results.get(split), Mapping)},
+        "metrics": {
+            split_name: results[split_name] for split_name in SPLITS if isinstance(results.get(split_name), Mapping)
+        },
         "path": service.path,
         "fields": list(service.request.model_fields),
     }

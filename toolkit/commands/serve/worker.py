@@ -1,4 +1,4 @@
-"""One thread that computes, since what Paddle is set to is shared by all: requests wait for each other."""
+"""The single thread that computes answers. Paddle's settings are global, so requests cannot run in parallel."""
 
 from __future__ import annotations
 
@@ -12,42 +12,46 @@ from toolkit.commands.label_file import AdvanceFn
 
 Result = TypeVar("Result")
 
-#: Most requests that are computed or wait.
-QUEUE = 16
+#: Maximum number of requests that are running or waiting.
+MAX_QUEUE_LENGTH = 16
 
 
-class Full(Exception):
-    """As many requests wait as may."""
+class QueueFullError(Exception):
+    """The queue of requests is full."""
 
 
-class _Unwanted(Exception):
-    """Nobody waits for the result any more."""
+class _CanceledError(Exception):
+    """The client no longer waits for the result."""
 
 
 class Worker:
-    """The thread, and the queue before it."""
+    """A thread with a queue of requests."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._places = threading.BoundedSemaphore(QUEUE)
+        self._places = threading.BoundedSemaphore(MAX_QUEUE_LENGTH)
 
     async def compute(self, work: Callable[[AdvanceFn], Result]) -> Result:
-        """Compute this when its turn comes. If the caller is cancelled, it stops when it next calls its argument.
+        """Run a function in the thread, and return its result.
+
+        Args:
+            work: function of a callback, which it calls repeatedly. After the caller was cancelled, the callback raises
+                an exception that stops the function.
 
         Raises:
-            Full: the queue is.
+            QueueFullError: the queue is full.
         """
         if not self._places.acquire(blocking=False):
-            raise Full
-        unwanted = threading.Event()
+            raise QueueFullError
+        cancel_event = threading.Event()
 
         def advance(count: int) -> None:
-            if unwanted.is_set():
-                raise _Unwanted
+            if cancel_event.is_set():
+                raise _CanceledError
 
         future = self._thread.submit(work, advance)
         future.add_done_callback(lambda _: self._places.release())
         try:
-            return await asyncio.wrap_future(future)  # cancels it where it has not begun
+            return await asyncio.wrap_future(future)  # a future that has not started is canceled
         finally:
-            unwanted.set()
+            cancel_event.set()
