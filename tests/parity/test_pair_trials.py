@@ -25,8 +25,8 @@ from toolkit.parity.job.results import ReferenceFacts, ReferenceResult
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.pairs.options import choices_of, pair_request
 from toolkit.parity.pairs.prepare import role_of
-from toolkit.parity.pairs.recording import of_counterparts
-from toolkit.parity.pairs.weights import made_up
+from toolkit.parity.pairs.recording import keep_counterparts
+from toolkit.parity.pairs.weights import make_weights
 from toolkit.parity.trials.limits import Limit, is_seen, print_limits
 from toolkit.parity.trials.pair_sweep import TRAINING, PairSweep
 
@@ -205,7 +205,7 @@ def test_of_what_was_recorded_only_counterparts_are_compared():
     names = ("output:a", "evaluation/output:a", "output:b", "evaluation/output:b#1", "gradient:b.weight", "loss")
     facts = ReferenceFacts(epsilons={"a": 1e-5, "b": 1e-6})
     whole = ReferenceResult(tensors={name: TensorRecord(shape=[1]) for name in names}, facts=facts)
-    found = of_counterparts(whole, PairMap(modules={"a": "A"}), Pair("", "", "reference"))
+    found = keep_counterparts(whole, PairMap(modules={"a": "A"}), Pair("", "", "reference"))
     assert list(found.tensors) == ["output:a", "evaluation/output:a", "gradient:b.weight", "loss"]
     assert found.facts.epsilons == {"a": 1e-5}
 
@@ -280,7 +280,7 @@ def test_made_up_weights_keep_what_a_parameter_is_for():
     values = {one.name: draw.standard_normal(one.shape).astype("f") for one in facts}
     values |= {"linear.bias": np.zeros(30, "f"), "norm.weight": np.ones(900, "f")}
     values["table.weight"][3] = 0
-    made = {kind: made_up(facts, values, kind, 0) for kind in ("random", "heavy-tailed", "large-gains")}
+    made = {kind: make_weights(facts, values, kind, 0) for kind in ("random", "heavy-tailed", "large-gains")}
     for kind, given in made.items():
         assert given.keys() == values.keys() and all(given[n].dtype == np.float32 for n in given), kind
         assert not given["table.weight"][3].any() and given["linear.bias"].any()

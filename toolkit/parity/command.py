@@ -226,7 +226,7 @@ def show_map(output: Path | None, **described: Any) -> None:
     Correct wrong guesses, then use the file with `toolkit parity --map FILE`.
     """
     from toolkit.parity.job.build import scratch_job
-    from toolkit.parity.pairs.describe import described as describe
+    from toolkit.parity.pairs.describe import describe_sides as describe
     from toolkit.parity.pairs.map_file import text_of
     from toolkit.recipe.shipped import new_file
 
@@ -341,11 +341,11 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, weights: 
     from toolkit.parity import run_gate
     from toolkit.parity.job.bundle import open_recording
     from toolkit.parity.job.request import dtypes_of
-    from toolkit.parity.pairs.options import replayed
+    from toolkit.parity.pairs.options import replay_request
 
     places = _cleared(output, device)
     recording = open_recording(bundle, weights)
-    request = replayed(recording, **pair)
+    request = replay_request(recording, **pair)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)
 

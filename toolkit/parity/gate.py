@@ -49,7 +49,7 @@ from toolkit.parity.other_frameworks.given import compared, files_of, read_outpu
 from toolkit.parity.other_frameworks.run import run_port
 from toolkit.parity.pairs import cached
 from toolkit.parity.pairs.prepare import prepare
-from toolkit.parity.pairs.recording import describe_port, of_counterparts
+from toolkit.parity.pairs.recording import describe_port, keep_counterparts
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import page
@@ -333,7 +333,7 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         randomized = recording.manifest["describes"]["randomized_parameters"]
         found = Measurement(*read_results(job), randomized, hashes.all())
         if sides is not None and request.pair is not None:
-            found.reference = of_counterparts(found.reference, sides.map, request.pair)
+            found.reference = keep_counterparts(found.reference, sides.map, request.pair)
             found.reference.notes += sides.notes()
         constants = _read_constants(job)
     return Measured(replace(found, hashes={**found.hashes, "bundle.json": recording.identity}), constants)

@@ -1,8 +1,8 @@
-"""Measurements of a user's pair that are kept, for tests which run again and again.
+"""Cached measurements of a user's pair, for tests that run again and again.
 
-What a pair's files import is known only once they have run. So an entry is found by the two files, the map, the
-configuration and all versions, and holds what else of the user's code was imported, by its SHA-256: it counts only
-while all of that is unchanged. Data that the code reads is not seen.
+The imports of a pair's files are known only after they have run. So the key of an entry is computed from the two files,
+the map, the configuration and all versions. The entry also holds the SHA-256 of each other file of the user's code that
+was imported, and it is used only while these files are unchanged. Data files that the code reads are not checked.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def key_of(request: GateRequest) -> str:
     """Return the key of a pair's gate.
 
     Raises:
-        UserError: a file is not there.
+        UserError: a file does not exist.
     """
     assert request.pair is not None
     sides = {side: user_code.located(getattr(request.pair, side)) for side in ("port", "reference")}
-    asked = as_json(job_of(replace(request, pair=replace(request.pair, map=None))))
+    job_content = as_json(job_of(replace(request, pair=replace(request.pair, map=None))))
     content = {
-        "job": {name: value for name, value in asked.items() if name != "reference_python"},
+        "job": {name: value for name, value in job_content.items() if name != "reference_python"},
         "map": [request.pair_names, request.pair_layouts],
         "files": {side: [str(path), files.sha256(path)] for side, path in sides.items()},
         "packages": sorted(f"{one.metadata['Name']} {one.version}" for one in metadata.distributions()),
@@ -45,11 +45,11 @@ def key_of(request: GateRequest) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=as_json).encode()).hexdigest()
 
 
-def hashes_of(imported: list[str]) -> dict[str, str]:
+def hashes_of(imported_files: list[str]) -> dict[str, str]:
     """Return the SHA-256 of each file that a pair's files have imported."""
-    return {name: files.sha256(Path(name)) for name in sorted(set(imported))}
+    return {name: files.sha256(Path(name)) for name in sorted(set(imported_files))}
 
 
-def is_unchanged(imported: Mapping[str, str]) -> bool:
-    """Whether all that a kept measurement imported is still the same."""
-    return all(Path(name).is_file() and files.sha256(Path(name)) == sha256 for name, sha256 in imported.items())
+def is_unchanged(sha256_of_file: Mapping[str, str]) -> bool:
+    """Return whether all files that a cached measurement imported are unchanged."""
+    return all(Path(name).is_file() and files.sha256(Path(name)) == sha256 for name, sha256 in sha256_of_file.items())

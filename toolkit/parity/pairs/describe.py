@@ -1,4 +1,4 @@
-"""First half of a pair's gate: build and run both sides once, and settle what corresponds to what."""
+"""The first half of a pair's gate: build and run both sides once, and match their parameters, modules and draws."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from toolkit.parity.pairs.match import leaf, propose
 from toolkit.parity.pairs.size import is_large
 from toolkit.parity.pairs.words import distance
 
-#: Words of messages that the reference's interpreter lacks torch, or memory was short: nothing is wrong with the
-#: user's file then.
-NOT_THE_USERS = ("--reference-python", KILLED)
+#: Parts of messages with a cause outside of the user's file: the reference's interpreter has no torch, or memory was
+#: short.
+OTHER_CAUSES = ("--reference-python", KILLED)
 
 
 @dataclass
 class Sides:
-    """Descriptions of both sides, and how they correspond.
+    """The descriptions of both sides, with the map between them.
 
     Attributes:
-        weights: the weights that the reference's ``build`` made, float32.
+        reference: description of the reference.
+        port: description of the port.
+        map: matched parameters, modules and draws.
+        weights: initial weights from the reference's ``build``, float32, by name.
         is_large: whether less is compared, in less memory (:mod:`.size`).
     """
 
@@ -46,14 +49,14 @@ class Sides:
     is_large: bool = False
 
     def pair_of(self, request: GateRequest) -> Pair:
-        """Return a request's pair as it is compared."""
+        """Return the pair of a request with the map and the size of these sides."""
         assert request.pair is not None
         return replace(request.pair, map=self.map, is_large=self.is_large)
 
     def alone(self) -> tuple[list[str], list[str]]:
         """Return parameters of the reference and of the port that have no counterpart."""
-        matched = self.map.parameters
-        theirs, ours = {match.reference for match in matched}, {match.port for match in matched}
+        matches = self.map.parameters
+        theirs, ours = {match.reference for match in matches}, {match.port for match in matches}
         return (
             [one.name for one in self.reference.parameters if one.name not in theirs],
             [one.name for one in self.port.parameters if one.name not in ours],
@@ -70,24 +73,24 @@ class Sides:
         ]
 
     def notes(self) -> list[Note]:
-        """Return what a report says of the map."""
-        guessed = sum(not match.certain for match in self.map.parameters)
+        """Return the notes of a report on the map."""
+        num_guessed = sum(not match.certain for match in self.map.parameters)
         data = {
             "parameters": len(self.map.parameters),
             "modules": len(self.map.modules),
             "draws": sum(TensorName.parse(name).kind in RANDOM for name in self.map.draws),
-            "guessed": guessed,
+            "guessed": num_guessed,
         }
-        unmatched = (*self._unmatched_choices(), *self._unmatched_tables())
+        unmatched_notes = (*self._unmatched_choices(), *self._unmatched_tables())
         names = ", ".join(self.map.drawn_buffers)
-        drawn = [Note("buffers-drawn", {"names": names})] if names else []
-        brief = [Note("brief-pair")] if self.is_large else []
+        drawn_notes = [Note("buffers-drawn", {"names": names})] if names else []
+        brief_notes = [Note("brief-pair")] if self.is_large else []
         hints = (*self._other_initial_values(), *self._other_shapes())
         return [
             Note("pair-matched", data),
-            *brief,
-            *unmatched,
-            *drawn,
+            *brief_notes,
+            *unmatched_notes,
+            *drawn_notes,
             *self._zero_rows(),
             *self._idle_masks(),
             *self._offset_notes(),
@@ -95,12 +98,12 @@ class Sides:
         ]
 
     def _offset_notes(self) -> Iterator[Note]:
-        """Yield a note on parameters that the port shifts by a number, as the map says."""
+        """Yield a note on parameters that the port shifts by a number according to the map."""
         if names := [match.reference for match in self.map.parameters if match.offset]:
             yield Note("shifted", {"names": ", ".join(names)})
 
     def _other_initial_values(self) -> Iterator[Note]:
-        """Yield hints at parameters that a loader may shift: both sides begin with constants that differ."""
+        """Yield hints at parameters that a loader may shift: the initial constants of the two sides differ."""
         sides = (self.reference, self.port)
         # A single element is constant even if it is drawn at random.
         theirs, ours = (
@@ -119,35 +122,39 @@ class Sides:
         theirs, ours = map(set, self.alone())
         for one in self.reference.parameters:
             sizes = math.prod(one.shape)
-            alike = [other for other in self.port.parameters if other.name in ours and math.prod(other.shape) == sizes]
-            if one.name in theirs and alike:
-                other = min(alike, key=lambda other: distance(one.name, other.name))
+            similar_parameters = [
+                other for other in self.port.parameters if other.name in ours and math.prod(other.shape) == sizes
+            ]
+            if one.name in theirs and similar_parameters:
+                other = min(similar_parameters, key=lambda other: distance(one.name, other.name))
                 shapes = {"theirs": str(one.shape), "ours": str(other.shape)}
                 yield Note("other-shape", {"name": one.name, "port": other.name, **shapes})
 
     def _zero_rows(self) -> Iterator[Note]:
-        """Yield a note on embeddings with a row of zeros: Paddle gives zeros for a ``padding_idx`` whatever its row
-        holds, and torch the row."""
+        """Yield a note on each embedding with a row of zeros.
+
+        For the ``padding_idx`` Paddle returns zeros, whatever its row holds, and torch returns the row.
+        """
         for one in self.reference.parameters:
             value = self.weights.get(one.name)
             if one.role == "embedding" and value is not None and value.any() and not value.any(1).all():
                 yield Note("zero-row", {"name": one.name, "row": int((~value.any(1)).argmax())})
 
     def _idle_masks(self) -> Iterator[Note]:
-        """Yield notes on comparisons of a side that make a mask and exclude nothing, so that any bound would pass."""
+        """Yield notes on comparisons that build a mask and exclude nothing, so that any bound would pass."""
         for side, description in {"reference": self.reference, "port": self.port}.items():
             idle = (f"{mask.line} ({mask.operator})" for mask in description.masks if not mask.hides)
             if places := dict.fromkeys(idle):
                 yield Note("masks-idle", {"side": side, "places": ", ".join(places)})
 
     def _unmatched_choices(self) -> Iterator[Note]:
-        """Yield notes on discrete choices of a side that are not given to the other."""
+        """Yield notes on discrete choices of a side that the other side does not replay."""
         draws = {
             "reference": (self.reference.draws, self.map.draws.values()),
             "port": (self.port.draws, self.map.draws),
         }
-        for side, (made, matched) in draws.items():
-            alone = [one for one in made if one.kind not in RANDOM and one.name not in matched]
+        for side, (draws_of_side, matched_names) in draws.items():
+            alone = [one for one in draws_of_side if one.kind not in RANDOM and one.name not in matched_names]
             names = (TensorName.parse(one.name) for one in alone)
             if places := dict.fromkeys(f"{name.module or 'the model itself'} ({name.kind})" for name in names):
                 yield Note("choices-alone", {"side": side, "places": ", ".join(places)})
@@ -159,12 +166,14 @@ class Sides:
             "reference": (self.reference.buffers, {match.reference for match in matches}),
             "port": (self.port.buffers, {match.port for match in matches}),
         }
-        for side, (held, matched) in sides.items():
+        for side, (buffers, matched_names) in sides.items():
             parameters = {one.name for one in self.reference.parameters}  # a frozen one is missed as a parameter
             alone = dict.fromkeys(
                 _of_any_layer(one.name)
-                for one in held
-                if not one.is_state and one.name not in matched and not (side == "reference" and one.name in parameters)
+                for one in buffers
+                if not one.is_state
+                and one.name not in matched_names
+                and not (side == "reference" and one.name in parameters)
             )
             if alone:
                 yield Note("buffers-alone", {"side": side, "names": ", ".join(alone)})
@@ -174,7 +183,7 @@ def _of_any_layer(name: str) -> str:
     return re.sub(r"\.\d+(?=\.)", ".*", name)
 
 
-def described(request: GateRequest, job: Path, console: Console) -> Sides:
+def describe_sides(request: GateRequest, job: Path, console: Console) -> Sides:
     """Build and run both sides of a pair once, and match them.
 
     Raises:
@@ -182,17 +191,21 @@ def described(request: GateRequest, job: Path, console: Console) -> Sides:
         Inconclusive: the reference's interpreter lacks torch, or a side was killed.
     """
     ask([request], [job], console, workers_of(request))
-    return settled(request, job, weights_of(job))
+    return match_sides(request, job, weights_of(job))
 
 
 def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console, workers: Mapping[str, str]) -> None:
-    """Build and run sides once and let them describe themselves, of several pairs one after another.
+    """Build and run the sides of several pairs once, one pair after another, and write their descriptions.
 
     Args:
-        workers: both sides, or one of them, with the interpreter of each.
+        requests: request of each pair.
+        jobs: job folder of each pair.
+        console: console for progress.
+        workers: interpreter of each side to run: both sides, or one of them.
 
     Raises:
-        UserError, Inconclusive: as :func:`described`.
+        UserError: a side cannot be built or run.
+        Inconclusive: the reference's interpreter lacks torch, or a side was killed.
     """
     for request, job in zip(requests, jobs, strict=True):
         make_sides(job)
@@ -200,31 +213,33 @@ def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console,
     try:
         run_workers(jobs, console, workers, task=DESCRIBE)
     except Inconclusive as problem:
-        if any(words in str(problem) for words in NOT_THE_USERS):
+        if any(words in str(problem) for words in OTHER_CAUSES):
             raise
         words = str(problem).removeprefix("parity gate: ")
         raise UserError(words.replace("the candidate could not run", "the port could not run", 1)) from None
 
 
-def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) -> Sides:
+def match_sides(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) -> Sides:
     """Match the two sides of a job by their descriptions.
 
     Args:
-        weights: of :class:`Sides`.
+        request: request of the pair.
+        job: job folder with the descriptions.
+        weights: initial weights of the reference, by name.
 
     Raises:
         UserError: the user's map has an unknown name, or the sides do not fit together.
         Inconclusive: the model does not fit the memory.
     """
     reference, port = (description_of(job, side) for side in ("reference", "candidate"))
-    known = {one.name for one in reference.parameters}
-    if unknown := [name for name in request.pair_names if name not in known]:
+    parameter_names = {one.name for one in reference.parameters}
+    if unknown := [name for name in request.pair_names if name not in parameter_names]:
         raise UserError(f"--map: the reference has no parameter {unknown[0]}; toolkit parity map lists them")
     try:
-        found = propose(reference, port, request.pair_names, request.pair_layouts)
-    except ValueError as problem:
-        raise UserError(f"--map: {problem}") from None
-    sides = Sides(reference, port, found, weights, is_large(reference.parameters, request))
+        pair_map = propose(reference, port, request.pair_names, request.pair_layouts)
+    except ValueError as error:
+        raise UserError(f"--map: {error}") from None
+    sides = Sides(reference, port, pair_map, weights, is_large(reference.parameters, request))
     check_shapes(sides)
     return sides
 
@@ -235,12 +250,12 @@ def description_of(job: Path, side: str) -> Description:
 
 
 def weights_of(job: Path) -> Mapping[str, np.ndarray]:
-    """The weights that the reference's ``build`` made, float32, on disk."""
+    """Return the initial weights from the reference's ``build``, float32, which stay on disk until they are read."""
     return TensorFile(job / "reference" / "weights.safetensors")
 
 
 def check_shapes(sides: Sides) -> None:
-    """Check that the two are models of one size. A few parameters of another shape are findings of the gate.
+    """Check that both sides are models of one size. A few parameters of another shape are findings of the gate.
 
     Raises:
         UserError: most parameters have no counterpart.
@@ -248,16 +263,22 @@ def check_shapes(sides: Sides) -> None:
     theirs, ours = sides.alone()
     if 2 * len(theirs) > len(sides.reference.parameters) and 2 * len(ours) > len(sides.port.parameters):
         first = next(one for one in sides.reference.parameters if one.name in theirs)
-        alike = [one for one in sides.port.parameters if one.name in ours and leaf(one.name) == leaf(first.name)]
-        said = f", and {alike[0].name} of the port is {alike[0].shape}" if alike else ""
+        similar_parameters = [
+            one for one in sides.port.parameters if one.name in ours and leaf(one.name) == leaf(first.name)
+        ]
+        counterpart_text = (
+            f", and {similar_parameters[0].name} of the port is {similar_parameters[0].shape}"
+            if similar_parameters
+            else ""
+        )
         raise UserError(
-            f"{first.name} of the reference is {first.shape}{said}: more than half of the parameters have no "
-            "counterpart of their shape; build both from the same config"
+            f"{first.name} of the reference is {first.shape}{counterpart_text}: more than half of the parameters have "
+            "no counterpart of their shape; build both from the same config"
         )
 
 
 def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndarray], job: Path) -> None:
-    """Fill the job folder with what both workers need for the comparison itself."""
+    """Write the weights, buffers and the job that both workers need for the comparison itself."""
     assert request.pair is not None
     with TensorWriter(job / "weights.safetensors") as writer:
         for name, value in weights.items():

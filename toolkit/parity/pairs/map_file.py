@@ -36,7 +36,7 @@ def text_of(sides: Sides) -> str:
         shape = "x".join(map(str, shapes[name])) or "a number"
         is_guess = not all(match.certain for match in pieces)
         words = [shape, "transposed" if pieces[0].transpose else "", "a guess" if is_guess else ""]
-        lines.append(f"  {_quoted(name)}: {_format_pieces(pieces, sides)}  # {', '.join(filter(None, words))}")
+        lines.append(f"  {_quote_name(name)}: {_format_pieces(pieces, sides)}  # {', '.join(filter(None, words))}")
     theirs, ours = sides.alone()
     for side, names in (("reference", theirs), ("port", ours)):
         lines += [f"# in the {side} alone: {name}" for name in names]
@@ -54,29 +54,29 @@ def text_of(sides: Sides) -> str:
 
 def _format_pieces(pieces: Sequence[ParameterMatch], sides: Sides) -> str:
     """Return a map's entry for a parameter's counterpart, or for the pieces of its counterpart."""
-    theirs, ours = ({one.name: one for one in side.parameters} for side in (sides.reference, sides.port))
+    theirs, ours = ({match.name: match for match in side.parameters} for side in (sides.reference, sides.port))
     names = []
-    for one in pieces:
-        offset = f"{one.offset:g} + " if one.offset else ""
-        rows = "" if one.port_rows is None else f"[{one.port_rows[0]}:{one.port_rows[1]}]"
-        whole, other = theirs[one.reference], ours[one.port]
-        is_turned = one.transpose != (whole.transposed != other.transposed)
-        is_turned = is_turned and not is_only_turned(whole.shape, other.shape)  # the shapes already show it
-        names.append(_quoted(f"{offset}{one.port}{rows}{'.T' if is_turned else ''}"))
+    for match in pieces:
+        offset = f"{match.offset:g} + " if match.offset else ""
+        rows = "" if match.port_rows is None else f"[{match.port_rows[0]}:{match.port_rows[1]}]"
+        parameter, counterpart = theirs[match.reference], ours[match.port]
+        is_turned = match.transpose != (parameter.transposed != counterpart.transposed)
+        is_turned = is_turned and not is_only_turned(parameter.shape, counterpart.shape)  # the shapes already show it
+        names.append(_quote_name(f"{offset}{match.port}{rows}{'.T' if is_turned else ''}"))
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return yaml.safe_dump(name, width=10**6).splitlines()[0]
 
 
 class MapFile(NamedTuple):
-    """What a user says of a pair.
+    """The content of a user's map.
 
     Attributes:
-        parameters: of the reference -> the port's (:func:`.pieces.as_told`).
-        accept: pattern of tensors' names -> a known difference.
-        layouts: pattern of modules and draws of the reference -> axes (:func:`.axes.axes_of`).
+        parameters: name of a parameter of the reference -> names of the port (:func:`.pieces.match_by_map`).
+        accept: pattern of tensor names -> known difference.
+        layouts: pattern of module and draw names of the reference -> axes (:func:`.axes.axes_of`).
     """
 
     parameters: dict[str, list[str]]
@@ -85,26 +85,26 @@ class MapFile(NamedTuple):
 
 
 def read_map(path: Path | None) -> MapFile:
-    """Return what a map says; nothing without one.
+    """Return the content of a map; an empty map without a file.
 
     Raises:
-        UserError: it is no map.
+        UserError: the file is not a map.
     """
     if path is None:
         return MapFile({}, {}, {})
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise UserError(f"--map {path}: {problem.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        mark = getattr(problem, "problem_mark", None)
+    except OSError as error:
+        raise UserError(f"--map {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
         raise UserError(f"--map {path}{line}: is no YAML; {RIGHT}") from None
     if not isinstance(content, dict) or not content or not {"parameters", "accept", "layouts"} >= content.keys():
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
     return MapFile(
         _parameters(path, content.get("parameters", {})),
-        _accepted(path, content.get("accept", {})),
+        _known_differences(path, content.get("accept", {})),
         _layouts(path, content.get("layouts", {})),
     )
 
@@ -112,37 +112,43 @@ def read_map(path: Path | None) -> MapFile:
 def _parameters(path: Path, names: Any) -> dict[str, list[str]]:
     if not isinstance(names, dict):
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
-    told = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
-    words = [*told, *(name for pieces in told.values() for name in pieces)]
-    if not all(told.values()) or not all(isinstance(word, str) and word for word in words):
+    names_of_port = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
+    words = [*names_of_port, *(name for pieces in names_of_port.values() for name in pieces)]
+    if not all(names_of_port.values()) or not all(isinstance(word, str) and word for word in words):
         raise UserError(f"--map {path}: parameters holds what is no name; {RIGHT}")
-    return told
+    return names_of_port
 
 
 def _layouts(path: Path, patterns: Any) -> dict[str, str | list[int]]:
-    for pattern, told in patterns.items() if isinstance(patterns, dict) else [("layouts", patterns)]:
-        is_axes = isinstance(told, list) and sorted(map(str, told)) == [str(axis) for axis in range(len(told))]
-        if not is_axes and told not in (CHANNELS_LAST, AS_IT_IS):
+    for pattern, user_axes in patterns.items() if isinstance(patterns, dict) else [("layouts", patterns)]:
+        is_axes = isinstance(user_axes, list) and sorted(map(str, user_axes)) == [
+            str(axis) for axis in range(len(user_axes))
+        ]
+        if not is_axes and user_axes not in (CHANNELS_LAST, AS_IT_IS):
             raise UserError(
-                f"--map {path}: layouts: {pattern}: {told!r} is no order of axes; write {CHANNELS_LAST}, {AS_IT_IS} or "
-                "the port's axes in the reference's order, such as [0, 3, 1, 2]"
+                f"--map {path}: layouts: {pattern}: {user_axes!r} is no order of axes; write {CHANNELS_LAST}, "
+                f"{AS_IT_IS} or the port's axes in the reference's order, such as [0, 3, 1, 2]"
             )
-    return {str(pattern): told for pattern, told in patterns.items()}
+    return {str(pattern): user_axes for pattern, user_axes in patterns.items()}
 
 
-def _accepted(path: Path, patterns: Any) -> dict[str, KnownDifference]:
+def _known_differences(path: Path, patterns: Any) -> dict[str, KnownDifference]:
     right = "write 'buffer:*.running_var': {why: Paddle keeps the biased variance, within: 1e-2}"
-    found = {}
-    for pattern, told in patterns.items() if isinstance(patterns, dict) else [("accept", patterns)]:
-        is_told = isinstance(told, dict) and told.keys() == {"why", "within"} and isinstance(told["why"], str)
-        if not is_told or not told["why"].strip():
+    differences = {}
+    for pattern, difference in patterns.items() if isinstance(patterns, dict) else [("accept", patterns)]:
+        is_complete = (
+            isinstance(difference, dict)
+            and difference.keys() == {"why", "within"}
+            and isinstance(difference["why"], str)
+        )
+        if not is_complete or not difference["why"].strip():
             raise UserError(f"--map {path}: accept: {pattern} does not say why, and within what; {right}")
         try:
-            within = float(told["within"])  # YAML takes 1e-2 for a text
+            within = float(difference["within"])  # YAML takes 1e-2 for a text
         except (TypeError, ValueError):
             within = math.nan
         if not 0 < within < math.inf:
-            what = f"within is {told['within']!r}, which is no part of a size"
+            what = f"within is {difference['within']!r}, which is no part of a size"
             raise UserError(f"--map {path}: accept: {pattern}: {what}; {right}")
-        found[str(pattern)] = KnownDifference(told["why"], within)
-    return found
+        differences[str(pattern)] = KnownDifference(difference["why"], within)
+    return differences

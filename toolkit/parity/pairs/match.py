@@ -1,7 +1,7 @@
-"""Match parameters, modules and random draws of a port with the reference's, from what both sides say of themselves.
+"""Match parameters, modules and random draws of a port with the reference, from the descriptions of both sides.
 
-Each parameter is matched by two independent signs: its name, and when its module ran. If both point to the same
-counterpart, the match is certain; if they do not, it is a guess, and is reported as one.
+Each parameter is matched by two independent signs: its name, and the time when its module ran. If both indicate the
+same counterpart, the match is certain. Otherwise the match is a guess, and the report marks it as a guess.
 """
 
 from __future__ import annotations
@@ -24,52 +24,55 @@ from toolkit.parity.job.pair import (
 )
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.axes import axes_between, axes_of
-from toolkit.parity.pairs.pieces import as_told, fused, reshaped
+from toolkit.parity.pairs.pieces import match_by_map, match_fused, match_reshaped
 from toolkit.parity.pairs.words import distance, is_spelled_alike, leaf
 
 #: Distance in the order of execution that counts as much as names without a common word.
-FAR = 10.0
+FAR_DISTANCE = 10.0
 #: Cost of each certain pair that ran before one parameter and after its counterpart; at most 1 in all.
 CROSSING_COST = 0.25
 #: Cost of a pair such as `weight` and `gamma`: a port may call a norm's weight so, but also a scale of a block.
-OTHER_SPELLING = 1.0
+OTHER_SPELLING_COST = 1.0
 #: Cost of a pair that an assignment must not choose.
-NEVER = 1e6
+FORBIDDEN_COST = 1e6
 
 
 def propose(
     reference: Description,
     port: Description,
-    given: Mapping[str, Sequence[str]] | None = None,
+    user_names: Mapping[str, Sequence[str]] | None = None,
     layouts: Mapping[str, str | Sequence[int]] | None = None,
 ) -> PairMap:
     """Return the map of a pair.
 
     Args:
-        given: parameters of the reference -> the port's, as the user says (:func:`.pieces.as_told`); they win.
-        layouts: pattern of modules and draws -> axes, as the user says (:func:`.axes.axes_of`).
+        reference: description of the reference.
+        port: description of the port.
+        user_names: name of a parameter of the reference -> names of the port, from the user's map
+            (:func:`.pieces.match_by_map`). They take precedence.
+        layouts: pattern of module and draw names -> axes, from the user's map (:func:`.axes.axes_of`).
 
     Raises:
-        ValueError: these do not fit.
+        ValueError: the user's names do not fit.
     """
-    parameters = match_parameters(reference.parameters, port.parameters, given or {})
+    parameters = match_parameters(reference.parameters, port.parameters, user_names or {})
     modules = match_modules(reference, port, parameters)
     draws = match_draws(reference.draws, port.draws, modules)
     modules = _with_the_same_draws(modules, draws)
     matched_names = {match.port for match in parameters}
-    held = [one for one in port.buffers if one.name not in matched_names]
+    port_buffers = [one for one in port.buffers if one.name not in matched_names]
     matched_names = {match.reference for match in parameters}
     tables = [one for one in reference.buffers if one.name not in matched_names]
-    buffers = match_parameters(tables, held, {})
+    buffers = match_parameters(tables, port_buffers, {})
     counterparts = {name for match in buffers for name in (match.reference, match.port)}
-    drawn_names = {one.name for one in (*tables, *held) if one.is_drawn}
+    drawn_names = {one.name for one in (*tables, *port_buffers) if one.is_drawn}
     drawn_parameters = drawn_names & {one.name for one in reference.parameters}  # which a port can only load
     return PairMap(
         parameters=parameters,
         orders=_orders_of(reference, modules, parameters),
         buffers=buffers,
         reference_state=[one.name for one in tables if one.is_state and one.name not in counterparts],
-        port_state=[one.name for one in held if one.is_state and one.name not in counterparts],
+        port_state=[one.name for one in port_buffers if one.is_state and one.name not in counterparts],
         drawn_buffers=[
             match.reference
             for match in buffers
@@ -87,19 +90,25 @@ def propose(
 
 
 def match_parameters(
-    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], given: Mapping[str, Sequence[str]]
+    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], user_names: Mapping[str, Sequence[str]]
 ) -> list[ParameterMatch]:
     """Match each parameter of the reference with one of the same shape; leave out those without a counterpart."""
     ours, theirs = ({one.name: one for one in side} for side in (port, reference))
-    matches = [match for name, told in given.items() for match in as_told(theirs[name], told, ours)]
+    matches = [
+        match for name, port_names in user_names.items() for match in match_by_map(theirs[name], port_names, ours)
+    ]
     _check_rows(matches, ours)
-    left, free = _unmatched(reference, port, matches)
-    here = {one.name: one for one in free}  # the same name, shape and kind of layer
-    matches += [_match(one, here[one.name], True) for one in left if one.name in here and _fits(one, here[one.name])]
-    matches += fused(*_unmatched(reference, port, matches))
-    left, free = _unmatched(reference, port, matches)
-    matches += [_match(*chosen) for chosen in _assigned(left, free)]
-    matches += reshaped(*_unmatched(reference, port, matches))
+    remaining, free = _unmatched_parameters(reference, port, matches)
+    free_by_name = {one.name: one for one in free}  # the same name, shape and kind of layer
+    matches += [
+        _make_match(one, free_by_name[one.name], True)
+        for one in remaining
+        if one.name in free_by_name and _fits(one, free_by_name[one.name])
+    ]
+    matches += match_fused(*_unmatched_parameters(reference, port, matches))
+    remaining, free = _unmatched_parameters(reference, port, matches)
+    matches += [_make_match(*assigned_pair) for assigned_pair in _assign_counterparts(remaining, free)]
+    matches += match_reshaped(*_unmatched_parameters(reference, port, matches))
     place = {one.name: number for number, one in enumerate(reference)}
     return sorted(matches, key=lambda match: (place[match.reference], match.rows or (0, 0)))
 
@@ -123,60 +132,66 @@ def _check_rows(matches: Sequence[ParameterMatch], port: Mapping[str, ParameterF
             )
 
 
-def _unmatched(
+def _unmatched_parameters(
     reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], matches: Sequence[ParameterMatch]
 ) -> tuple[list[ParameterFacts], list[ParameterFacts]]:
     theirs, ours = {match.reference for match in matches}, {match.port for match in matches}
     return [one for one in reference if one.name not in theirs], [one for one in port if one.name not in ours]
 
 
-def _match(one: ParameterFacts, other: ParameterFacts, certain: bool) -> ParameterMatch:
-    return ParameterMatch(one.name, other.name, one.transposed != other.transposed, certain)
+def _make_match(theirs: ParameterFacts, ours: ParameterFacts, certain: bool) -> ParameterMatch:
+    return ParameterMatch(theirs.name, ours.name, theirs.transposed != ours.transposed, certain)
 
 
-def _fits(one: ParameterFacts, other: ParameterFacts) -> bool:
-    same_role = one.role == other.role or "other" in (one.role, other.role)
-    return one.shape == other.shape and same_role and leaf(one.name) == leaf(other.name)
+def _fits(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    same_role = theirs.role == ours.role or "other" in (theirs.role, ours.role)
+    return theirs.shape == ours.shape and same_role and leaf(theirs.name) == leaf(ours.name)
 
 
-def _group(one: ParameterFacts) -> tuple[int | str, ...]:
-    """Return what parameters that may be counterparts have in common."""
-    return (*one.shape, leaf(one.name))
+def _group_key(parameter: ParameterFacts) -> tuple[int | str, ...]:
+    """Return the common key of parameters that may be counterparts: their shape and the last word of their name."""
+    return (*parameter.shape, leaf(parameter.name))
 
 
-def _assigned(
-    left: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
+def _assign_counterparts(
+    remaining: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
 ) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
     """Return the cheapest assignment among possible counterparts, and whether each pair of it is certain."""
     from scipy.optimize import linear_sum_assignment  # takes longer than all the rest, and a run's gate matches nothing
 
-    possible = np.array([[_fits(one, other) for other in free] for one in left], bool).reshape(len(left), len(free))
+    possible = np.array([[_fits(one, other) for other in free] for one in remaining], bool).reshape(
+        len(remaining), len(free)
+    )
     if not possible.any():
         return []
-    names = np.array([[_name_cost(one.name, other.name) for other in free] for one in left])
+    names = np.array([[_name_cost(one.name, other.name) for other in free] for one in remaining])
     # Two encoders may not run in the order of their construction: the order that fits the names better counts.
     by_execution, by_branch = (
-        np.where(possible, names + np.minimum(np.abs(np.subtract.outer(places(left), places(free))) / FAR, 1.0), NEVER)
+        np.where(
+            possible,
+            names + np.minimum(np.abs(np.subtract.outer(places(remaining), places(free))) / FAR_DISTANCE, 1.0),
+            FORBIDDEN_COST,
+        )
         for places in (_execution_places, _branch_places)
     )
     ran_in_order = _total_cost(by_execution) <= _total_cost(by_branch) + 1e-9
-    names = np.where(possible, names, NEVER)
+    names = np.where(possible, names, FORBIDDEN_COST)
 
     def assign(cost: np.ndarray) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
         rows, columns = linear_sum_assignment(cost)
-        chosen_places = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
-        crossing = _crossing([(left[row], free[column]) for row, column in chosen_places])
+        assigned_places = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
+        crossing = _crossing_places([(remaining[row], free[column]) for row, column in assigned_places])
         pairs = []
-        for place, (row, column) in enumerate(chosen_places):
+        for place, (row, column) in enumerate(assigned_places):
             alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
             best = _is_best(names[row], column) and _is_best(names[:, column], row)
-            pairs.append((left[row], free[column], bool(alone or (best and place not in crossing))))
+            pairs.append((remaining[row], free[column], bool(alone or (best and place not in crossing))))
         return pairs
 
     if not ran_in_order:
         return assign(by_branch)
     certain = [(one, other) for one, other, is_certain in assign(by_execution) if is_certain]
-    return assign(by_execution + np.minimum(CROSSING_COST * _count_crossed(left, free, certain), 1.0))
+    return assign(by_execution + np.minimum(CROSSING_COST * _count_crossed(remaining, free, certain), 1.0))
 
 
 def _total_cost(cost: np.ndarray) -> float:
@@ -210,35 +225,38 @@ def _count_crossed(
 
 
 def _name_cost(reference_name: str, port_name: str) -> float:
-    return distance(reference_name, port_name) + OTHER_SPELLING * (not is_spelled_alike(reference_name, port_name))
+    return distance(reference_name, port_name) + OTHER_SPELLING_COST * (not is_spelled_alike(reference_name, port_name))
 
 
 def _is_best(costs: np.ndarray, place: int) -> bool:
-    """Whether the cost at a place is below all others."""
+    """Return whether the cost at a place is below all other costs."""
     others = np.delete(costs, place)
     return not others.size or bool(costs[place] < others.min() - 1e-9)
 
 
-def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
+def _crossing_places(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
     """Return the places of pairs that ran in different orders on the two sides, among those of one shape."""
     groups: dict[tuple, list[int]] = defaultdict(list)
-    for place, (one, _) in enumerate(pairs):
-        groups[_group(one)].append(place)
-    found = set()
+    for place, (theirs, _) in enumerate(pairs):
+        groups[_group_key(theirs)].append(place)
+    crossing_places = set()
     for members in groups.values():
         for place in members:
-            here, there = (side.order for side in pairs[place])
+            their_order, our_order = (side.order for side in pairs[place])
             for other in members:
                 a, b = (side.order for side in pairs[other])
-                if None in (here, there, a, b):
+                if None in (their_order, our_order, a, b):
                     continue
-                if (here - a) * (there - b) < 0:  # type: ignore[operator]
-                    found |= {place, other}
-    return found
+                if (their_order - a) * (our_order - b) < 0:  # type: ignore[operator]
+                    crossing_places |= {place, other}
+    return crossing_places
 
 
 def _execution_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
-    """Return when each parameter's module ran, among those of its shape and leaf; what never ran comes last."""
+    """Return the rank of each parameter by the time when its module ran, among parameters of its shape and leaf.
+
+    A parameter whose module never ran comes last.
+    """
     return _ranks(parameters, [0] * len(parameters))
 
 
@@ -256,7 +274,7 @@ def _ranks(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
         if one.order is not None:
-            groups[_group(one)].append(index)
+            groups[_group_key(one)].append(index)
     for members in groups.values():
         for rank, index in enumerate(
             sorted(members, key=lambda index: (branches[index], parameters[index].order or 0))
@@ -269,9 +287,15 @@ def _ranks(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.
 
 
 def match_modules(reference: Description, port: Description, parameters: Sequence[ParameterMatch]) -> dict[str, str]:
-    """Match the modules whose outputs are compared, the reference's path first: those that hold matched parameters
-    themselves, and those around them that hold the same ones in all, if both sides nest equally many of these.
-    What one side computes beside its layers, such as an activation after one, makes no counterpart of them."""
+    """Match the modules whose outputs are compared.
+
+    Modules match if they hold matched parameters themselves. The modules around them match if they contain the same
+    parameters, and if both sides nest the same number of such modules. A module without parameters, such as an
+    activation, is not matched.
+
+    Returns:
+        Path of the reference's module -> path of the port's module.
+    """
     of_port: dict[str, set[str]] = defaultdict(set)
     for match in parameters:
         of_port[match.port].add(match.reference)
@@ -286,48 +310,53 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
             for name in (one.name, *one.tied)
         },
     )
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for themselves in (True, False):
-        here, there = (
-            _held(side.modules, held, themselves) for side, held in zip((reference, port), names, strict=True)
+        their_groups, our_groups = (
+            _group_by_parameters(side.modules, parameter_names, themselves)
+            for side, parameter_names in zip((reference, port), names, strict=True)
         )
-        for held, modules in here.items():
-            others = there.get(held, [])
-            if themselves:  # a tied weight is held by an embedding and by an output layer
-                found |= _with_the_same_elements(modules, others)
-                modules, others = ([one for one in side if one.name not in taken] for side, taken in
-                                   ((modules, found.keys()), (others, set(found.values()))))  # fmt: skip
-            if len(others) == len(modules):
-                found |= {
+        for parameter_names, modules in their_groups.items():
+            port_modules = our_groups.get(parameter_names, [])
+            if themselves:  # an embedding and an output layer both hold a tied weight
+                matches |= _with_the_same_elements(modules, port_modules)
+                modules = [module for module in modules if module.name not in matches]
+                port_modules = [module for module in port_modules if module.name not in matches.values()]
+            if len(port_modules) == len(modules):
+                matches |= {
                     one.name: other.name
-                    for one, other in zip(modules, others, strict=True)
+                    for one, other in zip(modules, port_modules, strict=True)
                     # The same layer with an output of another shape is a finding, which comes before what follows.
-                    if _same_elements(one.shape, other.shape) or (themselves and _differ(one.shape, other.shape))
+                    if _have_same_elements(one.shape, other.shape)
+                    or (themselves and _shapes_conflict(one.shape, other.shape))
                 }
     order = [one.name for one in reference.modules]
-    return {name: found[name] for name in sorted(found, key=order.index)}
+    return {name: matches[name] for name in sorted(matches, key=order.index)}
 
 
-def _with_the_same_elements(modules: Sequence[ModuleFacts], others: Sequence[ModuleFacts]) -> dict[str, str]:
+def _with_the_same_elements(modules: Sequence[ModuleFacts], port_modules: Sequence[ModuleFacts]) -> dict[str, str]:
     """Match modules whose outputs have as many elements, in order."""
-    left = list(others)
-    found = {}
+    remaining = list(port_modules)
+    matches = {}
     for one in modules:
-        if other := next((other for other in left if _same_elements(one.shape, other.shape)), None):
-            left.remove(other)
-            found[one.name] = other.name
-    return found
+        if other := next((other for other in remaining if _have_same_elements(one.shape, other.shape)), None):
+            remaining.remove(other)
+            matches[one.name] = other.name
+    return matches
 
 
 def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -> dict[str, str]:
-    """Leave out modules that hold the same parameters and draw differently: attention that drops its output itself is
-    not one whose output the layer around drops."""
+    """Leave out matched modules whose draws differ.
 
-    def draw_alike(module: str, other: str) -> bool:
+    For example, an attention that drops its output itself does not match an attention whose output the layer around it
+    drops.
+    """
+
+    def have_same_draws(module: str, counterpart: str) -> bool:
         pairs = ((TensorName.parse(theirs).module, TensorName.parse(ours).module) for ours, theirs in draws.items())
-        return all(_is_in(here, module) == _is_in(there, other) for here, there in pairs)
+        return all(_is_in(here, module) == _is_in(there, counterpart) for here, there in pairs)
 
-    return {one: other for one, other in modules.items() if draw_alike(one, other)}
+    return {one: other for one, other in modules.items() if have_same_draws(one, other)}
 
 
 def _orders_of(
@@ -354,31 +383,42 @@ def _is_in(path: str, module: str) -> bool:
     return path == module or path.startswith(f"{module}.")
 
 
-def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
-    """Whether two outputs may hold the same vectors: B x T x D, B*T x D, or in another order of axes."""
-    if not one or not other:
-        return one == other == ()
-    return (one[-1] == other[-1] and math.prod(one) == math.prod(other)) or axes_between(one, other) is not None
+def _have_same_elements(theirs: tuple[int, ...] | None, ours: tuple[int, ...] | None) -> bool:
+    """Return whether two outputs may hold the same vectors: B x T x D and B*T x D, or another order of the axes."""
+    if not theirs or not ours:
+        return theirs == ours == ()
+    return (theirs[-1] == ours[-1] and math.prod(theirs) == math.prod(ours)) or axes_between(theirs, ours) is not None
 
 
-def _differ(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
-    """Whether no broadcasting makes two outputs one: positions may be looked up for a batch, or once for all of it."""
-    if not one or not other:
+def _shapes_conflict(theirs: tuple[int, ...] | None, ours: tuple[int, ...] | None) -> bool:
+    """Return whether broadcasting cannot make two shapes equal.
+
+    Positions may be embedded for each text of a batch, or once for the whole batch.
+    """
+    if not theirs or not ours:
         return False
-    return any(here != there and 1 not in (here, there) for here, there in zip(one[::-1], other[::-1], strict=False))
+    return any(here != there and 1 not in (here, there) for here, there in zip(theirs[::-1], ours[::-1], strict=False))
 
 
-def _held(
+def _group_by_parameters(
     modules: Iterable[ModuleFacts], names: Mapping[str, set[str]], themselves: bool
 ) -> dict[frozenset[str], list[ModuleFacts]]:
-    """Group modules, outermost first, by the parameters that they hold ``themselves`` or else in those within them."""
+    """Group modules by the parameters that they contain, the outermost first.
+
+    Args:
+        modules: modules of one side.
+        names: path of a parameter -> the reference's names of its matches.
+        themselves: True for the modules that hold parameters themselves, False for the modules around them.
+    """
     owners = {name.rpartition(".")[0] for name in names}
     groups: dict[frozenset[str], list[ModuleFacts]] = defaultdict(list)
     for module in dict.fromkeys(modules):
-        held = frozenset().union(*(names[name] for name in names if name.startswith(f"{module.name}.")))
-        if module.name and held and (module.name in owners) == themselves:
-            groups[held].append(module)
-    return {held: sorted(group, key=lambda one: one.name.count(".")) for held, group in groups.items()}
+        parameter_names = frozenset().union(*(names[name] for name in names if name.startswith(f"{module.name}.")))
+        if module.name and parameter_names and (module.name in owners) == themselves:
+            groups[parameter_names].append(module)
+    return {
+        parameter_names: sorted(group, key=lambda one: one.name.count(".")) for parameter_names, group in groups.items()
+    }
 
 
 # -- draws ----------------------------------------------------------------------------------------------------------
@@ -387,19 +427,26 @@ def _held(
 def match_draws(
     reference: Sequence[DrawFacts], port: Sequence[DrawFacts], modules: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Match the port's draws with the reference's, kind by kind, in the order in which both were made.
+    """Match the port's draws with the reference's draws, separately for each kind, in execution order.
 
-    Only draws of equally many numbers match; among possible alignments, the names decide. What only one side draws
-    is left out, and the gate then says so by name. Two encoders may run in another order: if no fewer draws match
-    inside of counterparts alone, in any order of these, those matches count.
+    Only draws of equally many numbers match. The names decide between possible alignments. A draw that only one side
+    makes is left out, and the gate reports its name. Two encoders may run in another order: if at least as many draws
+    match within matched modules, in any order of the modules, these matches are returned.
 
     Args:
-        modules: path of a reference's module -> path of its counterpart.
+        reference: draws of the reference.
+        port: draws of the port.
+        modules: path of a module of the reference -> path of its counterpart.
+
+    Returns:
+        Name of the port's draw -> name of the reference's draw.
     """
     matches: dict[str, str] = {}
     for kind in dict.fromkeys(draw.kind for draw in port):
         ours, theirs = ([one for one in side if one.kind == kind] for side in (port, reference))
-        matches |= _in_counterparts(theirs, ours, modules or {}) or _pair_names(theirs, ours, _lined_up(theirs, ours))
+        matches |= _in_counterparts(theirs, ours, modules or {}) or _pair_names(
+            theirs, ours, _align_draws(theirs, ours)
+        )
     return matches
 
 
@@ -412,7 +459,10 @@ def _pair_names(
 def _in_counterparts(
     theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], modules: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the matches of draws inside of counterparts, in any order of these; {} if fewer than in one order."""
+    """Return the matches of draws within matched modules, in any order of the modules.
+
+    Return {} if these are fewer than the matches in one order.
+    """
     counterparts = {port: reference for reference, port in modules.items()}
     their_modules = [_innermost(one, modules) for one in theirs]
     our_modules = [counterparts.get(_innermost(one, counterparts), "") for one in ours]
@@ -420,48 +470,50 @@ def _in_counterparts(
         [[_is_in(a, b) or _is_in(b, a) or "" in (a, b) for b in our_modules] for a in their_modules], bool
     ).reshape(len(theirs), len(ours))
     matches: dict[str, str] = {}
-    while aligned_places := _lined_up(theirs, ours, is_possible):
+    while aligned_places := _align_draws(theirs, ours, is_possible):
         matches |= _pair_names(theirs, ours, aligned_places)
         for row, column in aligned_places:
             is_possible[row], is_possible[:, column] = False, False
-    return matches if len(matches) >= len(_lined_up(theirs, ours)) else {}
+    return matches if len(matches) >= len(_align_draws(theirs, ours)) else {}
 
 
 def _innermost(draw: DrawFacts, modules: Iterable[str]) -> str:
-    """Return the path of the innermost of these modules that makes a draw; "" if none of them makes it."""
+    """Return the path of the innermost module that makes a draw; empty if none of the modules makes it."""
     module = TensorName.parse(draw.name).module
     return max((one for one in modules if _is_in(module, one)), key=len, default="")
 
 
-def _lined_up(
+def _align_draws(
     theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts], is_possible: np.ndarray | float = 1.0
 ) -> list[tuple[int, int]]:
     """Return the places of matching draws: the best alignment of two sequences (Needleman and Wunsch 1970).
 
     Args:
-        is_possible: whether two draws may match, (reference's draws, port's draws); any may by default.
+        theirs: draws of the reference.
+        ours: draws of the port.
+        is_possible: whether two draws may match, (reference's draws, port's draws); by default any two may.
     """
-    alike = np.array([[_alike(one, other) for other in ours] for one in theirs]).reshape(len(theirs), len(ours))
-    alike = alike * is_possible
+    scores = np.array([[_match_score(one, other) for other in ours] for one in theirs]).reshape(len(theirs), len(ours))
+    scores = scores * is_possible
     best = np.zeros((len(theirs) + 1, len(ours) + 1))
-    for here in range(len(theirs) - 1, -1, -1):
-        for there in range(len(ours) - 1, -1, -1):
-            both = alike[here, there] + best[here + 1, there + 1] if alike[here, there] else 0.0
-            best[here, there] = max(both, best[here + 1, there], best[here, there + 1])
-    found, here, there = [], 0, 0
-    while here < len(theirs) and there < len(ours):
-        if alike[here, there] and np.isclose(best[here, there], alike[here, there] + best[here + 1, there + 1]):
-            found.append((here, there))
-            here, there = here + 1, there + 1
-        elif best[here + 1, there] >= best[here, there + 1]:
-            here += 1
+    for row in range(len(theirs) - 1, -1, -1):
+        for column in range(len(ours) - 1, -1, -1):
+            both = scores[row, column] + best[row + 1, column + 1] if scores[row, column] else 0.0
+            best[row, column] = max(both, best[row + 1, column], best[row, column + 1])
+    places, row, column = [], 0, 0
+    while row < len(theirs) and column < len(ours):
+        if scores[row, column] and np.isclose(best[row, column], scores[row, column] + best[row + 1, column + 1]):
+            places.append((row, column))
+            row, column = row + 1, column + 1
+        elif best[row + 1, column] >= best[row, column + 1]:
+            row += 1
         else:
-            there += 1
-    return found
+            column += 1
+    return places
 
 
-def _alike(one: DrawFacts, other: DrawFacts) -> float:
+def _match_score(theirs: DrawFacts, ours: DrawFacts) -> float:
     """Return how well two draws match; 0 if they cannot."""
-    if math.prod(one.shape) != math.prod(other.shape):
+    if math.prod(theirs.shape) != math.prod(ours.shape):
         return 0.0
-    return 3.0 - distance(one.name.partition(":")[2], other.name.partition(":")[2])
+    return 3.0 - distance(theirs.name.partition(":")[2], ours.name.partition(":")[2])

@@ -1,4 +1,4 @@
-"""What the options of `toolkit parity --port P --reference-model R` describe."""
+"""Turn the options of `toolkit parity --port P --reference-model R` into the request of a gate."""
 
 from __future__ import annotations
 
@@ -38,31 +38,38 @@ def pair_request(
     """Return the comparison of a user's port and reference.
 
     Args:
-        port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
-            ``batch(config, rng)``, and each may have ``loss(model, batch)``. Without a port, the reference is to be
-            recorded.
-        config: what both files' ``build`` is given.
-        map_file: parameters of the reference -> the port's, as ``toolkit parity map`` prints them.
-        time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
-        forward_only: compare what both compute in evaluation mode, and nothing that trains them.
-        any_framework: record for ports in any framework.
-        small: record without weights, and of large tensors a sketch.
-        steps: that each side then trains by itself, with its file's ``optimizer(model)`` if both have one.
+        port: Python file or module name of the port; None to record the reference. Both sides define
+            ``build(config)``, one of them defines ``batch(config, rng)``, and each may define ``loss(model, batch)``.
+        reference_model: Python file or module name of the reference.
+        config: argument of ``build`` on both sides.
+        seed: seed of the weights, the batch and the draws.
+        dtypes: dtypes to judge.
+        device: ``cpu`` or ``gpu``.
+        map_file: file in the format that ``toolkit parity map`` prints.
+        reference_python: interpreter of the reference; None for this one.
+        port_python: interpreter of the port; None for this one.
+        trace: whether to run the operation trace without a difference, too.
+        time_limit: seconds for each step; by default :data:`.pair.TIME_LIMIT`.
+        forward_only: whether to compare only the evaluation mode, without training.
+        any_framework: whether to record for ports in any framework.
+        small: whether to record without weights, and only a sketch of large tensors.
+        steps: number of steps that each side then trains independently, with the file's ``optimizer(model)`` if both
+            files define one.
 
     Raises:
-        UserError: a file is none of these.
+        UserError: a file does not define these functions.
     """
     sources = {"port": port, "reference": reference_model}
     functions = {side: user_code.functions_of(source) for side, source in sources.items() if source is not None}
-    owners = [side for side, found in functions.items() if "batch" in found]
+    owners = [side for side, function_names in functions.items() if "batch" in function_names]
     if not owners:
-        said = f"{reference_model}: has no" if port is None else f"{port}: neither it nor {reference_model} has"
-        raise UserError(f"{said} batch(config, rng) that gives a dict of arrays")
+        missing_text = f"{reference_model}: has no" if port is None else f"{port}: neither it nor {reference_model} has"
+        raise UserError(f"{missing_text} batch(config, rng) that gives a dict of arrays")
     if len(owners) > 1:
         raise UserError(f"{port} and {reference_model} both have batch(config, rng); keep one, which both are given")
     if steps:
         _check_trains(sources, forward_only)
-    told = read_map(map_file)
+    user_map = read_map(map_file)
     return GateRequest(
         model=PAIR,
         head="",
@@ -80,20 +87,20 @@ def pair_request(
             reference_model,
             owners[0],
             time_limit=time_limit or TIME_LIMIT,
-            has_loss=any("loss" in found for found in functions.values()),
-            accept=told.accept,
+            has_loss=any("loss" in function_names for function_names in functions.values()),
+            accept=user_map.accept,
             forward_only=forward_only,
             any_framework=any_framework,
             small=small,
             steps=steps,
         ),
-        pair_names=told.parameters,
-        pair_layouts=told.layouts,
+        pair_names=user_map.parameters,
+        pair_layouts=user_map.layouts,
     )
 
 
 def _check_trains(sources: Mapping[str, str | None], forward_only: bool) -> None:
-    """Check that both sides can be trained alike."""
+    """Check that both sides can be trained in the same way."""
     if forward_only:
         raise UserError("--steps: trains both sides, and --forward-only compares none of what trains them")
     having = [source for source in sources.values() if source and user_code.functions_of(source, user_code.TRAINING)]
@@ -103,41 +110,49 @@ def _check_trains(sources: Mapping[str, str | None], forward_only: bool) -> None
         )
 
 
-def replayed(
+def replay_request(
     recording: Recording,
     port: str | None,
     map_file: Path | None,
     time_limit: float | None = None,
     port_python: str | None = None,
 ) -> GateRequest:
-    """Return the comparison with a recording: of the port that was recorded for, or of one of the user's.
+    """Return the comparison of a port with a recorded reference.
 
     Args:
-        port, map_file, time_limit, port_python: as :func:`pair_request`; None for a family here.
+        recording: recorded reference of a family of this toolkit, or of a user's pair.
+        port: Python file or module name of the port; None for a family, whose port is part of this toolkit.
+        map_file: file in the format that ``toolkit parity map`` prints; None for a family.
+        time_limit: seconds for each step; None for a family.
+        port_python: interpreter of the port; None for this one.
 
     Raises:
-        UserError: a port is missing, superfluous, or no side of a pair.
+        UserError: a port is missing, not needed, or does not fit the recording.
     """
-    asked = recording.asked
+    recorded_request = recording.asked
     if recording.lacks_weights:
         raise UserError(f"{recording.folder}: is recorded --small, without weights; name them with --weights FILE")
-    if asked.pair is None:
-        given = {"--port": port, "--map": map_file, "--time-limit": time_limit, "--port-python": port_python}
-        for option in (name for name, value in given.items() if value):
-            raise UserError(f"{option}: {recording.folder} is a recording of {asked.model}, whose port is the one here")
-        return asked
+    if recorded_request.pair is None:
+        pair_options = {"--port": port, "--map": map_file, "--time-limit": time_limit, "--port-python": port_python}
+        for option in (name for name, value in pair_options.items() if value):
+            raise UserError(
+                f"{option}: {recording.folder} is a recording of {recorded_request.model}, whose port is the one here"
+            )
+        return recorded_request
     if not port:
         raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
-    if asked.pair.any_framework:
+    if recorded_request.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded --any-framework, with epsilons that Paddle's kernels round")
     functions = user_code.functions_of(port)
     if "batch" in functions:
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")
-    has_loss = asked.pair.has_loss or "loss" in functions
-    told, limit = read_map(map_file), time_limit or TIME_LIMIT
-    pair = replace(asked.pair, port=port, time_limit=limit, has_loss=has_loss, accept=told.accept)
+    has_loss = recorded_request.pair.has_loss or "loss" in functions
+    user_map, limit = read_map(map_file), time_limit or TIME_LIMIT
+    pair = replace(recorded_request.pair, port=port, time_limit=limit, has_loss=has_loss, accept=user_map.accept)
     python = interpreter_of(port_python, "port")
-    return replace(asked, pair=pair, pair_names=told.parameters, pair_layouts=told.layouts, port_python=python)
+    return replace(
+        recorded_request, pair=pair, pair_names=user_map.parameters, pair_layouts=user_map.layouts, port_python=python
+    )
 
 
 def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:
@@ -146,8 +161,8 @@ def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:
     Raises:
         UserError: a word is not of this form.
     """
-    found: dict[str, list[Any]] = {}
+    values_by_key: dict[str, list[Any]] = {}
     for pair in pairs:
         for key, value in parse_pairs([pair], "hidden_size=32").items():
-            found.setdefault(key, []).append(value)
-    return found
+            values_by_key.setdefault(key, []).append(value)
+    return values_by_key

@@ -1,8 +1,8 @@
 """Match parameters that the two sides keep in another shape: with axes of length 1, transposed, split or joined.
 
-These are looked for among what is left when parameters of one shape are matched. Fused projections are the most
-common: ``qkv``, ``in_proj`` or ``c_attn`` on one side, three linear layers on the other; ``gate_up`` against ``gate``
-and ``up``.
+This is tried with the parameters that are left after parameters of the same shape are matched. The most common case are
+fused projections: ``qkv``, ``in_proj`` or ``c_attn`` on one side and three linear layers on the other side; ``gate_up``
+on one side and ``gate`` and ``up`` on the other side.
 """
 
 from __future__ import annotations
@@ -17,58 +17,65 @@ from itertools import accumulate
 from toolkit.parity.job.pair import ParameterFacts, ParameterMatch
 from toolkit.parity.pairs.words import distance, leaf, words
 
-#: A parameter of a map, or rows of it; before them a number that the port adds, behind them a transpose.
+#: A parameter in a map: an offset, the name, a range of rows and a transpose. Only the name is required.
 PIECE = re.compile(r"(?:([+-]?\d+(?:\.\d+)?) \+ )?(.+?)(?:\[(\d+):(\d+)\])?(\.T)?")
-#: Order of the parts of a fused projection. Execution order is no sign: some ports map the key before the query.
-PARTS = ("query", "key", "value", "gate", "up")
+#: Names of the parts of a fused projection, in the order of its rows. Execution order does not show it: some ports
+#: compute the key before the query.
+PART_NAMES = ("query", "key", "value", "gate", "up")
 
 
-def as_told(one: ParameterFacts, told: Sequence[str], port: Mapping[str, ParameterFacts]) -> list[ParameterMatch]:
-    """Match a parameter of the reference as the user's map says.
+def match_by_map(
+    parameter: ParameterFacts, port_names: Sequence[str], port: Mapping[str, ParameterFacts]
+) -> list[ParameterMatch]:
+    """Match a parameter of the reference according to the user's map.
 
     Args:
-        told: names of parameters of the port, whose rows follow one another. ``NAME[FIRST:END]`` is rows of one,
-            ``NAME.T`` the transpose, and ``1 + NAME`` one that holds the reference's numbers plus 1. A single one may
-            have another shape with as many elements.
+        parameter: parameter of the reference.
+        port_names: names of parameters of the port, whose rows are concatenated. ``NAME[FIRST:END]`` stands for rows of
+            a parameter, ``NAME.T`` for the transpose, and ``1 + NAME`` for a parameter that holds the reference's
+            numbers plus 1. A single name may have another shape with as many elements.
+        port: parameters of the port by name.
 
     Raises:
-        ValueError: there is none of a name, or they are not of the same size.
+        ValueError: the port has no parameter of this name, or the sizes do not fit.
     """
-    found, start = [], 0
-    for piece in told:
+    matches, start = [], 0
+    for piece in port_names:
         offset, name, *rows, transpose_mark = PIECE.fullmatch(piece).groups()  # type: ignore[union-attr]  # any text is one
         if transpose_mark and f"{name}.T" in port:
             name, transpose_mark = f"{name}.T", None
         if name not in port:
             raise ValueError(f"the port has no parameter {name}; toolkit parity map lists them")
-        other = port[name]
+        counterpart = port[name]
         port_rows = None if rows[0] is None else (int(rows[0]), int(rows[1]))
-        shape = list(other.shape) if port_rows is None else [port_rows[1] - port_rows[0], *other.shape[1:]]
+        shape = list(counterpart.shape) if port_rows is None else [port_rows[1] - port_rows[0], *counterpart.shape[1:]]
         fits = (
-            math.prod(shape) == math.prod(one.shape)
-            if len(told) == 1
-            else shape[1:] == one.shape[1:] and not transpose_mark
+            math.prod(shape) == math.prod(parameter.shape)
+            if len(port_names) == 1
+            else shape[1:] == parameter.shape[1:] and not transpose_mark
         )
-        if not fits or (port_rows and not 0 <= port_rows[0] < port_rows[1] <= other.shape[0]):
-            raise ValueError(f"{one.name} is {one.shape} in torch's layout, {piece} is {shape}")
+        if not fits or (port_rows and not 0 <= port_rows[0] < port_rows[1] <= counterpart.shape[0]):
+            raise ValueError(f"{parameter.name} is {parameter.shape} in torch's layout, {piece} is {shape}")
         end = start + shape[0] if shape else 0
-        is_turned = bool(transpose_mark) or (len(told) == 1 and is_only_turned(one.shape, shape))
-        found.append(
+        is_turned = bool(transpose_mark) or (len(port_names) == 1 and is_only_turned(parameter.shape, shape))
+        matches.append(
             ParameterMatch(
-                one.name,
+                parameter.name,
                 name,
-                (one.transposed != other.transposed) != is_turned,
+                (parameter.transposed != counterpart.transposed) != is_turned,
                 True,
-                rows=None if len(told) == 1 else (start, end),
+                rows=None if len(port_names) == 1 else (start, end),
                 port_rows=port_rows,
-                axis=int(one.transposed),
+                axis=int(parameter.transposed),
                 offset=float(offset or 0),
             )
         )
         start = end
-    if len(told) > 1 and start != one.shape[0]:
-        raise ValueError(f"{one.name} has {one.shape[0]} rows in torch's layout, {' and '.join(told)} have {start}")
-    return found
+    if len(port_names) > 1 and start != parameter.shape[0]:
+        raise ValueError(
+            f"{parameter.name} has {parameter.shape[0]} rows in torch's layout, {' and '.join(port_names)} have {start}"
+        )
+    return matches
 
 
 def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
@@ -81,96 +88,109 @@ def is_only_turned(theirs: Sequence[int], ours: Sequence[int]) -> bool:
     return len(ours) == 2 and merges(of_turned) and not merges(of_ours)
 
 
-def fused(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> Iterator[ParameterMatch]:
-    """Yield the pieces of parameters that are one on a side and several on the other. One that has a counterpart of its
-    shape is left alone."""
-    for one, part, rows in _split(reference, port):
-        certain, transpose = _part(part) is not None, one.transposed != part.transposed
-        yield ParameterMatch(one.name, part.name, transpose, certain, rows=rows, axis=int(one.transposed))
-    for one, part, rows in _split(port, reference):
-        certain, transpose = _part(part) is not None, one.transposed != part.transposed
-        yield ParameterMatch(part.name, one.name, transpose, certain, port_rows=rows, axis=int(part.transposed))
+def match_fused(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> Iterator[ParameterMatch]:
+    """Yield the matches of parameters that are one parameter on a side and several on the other side.
+
+    A parameter with a counterpart of the same shape is left out.
+    """
+    for whole, part, rows in _find_parts(reference, port):
+        certain, transpose = _part_index(part) is not None, whole.transposed != part.transposed
+        yield ParameterMatch(whole.name, part.name, transpose, certain, rows=rows, axis=int(whole.transposed))
+    for whole, part, rows in _find_parts(port, reference):
+        certain, transpose = _part_index(part) is not None, whole.transposed != part.transposed
+        yield ParameterMatch(part.name, whole.name, transpose, certain, port_rows=rows, axis=int(part.transposed))
 
 
-def reshaped(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> list[ParameterMatch]:
-    """Match parameters of one shape but for axes of length 1, or of which one is the transpose of the other in a layer
-    that is none of the framework's; those with the nearest names first. Such a layer may give its weight any name."""
+def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts]) -> list[ParameterMatch]:
+    """Match parameters whose shapes differ only by axes of length 1 or by a transpose, the nearest names first.
+
+    A transpose is only tried in the user's own layers, which may give their weights any name.
+    """
     possible = [
-        (distance(one.name, other.name), place, one, other)
-        for place, one in enumerate(reference)
-        for other in port
-        if _play_one_part(one, other) and (_squeezed(one) == _squeezed(other) or _is_turned(one, other))
+        (distance(theirs.name, ours.name), place, theirs, ours)
+        for place, theirs in enumerate(reference)
+        for ours in port
+        if _play_one_part(theirs, ours)
+        and (_without_unit_axes(theirs) == _without_unit_axes(ours) or _is_turned(theirs, ours))
     ]
-    found: list[ParameterMatch] = []
-    for _, _, one, other in sorted(possible, key=lambda item: item[:2]):
-        if all(one.name != match.reference and other.name != match.port for match in found):
-            alone = sum(one is here or other is there for _, _, here, there in possible) == 1
-            certain = alone or one.name == other.name
-            found.append(ParameterMatch(one.name, other.name, _is_transposed(one, other), certain))
-    return found
+    matches: list[ParameterMatch] = []
+    for _, _, theirs, ours in sorted(possible, key=lambda item: item[:2]):
+        if all(theirs.name != match.reference and ours.name != match.port for match in matches):
+            alone = (
+                sum(theirs is other_theirs or ours is other_ours for _, _, other_theirs, other_ours in possible) == 1
+            )
+            certain = alone or theirs.name == ours.name
+            matches.append(ParameterMatch(theirs.name, ours.name, _is_transposed(theirs, ours), certain))
+    return matches
 
 
-def _play_one_part(one: ParameterFacts, other: ParameterFacts) -> bool:
-    leaves = {leaf(one.name), leaf(other.name)}
-    return len(leaves) == 1 or ("other" in (one.role, other.role) and "weight" in leaves and "bias" not in leaves)
+def _play_one_part(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    leaves = {leaf(theirs.name), leaf(ours.name)}
+    return len(leaves) == 1 or ("other" in (theirs.role, ours.role) and "weight" in leaves and "bias" not in leaves)
 
 
-def _squeezed(one: ParameterFacts) -> list[int]:
-    return [length for length in one.shape if length != 1]
+def _without_unit_axes(parameter: ParameterFacts) -> list[int]:
+    return [length for length in parameter.shape if length != 1]
 
 
-def _is_turned(one: ParameterFacts, other: ParameterFacts) -> bool:
-    return "other" in (one.role, other.role) and len(one.shape) == 2 and one.shape == other.shape[::-1]
+def _is_turned(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    return "other" in (theirs.role, ours.role) and len(theirs.shape) == 2 and theirs.shape == ours.shape[::-1]
 
 
-def _is_transposed(one: ParameterFacts, other: ParameterFacts) -> bool:
-    """Whether the arrays that the two sides hold are transposes of each other."""
-    turned = _squeezed(one) != _squeezed(other)
-    return (one.transposed != other.transposed) != turned
+def _is_transposed(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+    """Return whether the arrays of the two sides are transposes of each other."""
+    is_turned = _without_unit_axes(theirs) != _without_unit_axes(ours)
+    return (theirs.transposed != ours.transposed) != is_turned
 
 
-def _split(
-    whole: Sequence[ParameterFacts], pieces: Sequence[ParameterFacts]
+def _find_parts(
+    wholes: Sequence[ParameterFacts], pieces: Sequence[ParameterFacts]
 ) -> Iterator[tuple[ParameterFacts, ParameterFacts, tuple[int, int]]]:
-    """Yield parameters whose rows are those of several on the other side, in layers side by side; with each of these,
-    and its rows of the whole."""
-    alike = {(leaf(one.name), *one.shape) for one in pieces}
+    """Yield a parameter, one of its parts on the other side, and the rows of the part in the parameter.
+
+    The parts belong to layers next to each other in the same layer around them.
+
+    Args:
+        wholes: parameters that may consist of parts.
+        pieces: parameters of the other side that may be parts.
+    """
+    matched_kinds = {(leaf(parameter.name), *parameter.shape) for parameter in pieces}
     groups: dict[tuple, list[ParameterFacts]] = defaultdict(list)
-    for one in pieces:
-        if one.shape:  # a number has no rows
-            groups[_beside(one)].append(one)
-    for one in whole:
-        if (leaf(one.name), *one.shape) in alike or not one.shape:
+    for parameter in pieces:
+        if parameter.shape:  # a number has no rows
+            groups[_part_key(parameter)].append(parameter)
+    for parameter in wholes:
+        if (leaf(parameter.name), *parameter.shape) in matched_kinds or not parameter.shape:
             continue
-        fitting = {key: parts for key, group in groups.items() if (parts := _adding_up(one, key, group))}
+        fitting = {key: parts for key, group in groups.items() if (parts := _parts_of_whole(parameter, key, group))}
         if not fitting:
             continue
-        around = one.module.rpartition(".")[0]
+        around = parameter.module.rpartition(".")[0]
         key = min(fitting, key=lambda key: distance(around, str(key[0])))
         groups[key] = [part for part in groups[key] if part not in fitting[key]]
         ends = list(accumulate(part.shape[0] for part in fitting[key]))
         for part, end in zip(fitting[key], ends, strict=True):
-            yield one, part, (end - part.shape[0], end)
+            yield parameter, part, (end - part.shape[0], end)
 
 
-def _beside(one: ParameterFacts) -> tuple:
-    """Return what the parts of a fused projection have in common: the layer around, the leaf and the columns."""
-    return (one.module.rpartition(".")[0], leaf(one.name), *one.shape[1:])
+def _part_key(parameter: ParameterFacts) -> tuple:
+    """Return the common key of the parts of a fused projection: the layer around them, the leaf and the columns."""
+    return (parameter.module.rpartition(".")[0], leaf(parameter.name), *parameter.shape[1:])
 
 
-def _adding_up(one: ParameterFacts, key: tuple, group: Sequence[ParameterFacts]) -> list[ParameterFacts]:
-    """Return those of a group whose rows are all rows of a parameter, in the order in which it holds them."""
-    if key[1:] != (leaf(one.name), *one.shape[1:]):
+def _parts_of_whole(whole: ParameterFacts, key: tuple, group: Sequence[ParameterFacts]) -> list[ParameterFacts]:
+    """Return the parameters of a group whose rows make up a parameter, in the order of its rows; [] if none do."""
+    if key[1:] != (leaf(whole.name), *whole.shape[1:]):
         return []
-    for parts in (group, [part for part in group if _part(part) is not None]):
-        if len(parts) > 1 and sum(part.shape[0] for part in parts) == one.shape[0]:
-            places = [_part(part) for part in parts]
+    for parts in (group, [part for part in group if _part_index(part) is not None]):
+        if len(parts) > 1 and sum(part.shape[0] for part in parts) == whole.shape[0]:
+            places = [_part_index(part) for part in parts]
             is_named = None not in places and len(set(places)) == len(places)
-            return sorted(parts, key=lambda part: _part(part) or 0) if is_named else list(parts)
+            return sorted(parts, key=lambda part: _part_index(part) or 0) if is_named else list(parts)
     return []
 
 
-def _part(one: ParameterFacts) -> int | None:
-    """Return which part of a fused projection a layer is by its name; None for any other."""
-    named = words(one.module.rpartition(".")[2])
-    return next((PARTS.index(word) for word in named if word in PARTS), None)
+def _part_index(parameter: ParameterFacts) -> int | None:
+    """Return the index in :data:`PART_NAMES` of a parameter's layer; None if it is not such a part."""
+    layer_words = words(parameter.module.rpartition(".")[2])
+    return next((PART_NAMES.index(word) for word in layer_words if word in PART_NAMES), None)

@@ -1,4 +1,4 @@
-"""Fills the job folder of a gate: of a family here, or of a user's pair, which is described first."""
+"""Fill the job folder of a gate for a family of this toolkit or for a user's pair, which is described first."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from toolkit.parity.job.build import write_request
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import randomize_constants
-from toolkit.parity.pairs.describe import Sides, described, write_pair
+from toolkit.parity.pairs.describe import Sides, describe_sides, write_pair
 from toolkit.parity.pairs.match import leaf
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A job folder that both workers can run.
 
     Attributes:
-        randomized: number of constant parameters that were given random values.
-        roles: parameters whose faults the gate can be tried with, and the role of each: ``linear``, ``embedding``,
-            ``bias``, ``norm_gain``, ...; ``other`` in a layer of the user's own.
+        job: path of the folder.
+        randomized: number of constant parameters whose values were replaced by random values.
+        roles: role of each parameter in which the gate can be tried with faults: ``linear``, ``embedding``, ``bias``,
+            ``norm_gain``, ...; ``other`` in one of the user's own layers.
         sides: descriptions of a pair; None for a family.
     """
 
@@ -35,15 +36,15 @@ class Prepared:
     sides: Sides | None = None
 
     def put_mutants(self, names: Sequence[str]) -> None:
-        """Have the port measured with these faults, too."""
+        """Request measurements of the port with these faults, too."""
         files.write_json(self.job / "job.json", replace(files.read_job(self.job), mutants=list(names)))
 
 
-def prepare(request: GateRequest, job: Path, console: Console) -> Prepared:
+def prepare(request: GateRequest, job: Path, console: Console) -> PreparedJob:
     """Fill a job folder, with random values for constant parameters.
 
     Raises:
-        UserError, Inconclusive: of a pair, as :func:`.describe.described`.
+        UserError, Inconclusive: of a pair, as :func:`.describe.describe_sides`.
     """
     if request.pair is None:
         weights, num_randomized = randomize_constants(request.weights, request.seed)
@@ -51,20 +52,20 @@ def prepare(request: GateRequest, job: Path, console: Console) -> Prepared:
         table = part(request.model, "weights").parameters(
             part(request.model, "schema").resolve(request.config), request.head
         )
-        return Prepared(job, num_randomized, {name: role for name, (_, role) in table.items()})
-    sides = described(request, job, console)
+        return PreparedJob(job, num_randomized, {name: role for name, (_, role) in table.items()})
+    sides = describe_sides(request, job, console)
     tables = {match.reference for match in sides.map.buffers}
     trained_weights = {name: value for name, value in sides.weights.items() if name not in tables}
     weights, num_randomized = randomize_constants(trained_weights, request.seed)
     weights |= {name: sides.weights[name] for name in tables & sides.weights.keys()}
     write_pair(request, sides, weights, job)
-    matched = {match.reference for match in sides.map.parameters}
-    roles = {one.name: role_of(one) for one in sides.reference.parameters if one.name in matched}
-    return Prepared(job, num_randomized, roles, sides)
+    matched_names = {match.reference for match in sides.map.parameters}
+    roles = {one.name: role_of(one) for one in sides.reference.parameters if one.name in matched_names}
+    return PreparedJob(job, num_randomized, roles, sides)
 
 
-def role_of(one: ParameterFacts) -> str:
-    """Return the role of a pair's parameter, in the families' words."""
-    if one.role == "norm":
-        return "norm_bias" if leaf(one.name) == "bias" else "norm_gain"
-    return "bias" if leaf(one.name) == "bias" and one.role != "other" else one.role
+def role_of(parameter: ParameterFacts) -> str:
+    """Return the role of a pair's parameter, by the names that the families use."""
+    if parameter.role == "norm":
+        return "norm_bias" if leaf(parameter.name) == "bias" else "norm_gain"
+    return "bias" if leaf(parameter.name) == "bias" and parameter.role != "other" else parameter.role

@@ -1,7 +1,7 @@
-"""Records a user's reference where torch is, and judges a port by it where torch is not.
+"""Record a user's reference on a machine with torch, and compare a port with it on a machine without torch.
 
-Only the reference's file is run to record it. It is not known then which of its modules will have a counterpart, so the
-outputs of all that could have one are recorded. The map is made when a port is there.
+Recording runs only the reference's file. It is not yet known which of its modules have a counterpart, so the outputs of
+all possible modules are recorded. The map is computed when a port is compared.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.pairs.describe import Sides, ask, description_of, settled, weights_of, write_pair
+from toolkit.parity.pairs.describe import Sides, ask, description_of, match_sides, weights_of, write_pair
 from toolkit.parity.pairs.match import propose
 from toolkit.parity.pairs.size import is_large
 
 
 def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
-    """Run the reference of a pair alone and leave what it computed in ``folder``: all of it, or nothing.
+    """Run only the reference of a pair, and write its results as a bundle, which is complete or not written at all.
+
+    Args:
+        request: request of the pair.
+        folder: folder of the bundle.
+        console: console for progress.
 
     Raises:
         UserError: the batch is made by the port's file; the reference cannot be built or run; or ``folder`` holds
@@ -62,11 +67,13 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
 
 
 def describe_port(recording: Recording, request: GateRequest, job: Path, console: Console) -> Sides:
-    """Build and run a port once on the recorded batch, match it with the recorded reference, and tell its worker what
-    corresponds to what.
+    """Build and run a port once on the recorded batch, match it with the recorded reference, and write its job.
 
     Args:
-        job: a job folder in which the recording is laid out.
+        recording: recorded reference.
+        request: request of the pair.
+        job: job folder that contains the files of the recording.
+        console: console for progress.
 
     Raises:
         UserError: the port cannot be built or run, the user's map has an unknown name, or the port is of another
@@ -75,24 +82,27 @@ def describe_port(recording: Recording, request: GateRequest, job: Path, console
     assert request.pair is not None
     ask([request], [job], console, {"candidate": sys.executable})
     try:
-        sides = settled(request, job, {})
-    except UserError as problem:
-        raise UserError(f"{recording.folder}: {problem}") from None
+        sides = match_sides(request, job, {})
+    except UserError as error:
+        raise UserError(f"{recording.folder}: {error}") from None
     files.write_json(job / "job.json", job_of(replace(request, pair=sides.pair_of(request))))
     return sides
 
 
-def of_counterparts(reference: ReferenceResult, found: PairMap, pair: Pair) -> ReferenceResult:
-    """Return what was recorded of a reference, without what the port has no counterpart of: modules, and the logits if
-    its file has a loss of its own; with the differences that are known of this port."""
+def keep_counterparts(reference: ReferenceResult, pair_map: PairMap, pair: Pair) -> ReferenceResult:
+    """Return the recorded results of the modules that have a counterpart in the port.
+
+    The logits are left out if the port's file defines its own loss. The result accepts the known differences of the
+    port.
+    """
     facts = reference.facts
     return replace(
         reference,
         tensors={
             name: record
             for name, record in reference.tensors.items()
-            if found.compares(name) and not (pair.has_loss and TensorName.parse(name).in_its_run.kind == "logits")
+            if pair_map.compares(name) and not (pair.has_loss and TensorName.parse(name).in_its_run.kind == "logits")
         },
-        facts=replace(facts, epsilons={name: one for name, one in facts.epsilons.items() if name in found.modules}),
+        facts=replace(facts, epsilons={name: one for name, one in facts.epsilons.items() if name in pair_map.modules}),
         accept=pair.accept,
     )

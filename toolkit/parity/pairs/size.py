@@ -1,4 +1,4 @@
-"""What the gate of a pair takes of memory, and whether less is compared for it."""
+"""Estimate the memory of a pair's gate, and decide whether less is compared to save memory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ OF_LARGE, OF_BOTH = 14, 126
 
 
 def memory_of(parameters: int, is_large: bool) -> float:
-    """About how many bytes a pair's gate takes besides what its model computes on the batch."""
+    """Return the approximate number of bytes of a pair's gate, without the activations of its model."""
     return IDLE + OF_LARGE * parameters if is_large else 2 * IDLE + OF_BOTH * parameters
 
 
 def is_large(parameters: Iterable[ParameterFacts], request: GateRequest) -> bool:
-    """Whether a pair is large, or so large for the memory.
+    """Return whether a pair counts as large, by its number of parameters or compared with the memory.
 
     Raises:
         Inconclusive: it does not fit the memory.
     """
-    count, room = sum(math.prod(one.shape) for one in parameters), most_memory(request)
+    count, max_bytes = sum(math.prod(one.shape) for one in parameters), most_memory(request)
     assert request.pair is not None
-    large = request.pair.small or count > LARGE_ABOVE or (room is not None and memory_of(count, False) > room)
-    if room is not None and (needed := memory_of(count, large)) > room:
+    is_large_pair = (
+        request.pair.small or count > LARGE_ABOVE or (max_bytes is not None and memory_of(count, False) > max_bytes)
+    )
+    if max_bytes is not None and (needed_bytes := memory_of(count, is_large_pair)) > max_bytes:
         raise Inconclusive(
-            f"the gate of a model of {count:,} parameters takes about {gigabytes(needed)} of memory besides its "
-            f"activations; it may take {gigabytes(room)} (--max-memory). A larger machine can record the reference "
-            "(toolkit parity record)"
+            f"the gate of a model of {count:,} parameters takes about {gigabytes(needed_bytes)} of memory besides its "
+            f"activations; it may take {gigabytes(max_bytes)} (--max-memory). A larger machine can record the "
+            "reference (toolkit parity record)"
         )
-    return large
+    return is_large_pair

@@ -1,7 +1,7 @@
-"""Weights for a user's model on which a fault cannot hide, of the kinds of :mod:`toolkit.parity.job.synthetic`.
+"""Weights for a user's model that do not hide a fault, of the kinds of :mod:`toolkit.parity.job.synthetic`.
 
-A parameter's first values say what it is for: if all are equal, it is a norm's gain or a bias. The spread of a matrix
-is the one that the model is made for.
+The role of a parameter follows from its initial values: if all are equal, it is a norm's gain or a bias. A matrix keeps
+the spread of its initial values.
 """
 
 from __future__ import annotations
@@ -18,41 +18,47 @@ from toolkit.parity.job.synthetic import KINDS, make_students_t, randomize_const
 MAPS = ("linear", "conv")
 
 
-def made_up(
+def make_weights(
     parameters: Iterable[ParameterFacts], values: Mapping[str, np.ndarray], kind: str, seed: int
 ) -> dict[str, np.ndarray]:
     """Make weights of a kind, float32 by name.
 
     Args:
-        parameters: of the reference.
-        values: values that its ``build`` has made.
-        kind: ``random``: these, with constant ones randomized. ``heavy-tailed``: matrices twice as wide, after
-            Student's t with 3 degrees of freedom. ``large-gains``: norm gains of standard deviation 8, linear maps and
-            convolutions four times as wide.
+        parameters: parameters of the reference.
+        values: initial values from the reference's ``build``, by name.
+        kind: ``random``: the initial values, with constant parameters randomized. ``heavy-tailed``: matrices twice as
+            wide, with Student's t with 3 degrees of freedom. ``large-gains``: norm gains with standard deviation 8,
+            linear maps and convolutions four times as wide.
+        seed: seed of the draws.
 
     Raises:
         ValueError: an unknown kind.
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
-    given, _ = randomize_constants(values, seed)
+    randomized_values, _ = randomize_constants(values, seed)
     if kind == "random":
-        return given
-    return {one.name: _made(one, np.asarray(values[one.name]), given[one.name], kind, seed) for one in parameters}
+        return randomized_values
+    return {
+        one.name: _make_parameter(one, np.asarray(values[one.name]), randomized_values[one.name], kind, seed)
+        for one in parameters
+    }
 
 
-def _made(one: ParameterFacts, value: np.ndarray, given: np.ndarray, kind: str, seed: int) -> np.ndarray:
-    draw = generator(seed, f"{kind}:{one.name}")
+def _make_parameter(
+    parameter: ParameterFacts, value: np.ndarray, randomized_value: np.ndarray, kind: str, seed: int
+) -> np.ndarray:
+    draw = generator(seed, f"{kind}:{parameter.name}")
     normal = draw.standard_normal(value.shape, np.float32)
     if value.ndim < 2:
         is_gain = value.size > 1 and value.any() and bool((value == value.flat[0]).all())
         if is_gain:
             return np.float32(8.0) * normal if kind == "large-gains" else value + np.float32(0.2) * normal
-        return given
-    made = np.float32(given.std()) * normal
+        return randomized_value
+    new_value = np.float32(randomized_value.std()) * normal
     if kind == "heavy-tailed":
-        made *= np.float32(2.0)
-        make_students_t(made.reshape(-1), draw)
-    elif one.role in MAPS:
-        made *= np.float32(4.0)
-    return np.where(given == 0, given, made)  # a padding token's row stays zero
+        new_value *= np.float32(2.0)
+        make_students_t(new_value.reshape(-1), draw)
+    elif parameter.role in MAPS:
+        new_value *= np.float32(4.0)
+    return np.where(randomized_value == 0, randomized_value, new_value)  # a padding token's row stays zero

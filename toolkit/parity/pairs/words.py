@@ -39,14 +39,14 @@ def words(name: str) -> list[str]:
     return [word for word in common if word not in EMPTY]
 
 
-def distance(one: str, other: str) -> float:
-    """Return the distance of two names: 0 for the same words, 1 for none; other numbers count as much as all words.
+def distance(first_name: str, second_name: str) -> float:
+    """Return the distance of two names: 0 for the same words, 1 without a common word, 1 more for other numbers.
 
     Names that share some of their numbers are nearer: a stage may have a number on one side, and a name on the other.
     """
-    a, b = words(one), words(other)
+    a, b = words(first_name), words(second_name)
     numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
     shared_numbers = SequenceMatcher(None, numbers[0], numbers[1], autojunk=False).ratio()
-    alike = SequenceMatcher(None, a, b, autojunk=False).ratio()
-    shared = len({*a} & {*b}) / max(1, len({*a} | {*b}))
-    return 1 - (alike + shared) / 2 + 1 - shared_numbers
+    similarity = SequenceMatcher(None, a, b, autojunk=False).ratio()
+    shared_share = len({*a} & {*b}) / max(1, len({*a} | {*b}))
+    return 1 - (similarity + shared_share) / 2 + 1 - shared_numbers

@@ -43,7 +43,7 @@ class Limit:
 
     Attributes:
         name: of the parameter.
-        role: as :class:`toolkit.parity.pairs.prepare.Prepared` names it.
+        role: as :class:`toolkit.parity.pairs.prepare.PreparedJob` names it.
         weight: of the parameter's values; infinite where no change of it changes anything, such as a key's bias.
         gradient: of its gradient, in the RMS; None if it has none, since it is frozen.
     """

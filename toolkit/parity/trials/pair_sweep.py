@@ -20,8 +20,8 @@ from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS
 from toolkit.parity.judge.findings import Verdict
-from toolkit.parity.pairs.describe import ask, settled, weights_of, write_pair
-from toolkit.parity.pairs.weights import made_up
+from toolkit.parity.pairs.describe import ask, match_sides, weights_of, write_pair
+from toolkit.parity.pairs.weights import make_weights
 from toolkit.parity.trials.sweep import TRAINING as OF_RUN
 from toolkit.parity.trials.sweep import judge_jobs
 
@@ -77,10 +77,10 @@ class PairSweep:
 
     def _write(self, request: GateRequest, job: Path) -> None:
         try:
-            sides = settled(request, job, weights_of(job))
+            sides = match_sides(request, job, weights_of(job))
         except UserError as problem:
             raise UserError(f"{self._drawn(request)}: {problem}") from None
-        weights = made_up(sides.reference.parameters, sides.weights, self.kind_of(request), request.seed)
+        weights = make_weights(sides.reference.parameters, sides.weights, self.kind_of(request), request.seed)
         write_pair(request, sides, weights, job)
 
     @staticmethod
