@@ -1,5 +1,7 @@
-"""Every command of README.md is run as it stands, by a shell, in an empty folder with small real data; what is added to
-a line only cuts it short. What cannot run here is listed with the reason, and nothing is in neither list."""
+"""Every command of the documents is run as it stands, by a shell, in an empty folder with small real data.
+
+Words that are added to a line only cut it short. A line that cannot run here is listed with the reason.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,7 +35,8 @@ class Here:
     Attributes:
         chain: lines of a chain run one after the other, in the order of :data:`LINES`; chains run side by side.
         more: what is added at the end of the line.
-        names: what the README leaves open -> what is there.
+        names: what the documents leave open -> what is there.
+        folder: where the line runs, relative to the folder of :func:`lay_out`.
         says: a regular expression that what is printed has.
     """
 
@@ -40,6 +44,7 @@ class Here:
     more: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
+    folder: str = "."
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,21 @@ class Elsewhere:
 
     reason: str
 
+
+#: The documents whose commands are run.
+DOCUMENTS = (
+    "README.md",
+    "recipes/README.md",
+    "models/README.md",
+    "toolkit/commands/bench/README.md",
+    "toolkit/parity/PAIRS.md",
+    ".github/CONTRIBUTING.md",
+)
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
+#: The pair for the commands of PAIRS.md: a small layer.
+SMALL_PAIR = ROOT / "tests" / "pairs" / "first"
+COUNTRIES = '"Deutschland, Frankreich, Spanien, Italien, Griechenland, Schweden"'
+CHECKPOINT = "HuggingFaceTB/SmolLM2-135M"
 
 NETWORK = Elsewhere("installs from the network")
 CUT = "train.epochs=null train.max_steps=2 train.eval_steps=2"
@@ -58,13 +78,22 @@ SMALL = {"reformer": "--layers 2 --length 64", "ctrl": "--layers 2 n_embd=64 n_h
 PARITY = r"PARITY|parity"
 ONNX = importlib.util.find_spec("paddle2onnx") and importlib.util.find_spec("onnxruntime")
 
-#: Each command of README.md, in the order in which they are run.
+#: Each command of the documents, in the order in which they are run.
 LINES: dict[str, Here | Elsewhere] = {
     # Data of one's own, from a table to the hub.
     "toolkit recipe new reviews.csv": Here("own", says="reviews.yaml"),
     "toolkit recipe check reviews.yaml": Here("own", says="ok"),
     "toolkit finetune reviews.yaml": Here("own", f"{SHORT} {UNGATED}", says="run folder: runs/reviews"),
     "toolkit predict runs/reviews --input new.csv --output labelled.csv": Here("own", says="labelled.csv: 9 rows in"),
+    "toolkit finetune reviews.yaml train.batch_size=8": Elsewhere("as my.yaml below"),
+    "toolkit finetune reviews.yaml --new": Here("own", f"{CUT} {UNGATED}", says="runs/reviews-2"),
+    "toolkit compare runs/reviews runs/reviews-2": Here("own", says="validation accuracy"),
+    "toolkit finetune reviews.yaml --skip-parity REASON": Elsewhere("as the line before, which skips the gate"),
+    "toolkit export runs/reviews --format hf": Elsewhere("as runs/my below"),
+    "toolkit serve runs/reviews": Elsewhere("answers until it is ended; test_serve.py asks it"),
+    "toolkit push runs/reviews my-team/my-model": Elsewhere("as runs/my below"),
+    "toolkit recipe check my.yaml": Here("own", says="ok"),
+    "toolkit recipe show my.yaml": Here("own", says="learning_rate"),
     "toolkit finetune my.yaml": Here("own", SHORT, says="PARITY .* agree(.|\n)*run folder: runs/my"),
     "toolkit finetune my.yaml train.batch_size=8": Here("own", f"--new {CUT} {UNGATED}", says="runs/my-2"),
     'toolkit predict runs/my --text "..."': Here("own", says=r"\b(de|fi|fr)\b"),
@@ -89,7 +118,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finetune recipes/reformer_cls.yaml --new": Here(
         "shipped", f"{SHORT} {UNGATED} {FEW}", says="run folder: runs/reformer_cls"
     ),
-    'toolkit predict runs/reformer_cls --text "Suomi, Ruotsi, Norja"': Here("shipped", says="Suomi"),
+    f"toolkit predict runs/reformer_cls --text {COUNTRIES}": Here("shipped", says="Deutschland"),
     "toolkit evaluate runs/reformer_cls": Here("shipped", says="accuracy"),
     "toolkit finetune recipes/reformer_qa.yaml": Here(
         "shipped", f"{SHORT} {UNGATED} data.options.train=400 data.options.validation=8 data.options.test=8"
@@ -125,16 +154,23 @@ LINES: dict[str, Here | Elsewhere] = {
     # A port of one's own.
     **dict.fromkeys(
         (
-            "toolkit parity --port port.py --reference-model reference.py",
             "toolkit parity record",
             "toolkit parity replay",
             "toolkit parity record --any-framework",
-            "toolkit parity judge any FOLDER",
+            "toolkit parity judge",
             "toolkit parity mutants",
             "toolkit parity limits",
         ),
         Elsewhere("of the table that leads to the lines below"),
     ),
+    f"hf download {CHECKPOINT} --local-dir SmolLM2-135M": Here("decoder", folder="decoder"),
+    "toolkit parity --port port.py --reference-model reference.py checkpoint=SmolLM2-135M": Here(
+        "decoder", says="^PARITY", folder="decoder"
+    ),
+    "toolkit parity map --port port.py --reference-model reference.py": Here(
+        "decoder", "checkpoint=SmolLM2-135M", says="embed_tokens", folder="decoder"
+    ),
+    "toolkit parity --port port.py --reference-model reference.py --steps 50": Elsewhere("as with hidden=32 below"),
     "toolkit parity --port port.py --reference-model reference.py hidden=32": Here("gates", says="^PARITY 114 tensors"),
     "toolkit parity --port port.py --reference-model reference.py hidden=32 --steps 50": Here(
         "gates", "--steps 3", says="3 steps of each side by itself"
@@ -164,6 +200,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit bench --model ctrl --all": Elsewhere("takes minutes; test_bench.py tries its parts"),
     # Several processes.
     "toolkit finetune my.yaml --gpus 0,1": Elsewhere("needs two GPUs"),
+    "toolkit finetune recipes/ctrl_lm_salesforce.yaml --gpus 0,1": Elsewhere("needs two GPUs and a checkpoint"),
     "python -m paddle.distributed.launch --nproc_per_node 2 .venv/bin/toolkit finetune my.yaml": Elsewhere(
         "names an environment that the tests do not run in"
     ),
@@ -173,8 +210,25 @@ LINES: dict[str, Here | Elsewhere] = {
     # The rest.
     "toolkit doctor": Here("shipped", says="paddle"),
     "toolkit recipe list": Here("shipped", says="reformer_cls"),
-    "toolkit recipe copy NAME": Here("shipped", names={"NAME": "ctrl_lm"}, says="ctrl_lm.yaml"),
+    "toolkit recipe copy ctrl_lm lm.yaml": Here("shipped", says="wrote lm.yaml"),
     "toolkit evaluate --squad DATASET.json PREDICTIONS.json": Here("shipped", says='"exact_match": 50.0'),
+    "toolkit evaluate --squad dev-v1.1.json predictions.json": Elsewhere("test_squad.py, with the published files"),
+    "toolkit search my.yaml --trials 20": Elsewhere("twenty runs; test_search.py tries three"),
+    "toolkit search my.yaml --over train.learning_rate=1e-4..1e-2 --over train.epochs=2,4,8": Elsewhere(
+        "as the line before"
+    ),
+    "toolkit recipe new labelled.csv --pretrain TEXTS": Elsewhere("test_recipe_new.py writes both recipes"),
+    "toolkit predict RUN --text A --text-pair B": Elsewhere("test_text_pairs.py asks such a run"),
+    "toolkit predict RUN --text TEXT": Elsewhere("test_token_classification.py asks such a run"),
+    "toolkit finetune RECIPE --new": Elsewhere("with names above"),
+    "toolkit finetune RECIPE --skip-parity REASON": Elsewhere("with names above"),
+    "toolkit finetune RECIPE parity.reference_python=PATH": Elsewhere("needs another environment"),
+    "toolkit recipe show RECIPE": Elsewhere("with a name above"),
+    "toolkit cache": Here("shipped", says="cache"),
+    "toolkit cache clear [--older-than DAYS]": Elsewhere("test_cache.py clears caches"),
+    "toolkit parity record --model ctrl --weights runs/my/model --length 256 -o bundle": Elsewhere(
+        "needs a run of CTRL; test_exported_graph.py records one"
+    ),
     'eval "$(_TOOLKIT_COMPLETE=bash_source toolkit)"': Here(
         "shipped", "&& complete -p toolkit", says="complete .*toolkit"
     ),
@@ -196,7 +250,18 @@ LINES: dict[str, Here | Elsewhere] = {
     "make test-slow": Elsewhere("these tests"),
     "make gpu": Elsewhere("needs a GPU"),
     "make ci": Elsewhere("these tests, and what .ci/run does"),
-    "toolkit predict": Elsewhere("names the command; its lines are above"),
+    **dict.fromkeys(
+        (
+            *("toolkit predict", "toolkit generate", "toolkit export", "toolkit bench", "toolkit search"),
+            "toolkit recipe check",
+        ),
+        Elsewhere("names the command; its lines are above"),
+    ),
+    **dict.fromkeys(
+        (*("make help", "make lint", "make docs", "make parity", "make clean"),),
+        Elsewhere("in the table of targets, which .ci/docs.py writes"),
+    ),
+    'make test PYTEST_ARGS="tests/parity/test_verdict.py -k buckets"': Elsewhere("these tests"),
 }
 
 #: How the blocks begin that show what is printed, and what holds them to the truth.
@@ -205,40 +270,40 @@ PRINTED = {
     "data   10400 train, 520 validation, 520 test texts, 52 labels": "the demo's figures, from a run of three minutes",
     "error: my.yaml:20: train.batch_sise": "below",
     "DRIFT reformer.encoder.layers.0.attention.layer_norm": "test_readme.py, of its places",
-    "DRIFT the backward into mean square": "test_readme.py, of its places",
-    "DRIFT step 2 of training": "test_pair_training.py, of its step and line",
-    "PARITY 114 tensors of the port agree": "above",
-    "DRIFT norm (LayerNorm, port.py:9)": "test_pair_trials.py, of the files in the README",
-    "DRIFT max (port.py:15)": "as above",
+    "DRIFT norm (LayerNorm, port.py:9)": "test_pair_trials.py, of tests/pairs/first",
+    "DRIFT add (paddlenlp/transformers/llama/modeling.py:401)": "test_pair_trials.py, of the files in the README",
 }
-COMMAND = re.compile(r"(\$ )?(toolkit|make|pip|python|source|export|eval|_TOOLKIT_COMPLETE=)")
+COMMAND = re.compile(r"(\$ )?(toolkit|make|hf|pip|python|source|export|eval|_TOOLKIT_COMPLETE=)")
 
 
 def console_blocks() -> list[list[str]]:
-    """The lines of the blocks that are no file, without their comments and what is blank."""
-    blocks = [block.splitlines()[1:-1] for block in FENCED.findall(README) if block.startswith("```\n")]
-    return [[line for text in block if (line := re.sub(r"\s+# .*", "", text).rstrip())] for block in blocks]
+    """Return the lines of the blocks that are not files, without comments and blank lines."""
+    found = [block for text in TEXTS.values() for block in FENCED.findall(text) if block.startswith("```\n")]
+    blocks = [block.splitlines()[1:-1] for block in found]
+    lines = [[re.sub(r"\s+# .*", "", text).rstrip() for text in block] for block in blocks]
+    return [[line for line in block if line] for block in lines]
 
 
 def commands() -> list[str]:
-    """The commands of README.md: those of its blocks, and those that stand in sentences."""
+    """Return the commands of the documents: in blocks of their own, and in sentences and tables."""
     found = []
     for block in console_blocks():
         if any(line.startswith("$ ") for line in block):
             found += [line.removeprefix("$ ") for line in block if line.startswith("$ ")]
         elif any(COMMAND.match(line) for line in block):
             found += block
-    spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCED.sub("", README)))
+    texts = (FENCED.sub("", text) for text in TEXTS.values())
+    spans = (" ".join(span.split()) for text in texts for span in re.findall(r"`([^`]+)`", text))
     return list(dict.fromkeys([*found, *(span for span in spans if re.match(r"(toolkit|make) \w", span))]))
 
 
-def test_every_line_of_the_readme_is_run_or_has_a_reason():
+def test_every_line_of_the_documents_is_run_or_has_a_reason():
     in_makefile = "toolkit finetune recipes/reformer_cls.yaml --new"
     assert f"$(BIN)/{in_makefile}\n" in (ROOT / "Makefile").read_text()
     there = [*commands(), in_makefile]
-    assert len(there) > 40
-    assert not (odd := set(there) - set(LINES)), f"README.md has commands that nobody runs: {odd}"
-    assert not (odd := set(LINES) - set(there)), f"these are not in README.md any more: {odd}"
+    assert len(there) > 100
+    assert not (odd := set(there) - set(LINES)), f"the documents have commands that nobody runs: {odd}"
+    assert not (odd := set(LINES) - set(there)), f"these are not in the documents any more: {odd}"
     for block in console_blocks():
         if not any(COMMAND.match(line) for line in block):
             assert block[0].startswith(tuple(PRINTED)), f"neither commands nor known output: {block[0]}"
@@ -248,20 +313,42 @@ def test_lines_that_do_not_run_here_have_options_that_are_known():
     asked = [line for line, how in LINES.items() if isinstance(how, Elsewhere) and line.startswith("toolkit ")]
     assert len(asked) >= 3
     for line in asked:
-        cli.toolkit.main([*shlex.split(line)[1:], "--help"], standalone_mode=False, obj=cli.Settings())
+        words = shlex.split(re.sub(r"[\[\]]", "", line))[1:]
+        cli.toolkit.main([*words, "--help"], standalone_mode=False, obj=cli.Settings())
 
 
 def my_recipe() -> str:
-    """The recipe that README.md tells to save as my.yaml."""
-    (block,) = (one for one in FENCED.findall(README) if one.startswith("```yaml\n") and "\ndata:" in one)
+    """Return the recipe that recipes/README.md asks to save as my.yaml."""
+    (block,) = (block for block in FENCED.findall(TEXTS["recipes/README.md"]) if block.startswith("```yaml\ntask:"))
     return "\n".join(block.splitlines()[1:-1]) + "\n"
 
 
-def my_pair() -> dict[str, str]:
-    """The files of a pair that README.md shows whole."""
+def decoder_pair() -> dict[str, str]:
+    """Return the two files of a pair that README.md shows: name -> text."""
     blocks = [block for block in FENCED.findall(README) if "def build(config)" in block]
     sides = ["port.py" if "from paddle" in block else "reference.py" for block in blocks]
     return {side: "\n".join(block.splitlines()[1:-1]) + "\n" for side, block in zip(sides, blocks, strict=True)}
+
+
+#: Write a checkpoint with the configuration of the README's, but smaller, into the folder that is the first argument.
+SMALL_CHECKPOINT = """
+import sys
+from torch import bfloat16, manual_seed
+from transformers import LlamaConfig, LlamaForCausalLM
+manual_seed(0)
+sizes = dict(vocab_size=49152, hidden_size=36, intermediate_size=64, num_hidden_layers=2, num_attention_heads=9)
+names = dict(num_key_value_heads=3, rope_theta=100000, rms_norm_eps=1e-5, tie_word_embeddings=True)
+LlamaForCausalLM(LlamaConfig(**sizes, **names)).to(bfloat16).save_pretrained(sys.argv[1])
+"""
+
+
+def lay_out_decoder(folder: Path) -> Path:
+    """Write the README's pair and a small checkpoint into a new folder; return the checkpoint's folder."""
+    for side, text in decoder_pair().items():
+        folder.mkdir(exist_ok=True)
+        (folder / side).write_text(text)
+    subprocess.run([sys.executable, "-c", SMALL_CHECKPOINT, folder / "small"], check=True, capture_output=True)
+    return folder / "small"
 
 
 def test_the_mistake_in_the_readme_is_said_as_it_says(tmp_path, monkeypatch):
@@ -297,8 +384,8 @@ def lay_out(folder: Path) -> None:
     corpus["validation"].select_columns(["text"]).to_csv(folder / "new.csv")
     (folder / "my.yaml").write_text(my_recipe())
     (folder / "fin.txt").write_text(FACT)
-    for side, text in my_pair().items():
-        (folder / side).write_text(text)
+    for side in ("port.py", "reference.py"):
+        shutil.copy(SMALL_PAIR / side, folder)
     (folder / "recipes").symlink_to(ROOT / "recipes")
     questions = [
         {"id": name, "question": "Which?", "answers": [{"text": text, "answer_start": FACT.index(text)}]}
@@ -310,6 +397,7 @@ def lay_out(folder: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "bin" / "toolkit").write_text(PROGRAM)
     (folder / "bin" / "toolkit").chmod(0o755)
+    (folder / "bin" / "hf").symlink_to(Path(sys.executable).parent / "hf")
 
 
 @pytest.mark.slow
@@ -318,6 +406,7 @@ def test_every_line_that_can_run_here_runs(tmp_path):
     with LoopbackHub() as hub:
         hub.tokens.add(TOKEN)
         hub.writers[TOKEN] = {"my-team"}
+        hub.add(CHECKPOINT, lay_out_decoder(tmp_path / "decoder"))
         environment = {
             **hub.environment(tmp_path / "home", HF_TOKEN=TOKEN, HF_HUB_DOWNLOAD_TIMEOUT="10"),
             "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -330,7 +419,11 @@ def test_every_line_that_can_run_here_runs(tmp_path):
             for name, there in how.names.items():
                 line = re.sub(rf"\b{name}\b", there, line)
             done = subprocess.run(
-                ["bash", "-c", f"{line} {how.more}"], cwd=tmp_path, env=environment, capture_output=True, text=True
+                ["bash", "-c", f"{line} {how.more}"],
+                cwd=tmp_path / how.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
             )
             told = f"$ {line} {how.more}\n{done.stdout}{done.stderr}"
             assert done.returncode == 0 and "Traceback" not in told, told
@@ -342,7 +435,7 @@ def test_every_line_that_can_run_here_runs(tmp_path):
                     run(line, how)
 
         with ThreadPoolExecutor(2) as workers:
-            list(workers.map(run_chain, ["gates", "own", "shipped"]))  # the longest first
+            list(workers.map(run_chain, ["gates", "own", "shipped", "decoder"]))  # the longest first
     said = {
         shell: subprocess.run(
             ["toolkit"], env={**environment, "_TOOLKIT_COMPLETE": f"{shell}_source"}, capture_output=True, text=True
