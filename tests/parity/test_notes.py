@@ -480,6 +480,10 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         lambda: said_of(leaks=["a.py:1", "b.py:2"]),
         "the port computes in float32 at a.py:1, b.py:2 although its model is float64;",
     ),
+    "limited-loss": (
+        lambda: said_of(limited_lines=["a.py:1", "b.py:2"]),
+        "at a.py:1, b.py:2 some scores lie more than 64 below the largest. Paddle's CPU kernels count them as 64 below",
+    ),
     "pair-matched": (
         lambda: Sides(Description(), Description(), PairMap([ParameterMatch("a", "b", certain=False)]), {}).notes(),
         "1 parameters, 0 modules' outputs and 0 random draws of the two sides were matched; 1 of the parameters by a",

@@ -62,6 +62,7 @@ def _run_whole(job: Job, folder: Path, over: Sender) -> None:
         hand_loaded(job, over)
         hand_new_values(job, over)
     over.say("leaks", kind.leaks())
+    over.say("limited lines", kind.limited_lines())
     _hand_mutants(job, folder, over, truth)
 
 

@@ -131,6 +131,11 @@ class Step:
         """Where float64 steps would lose precision."""
         return []
 
+    @staticmethod
+    def limited_lines() -> list[str]:
+        """Return the port's lines at which losses are compared without the limit of Paddle's kernels."""
+        return []
+
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         """Return draws by the port's names; the arguments are the last of :class:`.RecordedDraws`."""
         raise NotImplementedError

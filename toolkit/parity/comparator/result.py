@@ -98,6 +98,7 @@ class Side:
             "tokens": list[Tokens] | None,
             "tokenizer places": dict[str, Place],
             "leaks": list[str],
+            "limited lines": list[str],
             "judged": Judged | None,
             "execution": Execution,
             "raised": str,

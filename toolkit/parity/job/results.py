@@ -412,12 +412,14 @@ class Judged:
 @dataclass
 class CandidateResult(PortResult):
     """What the port's worker measured; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
-    source lines of a pair's port that would have left float64, and were kept from it; ``judged``: of a gate that a
-    run follows, what that run is to train."""
+    source lines of a pair's port that would have left float64, and were kept from it; ``limited_lines``: source lines
+    at which its losses were compared without the limit of Paddle's kernels; ``judged``: of a gate that a run follows,
+    what that run is to train."""
 
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
+    limited_lines: list[str] = field(default_factory=list)
     judged: Judged | None = None
     execution: Execution = field(default_factory=Execution)
 

@@ -78,6 +78,8 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     _judge_tokens(reference.tokens, candidate.tokens, verdict)
     if candidate.leaks:
         verdict.note("port-leaks", places=", ".join(candidate.leaks))
+    if candidate.limited_lines:
+        verdict.note("limited-loss", places=", ".join(candidate.limited_lines))
     if reference.accept:
         accept(verdict, reference.accept, reference.tensors)
     interfaces.set_aside(verdict, reference, candidate)

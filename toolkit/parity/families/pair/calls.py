@@ -19,6 +19,7 @@ from paddle import _C_ops
 
 from toolkit.parity.families.pair.masks import tensors_of, with_shifted_bound
 from toolkit.parity.families.pair.replaced import calling_frame, calling_line
+from toolkit.parity.families.pair.score_limit import without_limit
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 from toolkit.parity.measure.naming import TensorName
@@ -123,7 +124,7 @@ def watch(calls: Watcher) -> Iterator[None]:
 def install() -> None:
     """Change Paddle once, before a user's file is imported."""
     changed = {
-        id(function): _watched(name, function)
+        id(function): _watched(name, without_limit(name, function))
         for name, function in vars(_C_ops).items()
         if inspect.isbuiltin(function) and not name.startswith("_")
     }

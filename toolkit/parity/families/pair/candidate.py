@@ -18,7 +18,7 @@ from paddle import nn
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
-from toolkit.parity.families.pair import buffers, calls, choices, replaced
+from toolkit.parity.families.pair import buffers, calls, choices, replaced, score_limit
 from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import (
     LIBRARIES,
@@ -97,6 +97,10 @@ class PairStep(Step):
     @staticmethod
     def leaks() -> list[str]:
         return list(replaced.leaks)
+
+    @staticmethod
+    def limited_lines() -> list[str]:
+        return list(score_limit.limited_lines)
 
     def _load(self) -> None:
         for name, parameter in self.model.named_parameters():

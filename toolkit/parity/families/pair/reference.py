@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +53,8 @@ ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("norm", (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.RMSNorm)),
     ("conv", (nn.modules.conv._ConvNd,)),
 )
-#: Norms whose epsilon Paddle's kernel keeps in float32.
-HELD_IN_FLOAT32 = (nn.LayerNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm)
+#: Functions of norms whose epsilon Paddle's kernels keep in float32.
+HELD_IN_FLOAT32 = ("layer_norm", "batch_norm", "instance_norm", "rms_norm")
 #: Kinds of draws that are numbers, not masks.
 NUMBERS = ("normal", "uniform")
 #: Relative distance of a table in float64 from the same in float32, at most.
@@ -94,7 +96,7 @@ class PairStep(Step):
             assert self._job.pair is not None
             self.epsilons = epsilons_of(self._models[dtype])
             if not self._job.pair.any_framework:
-                round_epsilons(self._models[dtype])
+                round_momenta(self._models[dtype])
         return self._models[dtype]
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
@@ -212,12 +214,14 @@ class PairStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        assert self._job.pair is not None
         with (
             changed_functions(recorder),
             recorded_random_functions(recorder),
             Choices(recorder),
             noted_lengths(),
             computing_in(HELD_IN[self.dtype]),
+            contextlib.nullcontext() if self._job.pair.any_framework else rounded_epsilons(),
         ):
             yield
 
@@ -298,17 +302,40 @@ def epsilons_of(model: nn.Module) -> dict[str, float]:
     return {name: epsilon for name, epsilon in found.items() if isinstance(epsilon, float)}
 
 
-def round_epsilons(model: nn.Module) -> None:
-    """Round the epsilons of norms to float32. Also round 1 minus the momentum of a batch norm, which is Paddle's
-    momentum.
+@contextlib.contextmanager
+def rounded_epsilons() -> Iterator[None]:
+    """Inside the ``with`` block, torch's norms round their epsilons to float32, whatever module calls them.
 
     Paddle's kernels keep theirs in float32 whatever the dtype, except for a group norm's. There 1e-5 has a relative
-    error of 2.5e-8, which shows in float64 as 1e-13 of an output. Every port has that, and none can mend it.
+    error of 2.5e-8, which shows in float64 as 1e-13 of an output. Every port has that, and none can fix it.
     """
+    owner = nn.functional
+    undo = [set_attribute(owner, name, _with_rounded_epsilon(getattr(owner, name))) for name in HELD_IN_FLOAT32]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def _with_rounded_epsilon(norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    signature = inspect.signature(norm)
+
+    @functools.wraps(norm)
+    def call(*args: Any, **options: Any) -> torch.Tensor:
+        call_arguments = signature.bind(*args, **options)
+        call_arguments.apply_defaults()
+        epsilon = call_arguments.arguments["eps"]
+        if epsilon is not None:
+            call_arguments.arguments["eps"] = float(np.float32(epsilon))
+        return norm(*call_arguments.args, **call_arguments.kwargs)
+
+    return call
+
+
+def round_momenta(model: nn.Module) -> None:
+    """Round 1 minus the momentum of a batch norm to float32. That is Paddle's momentum, as its kernels keep it."""
     for module in model.modules():
-        epsilon = getattr(module, "eps", None)
-        if isinstance(module, HELD_IN_FLOAT32) and isinstance(epsilon, float):
-            setattr(module, "eps", float(np.float32(epsilon)))  # noqa: B010 - no type of torch's names it
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = 1 - float(np.float32(1 - module.momentum))
 
