@@ -41,6 +41,8 @@ READ_LATER = {
 }  # fmt: skip
 #: Signals that a program inherits as blocked or ignored.
 INHERITED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: The commands that compute with Paddle in their own process.
+COMPUTING = ("finetune", "search", "finish", "evaluate", "predict", "generate", "serve", "export")
 #: Received descriptors are moved above this number, out of the way of those that the program is to have.
 HIGH_DESCRIPTOR = 256
 #: Templates that the fork server keeps; each takes up to 400 MB.
@@ -221,8 +223,6 @@ def _imports_transformers(code: str) -> bool:
 
 
 def _recognize_command(arguments: Sequence[str], import_path: Sequence[str]) -> Program | None:
-    from toolkit.cli import COMPUTING
-
     source = next((place for place in import_path if Path(place, "toolkit/__main__.py").exists()), str(ROOT))
     word = next((word for word in arguments if not word.startswith("-")), None)
     if word is None or {"-h", "--help"} & set(arguments):
@@ -305,8 +305,6 @@ def _make_template(request: Mapping[str, Any], ours: Sequence[socket.socket]) ->
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
     environment = {**request["environment"], "PYTHONPATH": str(ROOT)}
-    if program.kind == "computing command":  # a command that computes restarts itself with these
-        environment["GLIBC_TUNABLES"] = "glibc.malloc.tcache_count=0"
     command = [sys.executable, __file__, program.kind, str(program.threads or 0), str(far.fileno())]
     subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[far.fileno()])
     far.close()
@@ -406,14 +404,12 @@ def _become_program(request: Mapping[str, Any], descriptors: Sequence[int]) -> P
 
 def _set_up_paddle(program: Program) -> None:
     """Do what :func:`toolkit.machine.runtime.configure` does before it imports Paddle."""
-    from toolkit.machine import allocator, runtime
+    from toolkit.machine import runtime
     from toolkit.machine.heap import keep_freed_memory
 
     os.environ.update(runtime.environment(program.threads))
     if program.keeps_memory:
         keep_freed_memory()
-    if program.kind == "computing command":  # it has the allocator for which it would restart itself
-        os.environ[allocator.BEFORE] = json.dumps({allocator.TUNABLES: os.environ.get(allocator.TUNABLES)})
 
 
 def main() -> None:

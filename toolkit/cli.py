@@ -20,7 +20,7 @@ from models import collector
 from toolkit import __version__
 from toolkit.commands.bench.bench import bench
 from toolkit.errors import ToolkitError, UserError
-from toolkit.machine import allocator, interruption
+from toolkit.machine import interruption
 from toolkit.machine.home import give_libraries_a_home
 from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS, console
@@ -28,8 +28,6 @@ from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 from toolkit.terminal.path_argument import PathArgument
 
-#: The commands that compute with Paddle in this process.
-COMPUTING = ("finetune", "search", "finish", "evaluate", "predict", "generate", "serve", "export")
 PATH = PathArgument()
 KINDS = "a csv, tsv, xlsx, jsonl, json, parquet, arrow or txt (one text per line) file"
 OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for example train.batch_size=4."
@@ -60,8 +58,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     collector.in_a_command()
     settings = Settings()
     try:
-        if arguments is None:
-            allocator.restart(COMPUTING)
         status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
         sys.stdout.flush()
         return status

@@ -160,7 +160,6 @@ STARTS = {
 COMMANDS, GIVEN = {"code_command", "module_command"}, {"child"}
 #: Where something else is started: file and function.
 OTHERS = {
-    ("toolkit/machine/allocator.py", "restart"): "itself, as it was started",
     ("toolkit/commands/doctor/gpu.py", "query_driver"): "no Python",
     ("toolkit/machine/scratch.py", "_janitor"): "isolated, of the standard library alone",
     ("toolkit/machine/scratch.py", "child"): "what it is given",

@@ -55,3 +55,38 @@ def test_zeros_of_their_own_are_an_array_as_any():
     np.testing.assert_array_equal(zeros, np.zeros((3, 4)), strict=True)
     zeros[1, 2] = 5
     assert zeros.sum() == 5 and zeros_apart((0, 4), "float32").shape == (0, 4)
+
+
+#: Tensors of 4 MiB, 8 alive at a time, between small things that live on, as Paddle asks for them.
+TENSORS = """
+import ctypes, random, sys
+from toolkit.machine import heap
+libc = ctypes.CDLL("libc.so.6")
+heap.keep_freed_memory()
+if sys.argv[1:]:
+    heap.keep_small_blocks()
+libc.malloc.restype = ctypes.c_void_p
+random.seed(0)
+def tensor():
+    found = ctypes.c_void_p()
+    assert libc.posix_memalign(ctypes.byref(found), ctypes.c_size_t(4096), ctypes.c_size_t(2**22)) == 0
+    ctypes.memset(found, 1, 2**22)
+    return found
+alive = [tensor() for _ in range(8)]
+for _ in range(400):
+    libc.free(alive.pop(random.randrange(8)))
+    small = [libc.malloc(ctypes.c_size_t(random.randrange(64, 2000))) for _ in range(4)]
+    alive.append(tensor())
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
+def test_tensors_take_the_places_of_tensors_where_small_blocks_are_kept():
+    """32 MB are alive, and 2 MB are small things."""
+    peaks = []
+    for arguments in ([], ["kept"]):
+        command = [sys.executable, "-c", TENSORS, *arguments]
+        peaks.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    assert peaks[1] < 100 and 2 * peaks[1] < peaks[0], peaks

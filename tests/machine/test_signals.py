@@ -148,7 +148,7 @@ def test_a_signal_changes_no_exit_status_of_what_is_done():
 
 
 def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
-    """Between a program and the one that it starts itself as (:mod:`toolkit.machine.allocator`)."""
+    """Of a child of :func:`toolkit.machine.scratch.child`, which begins to handle signals after its imports."""
     begin = "try: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
     second = f"from toolkit.machine import interruption\n{begin}"
     code = (

@@ -62,8 +62,7 @@ def begin() -> bool:
     """Handle the signals from now on; return False if begun already, or in a thread, which may not.
 
     An ignored signal stays ignored: a shell runs the command in the background, or ``nohup`` does. One that was
-    blocked until this process could handle it comes now (:func:`toolkit.machine.scratch.child`,
-    :mod:`toolkit.machine.allocator`).
+    blocked until this process could handle it comes now (:func:`toolkit.machine.scratch.child`).
     """
     if _state.replaced_handlers is not None or threading.current_thread() is not threading.main_thread():
         return False

@@ -17,7 +17,7 @@ from models.files import another_python
 from toolkit.commands.bench.ratios import Ratio, compute_ratio
 from toolkit.commands.bench.workload import PART_OF, PARTS, Workload
 from toolkit.errors import Inconclusive
-from toolkit.machine import allocator, runtime
+from toolkit.machine import runtime
 from toolkit.machine.scratch import child, scratch_folder
 
 #: Number of discarded measurements of each side. During them, memory is allocated and kernels are chosen.
@@ -265,5 +265,5 @@ def _environment(side: str, threads: int) -> dict[str, str]:
     if side == "paddlenlp":
         return variables_without_paddle
     if side == OURS:
-        return {**variables_without_paddle, **runtime.environment(threads), **allocator.environment()}
+        return {**variables_without_paddle, **runtime.environment(threads)}
     return {**variables_without_paddle, "OMP_NUM_THREADS": str(threads)}

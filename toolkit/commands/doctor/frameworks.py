@@ -74,7 +74,6 @@ def check_paddlenlp() -> Iterator[Finding]:
 def check_environment() -> Iterator[Finding]:
     """Check whether the shell overrides variables that :func:`toolkit.machine.runtime.environment` sets."""
     from models.operations import kernels
-    from toolkit.machine import allocator
     from toolkit.machine.runtime import environment, physical_cores
 
     cores = physical_cores()
@@ -95,17 +94,6 @@ def check_environment() -> Iterator[Finding]:
     if variables[kernels.VARIABLE] == kernels.PADDLE:
         description = f"{kernels.VARIABLE}={kernels.PADDLE} is set: runs on a CPU are slower and less accurate"
         yield Finding("kernels", "warn", description, f"unset {kernels.VARIABLE}")
-    try:
-        chosen_allocator = allocator.chosen()
-    except UserError as error:
-        yield Finding("memory", "fault", str(error), f"unset {allocator.VARIABLE}")
-    else:
-        allocator_name = (
-            "glibc's allocator, without its caches"
-            if chosen_allocator == allocator.UNCACHED
-            else "the C library's allocator"
-        )
-        yield Finding("memory", "ok", allocator_name)
 
 
 #: Classes of transformers that the references use.
