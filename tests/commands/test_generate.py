@@ -22,12 +22,12 @@ from models.reformer.modeling import ReformerModelWithLMHead
 from toolkit.tasks.language_modeling.decoding import (
     Decoding,
     NextToken,
+    apply_repetition_penalty,
     beam_search,
     distribution,
     generate,
     is_valid_penalty,
-    longest_text,
-    penalise,
+    max_text_length,
 )
 
 VOCABULARY = 50
@@ -261,7 +261,7 @@ def same_rotations(monkeypatch):
 def test_a_reformer_says_what_the_reference_says(layers, caches, their_cache, same_rotations, tmp_path):
     """Token for token, across the ends of chunks, from text of one chunk to the last length that its table holds."""
     model = reformer(layers)
-    assert longest_text(model) == (48 if "lsh" in layers else 56)
+    assert max_text_length(model) == (48 if "lsh" in layers else 56)
     program = REFORMER_REFERENCE.replace("use_cache=False", f"use_cache={their_cache}")
     theirs = said_by_reference(program, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
     for (prompt, case), reference in zip(itertools.product(REFORMER_PROMPTS, REFORMER_CASES), theirs, strict=True):
@@ -303,7 +303,7 @@ def test_text_ends_at_the_stop_token_and_at_the_length():
 
 def test_the_repetition_penalty_makes_every_token_that_is_there_less_probable_once():
     scores = np.array([[2.4, -1.0, 0.5, 3.0]], dtype=np.float32)
-    found = penalise(scores, np.array([[0, 1, 0, 0]]), 1.2)
+    found = apply_repetition_penalty(scores, np.array([[0, 1, 0, 0]]), 1.2)
     np.testing.assert_allclose(found, [[2.0, -1.2, 0.5, 3.0]], rtol=1e-6)
     assert list(generate(chain, [3, 0], Decoding(3, repetition_penalty=5.0)))[:2] == [1, 2]
 

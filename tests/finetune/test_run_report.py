@@ -389,14 +389,14 @@ def test_a_language_model_is_shown_by_control_code(tmp_path):
     write_predictions(tmp_path / "p.csv", rows)
     samples = [{"control": "<Books>", "prompt": "Once", "texts": {"greedy": "</script> upon"}}]
     (tmp_path / "samples.json").write_text(json.dumps(samples))
-    text = shown(language_modeling.sections(tmp_path, tmp_path / "p.csv", {}))
+    text = shown(language_modeling.report_sections(tmp_path, tmp_path / "p.csv", {}))
     assert re.search(r"&lt;Books&gt;</span></th><td>2</td><td>40</td><td>2\.5000</td>", text)
     assert f"{math.exp(2.5):.2f}</span>" in text and "&lt;/script&gt; upon" in text
     least, most = (re.search(rf"expected {which}.*?</table>", text, re.DOTALL)[0] for which in ("least", "most"))
     assert re.findall(r">t(\d)<", least) == ["3", "1", "2"] and re.findall(r">t(\d)<", most) == ["2", "1", "3"]
     (tmp_path / "samples.json").write_text("[{}]")
     with pytest.raises(UserError, match=r"samples\.json: is damaged"):
-        shown(language_modeling.sections(tmp_path, tmp_path / "p.csv", {}))
+        shown(language_modeling.report_sections(tmp_path, tmp_path / "p.csv", {}))
 
 
 def test_curves_take_what_a_run_may_have_written():

@@ -184,7 +184,7 @@ def test_of_many_tokens_a_part_is_counted_and_rows_are_read_in_parts(monkeypatch
     whole = perplexity((rows, lengths), (rows[:50], lengths[:50]), 9)
     monkeypatch.setattr(ngrams, "ROWS_AT_ONCE", 7)
     assert perplexity((rows, lengths), (rows[:50], lengths[:50]), 9) == pytest.approx(whole, rel=1e-12)
-    monkeypatch.setattr(ngrams, "MOST_TOKENS", 1000)
+    monkeypatch.setattr(ngrams, "MAX_TOKENS", 1000)
     assert whole < perplexity((rows, lengths), (rows[:50], lengths[:50]), 9) < 1.2 * whole
 
 

@@ -13,7 +13,13 @@ import pytest
 from toolkit.data.batches import collate
 from toolkit.tasks.corpora import python_docs
 from toolkit.tasks.language_modeling import task as language_modeling
-from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, documents_of, unigram_perplexity
+from toolkit.tasks.language_modeling.documents import (
+    Blocks,
+    cut_text,
+    divide_documents,
+    documents_of,
+    unigram_perplexity,
+)
 
 
 def prose(paragraphs: int, seed: int = 0) -> str:
@@ -27,7 +33,7 @@ def prose(paragraphs: int, seed: int = 0) -> str:
 
 def test_the_documents_of_a_text_are_the_text():
     text = prose(300)
-    documents = cut(text, 1000)
+    documents = cut_text(text, 1000)
     assert "".join(documents) == text and len(documents) > 20
     assert all(len(document) >= 1000 for document in documents[:-1])
     assert all(document.endswith("\n") for document in documents[:-1])
@@ -38,7 +44,7 @@ def test_a_text_without_blank_lines_is_cut_at_its_lines():
     documents = documents_of(lines, 1000)
     assert "".join(documents) == lines and len(documents) > 5
     assert all(document.endswith("\n") and len(document) < 1030 for document in documents[:-1])
-    assert documents_of(prose(300), 1000) == cut(prose(300), 1000)
+    assert documents_of(prose(300), 1000) == cut_text(prose(300), 1000)
     lines *= 2
     mixed = documents_of(f"{prose(30)}{lines}\n\n{prose(30)}", 1000)
     assert "".join(mixed) == f"{prose(30)}{lines}\n\n{prose(30)}" and max(map(len, mixed)) < 2000
@@ -46,14 +52,14 @@ def test_a_text_without_blank_lines_is_cut_at_its_lines():
 
 @pytest.mark.parametrize("text", ["", "one line", "\n\n", "a\n\nb", "a\n\n\n\n", "x" * 9000])
 def test_short_and_odd_texts_are_cut_without_loss(text):
-    assert "".join(cut(text, 10)) == "".join(documents_of(text, 10)) == text
+    assert "".join(cut_text(text, 10)) == "".join(documents_of(text, 10)) == text
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.17, 3), (0.18, 4), (0.2, 4), (0.23, 5)])
 def test_a_document_is_taken_if_at_least_half_of_it_is_within_the_share(share, count):
     """Of twenty documents of 100 characters."""
     texts = [f"{number:<100}" for number in range(20)]
-    places = divide({"text": texts, "control": [""] * 20}, {"validation": share}, seed=0)
+    places = divide_documents({"text": texts, "control": [""] * 20}, {"validation": share}, seed=0)
     assert {split: len(chosen) for split, chosen in places.items()} == {"train": 20 - count, "validation": count}
 
 
@@ -61,25 +67,25 @@ def test_every_document_is_in_one_split_and_each_code_gives_its_share():
     texts = [f"{code} {number} " * 20 for code, count in (("A", 200), ("B", 50)) for number in range(count)]
     codes = ["A"] * 200 + ["B"] * 50
     rows = {"text": texts, "control": codes}
-    places = divide(rows, {"validation": 0.1, "test": 0.2}, seed=1)
+    places = divide_documents(rows, {"validation": 0.1, "test": 0.2}, seed=1)
     assert sorted(place for chosen in places.values() for place in chosen) == list(range(250))
     for split, share in (("validation", 0.1), ("test", 0.2)):
         for code, count in Counter(codes).items():
             assert sum(codes[place] == code for place in places[split]) == pytest.approx(share * count, abs=2)
-    assert places == divide(rows, {"validation": 0.1, "test": 0.2}, seed=1)
-    assert places != divide(rows, {"validation": 0.1, "test": 0.2}, seed=2)
+    assert places == divide_documents(rows, {"validation": 0.1, "test": 0.2}, seed=1)
+    assert places != divide_documents(rows, {"validation": 0.1, "test": 0.2}, seed=2)
 
 
 def test_equal_documents_come_into_the_same_split():
     texts = [f"text {number % 10} " * 9 for number in range(100)]
-    places = divide({"text": texts, "control": ["A"] * 100}, {"validation": 0.3}, seed=0)
+    places = divide_documents({"text": texts, "control": ["A"] * 100}, {"validation": 0.3}, seed=0)
     held_out = {texts[place] for place in places["validation"]}
     assert held_out and not held_out & {texts[place] for place in places["train"]}
 
 
 def test_a_code_with_too_little_text_for_every_split_is_named():
     with pytest.raises(ValueError, match="B has 2 documents, too few for train, validation, test"):
-        divide({"text": [*"abcde"], "control": [*"AAABB"]}, {"validation": 0.1, "test": 0.1}, seed=0)
+        divide_documents({"text": [*"abcde"], "control": [*"AAABB"]}, {"validation": 0.1, "test": 0.1}, seed=0)
 
 
 @pytest.mark.parametrize("lengths", [(7, 1), (6, 12), (13, 5), (1, 30), (0, 4)])

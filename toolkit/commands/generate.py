@@ -12,7 +12,7 @@ from toolkit.recipe.yaml_source import suggest
 from toolkit.run_folder.read import read_json, reading
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
-from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, is_valid_penalty, longest_text
+from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, is_valid_penalty, max_text_length
 from toolkit.tasks.language_modeling.task import PERPLEXITY_OF, has_control_codes
 
 #: Last character of a decoded text whose last UTF-8 character is still incomplete.
@@ -80,7 +80,7 @@ def _check_positions(run: Run, description: str, count: int, length: int) -> Non
 
     ``description`` names the tokens to continue in the error message.
     """
-    if count + length > (max_tokens := longest_text(run.model)):
+    if count + length > (max_tokens := max_text_length(run.model)):
         raise UserError(
             f"--length: {description} and {length} new ones are {count + length}, "
             f"but the model has {max_tokens} positions"

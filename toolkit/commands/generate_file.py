@@ -21,7 +21,7 @@ from toolkit.errors import UserError
 from toolkit.files.tables import TEXT
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.interface import LabeledRows, Run
-from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate_together, longest_text
+from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate_together, max_text_length
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +104,7 @@ def continue_prompts(
     """
     tokens = [[*code_tokens, *run.tokenizer.encode(prompt)] for prompt in prompts]
     texts: list[str | None] = [None] * len(prompts)
-    max_prompt_length = longest_text(run.model) - decoding.length
+    max_prompt_length = max_text_length(run.model) - decoding.length
     continuable = [index for index, prompt_tokens in enumerate(tokens) if 0 < len(prompt_tokens) <= max_prompt_length]
     notes = {
         EMPTY_PROMPT: [index for index, prompt_tokens in enumerate(tokens) if not prompt_tokens],

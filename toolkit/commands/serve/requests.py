@@ -15,7 +15,7 @@ from toolkit.commands.generate import control_token, make_decoding, trained_code
 from toolkit.commands.generate_file import continue_prompts
 from toolkit.commands.label_file import AdvanceFn, read_columns
 from toolkit.tasks.interface import LabeledRows, Run
-from toolkit.tasks.language_modeling.decoding import longest_text
+from toolkit.tasks.language_modeling.decoding import max_text_length
 from toolkit.tasks.language_modeling.task import has_control_codes
 
 #: Maximum number of texts in a request, of new tokens for each text, and of beams.
@@ -123,7 +123,7 @@ def _generation_service(run: Run) -> Service:
     fields: Any = {
         "prompt": (Texts, [""] if control_codes else ...),
         **({"control": (Literal[tuple(control_codes)], control_codes[0])} if control_codes else {}),
-        "length": (int, Field(min(DEFAULT_NEW_TOKENS, longest_text(run.model) // 2), ge=1, le=MAX_NEW_TOKENS)),
+        "length": (int, Field(min(DEFAULT_NEW_TOKENS, max_text_length(run.model) // 2), ge=1, le=MAX_NEW_TOKENS)),
         "temperature": (float | None, Field(None, gt=0)),
         "top_k": (int | None, Field(None, ge=1)),
         "top_p": (float | None, Field(None, gt=0, le=1)),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolkit.tasks.corpora.cldr_languages import SPLITS, generator, place
+from toolkit.tasks.corpora.cldr_languages import SPLITS, generator, residue_of
 from toolkit.tasks.question_answering.questions import squad_features
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ HAS_SPLITS = True
 
 ANSWER, SUBJECT = "{answer}", "{subject}"
 
-#: CLDR codes of the languages whose names and dates the contexts use: those of Latin script that have nearly all.
+#: CLDR codes of the languages whose names and dates the contexts use: Latin script, and nearly all names known.
 LANGUAGES = (
     "az", "ca", "cs", "cy", "da", "de", "en", "es", "et", "eu", "fi", "fr", "ga", "hr", "hu",
     "id", "is", "it", "lt", "lv", "nl", "pl", "pt", "ro", "sk", "sl", "sv", "sw", "tr", "vi",
@@ -114,89 +114,91 @@ def check(options: Options) -> None:
 
 
 def load(options: Options) -> DatasetDict:
-    """Make the corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), three splits."""
+    """Return the corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), in three splits."""
     from datasets import Dataset, DatasetDict
 
-    known = facts_by_split()
+    facts = facts_by_split()
     corpus = DatasetDict()
-    for split in SPLITS:
-        rows = [example(known[split], split, index, options) for index in range(getattr(options, split))]
-        corpus[split] = Dataset.from_list(rows, features=squad_features())
+    for split_name in SPLITS:
+        rows = [
+            draw_example(facts[split_name], split_name, index, options) for index in range(getattr(options, split_name))
+        ]
+        corpus[split_name] = Dataset.from_list(rows, features=squad_features())
     return corpus
 
 
 def facts_by_split() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
-    """Split -> language -> name of a territory in it -> kind of fact -> answer."""
+    """Return the facts: split -> language -> name of a territory in it -> kind of fact -> answer."""
     from babel import Locale
 
     english = Locale.parse("en")
-    known: dict[str, dict[str, dict[str, dict[str, str]]]] = {split: {} for split in SPLITS}
+    facts_of_splits: dict[str, dict[str, dict[str, dict[str, str]]]] = {split_name: {} for split_name in SPLITS}
     for language in LANGUAGES:
         locale: Any = Locale.parse(language)
         for code in sorted(code for code in locale.territories if len(code) == 2 and code in english.territories):
-            facts = _facts(code, locale, english)
+            facts = _territory_facts(code, locale, english)
             subject, name = str(locale.territories[code]), str(english.territories[code])
-            if _short(subject) and len(facts) >= FEWEST_FACTS:
-                split = next(split for split, places in SPLITS.items() if place(name) in places)
-                known[split].setdefault(language, {})[subject] = facts
-    return known
+            if _is_short(subject) and len(facts) >= FEWEST_FACTS:
+                split_name = next(split_name for split_name, residues in SPLITS.items() if residue_of(name) in residues)
+                facts_of_splits[split_name].setdefault(language, {})[subject] = facts
+    return facts_of_splits
 
 
-def example(
-    known: Mapping[str, Mapping[str, Mapping[str, str]]], split: str, index: int, options: Options
+def draw_example(
+    facts_by_language: Mapping[str, Mapping[str, Mapping[str, str]]], split_name: str, index: int, options: Options
 ) -> dict[str, Any]:
-    """Draw one question with its context by a generator of its own."""
-    random = generator(options.seed, "facts", split, index)
-    there = known[str(random.choice(sorted(known)))]
-    subjects = sorted(there)
-    several = int(random.integers(1, options.territories + 1))
-    about = [subjects[place] for place in random.choice(len(subjects), several, replace=False)]
-    facts = [(subject, kind) for subject in about for kind in there[subject]]
-    count = int(random.integers(min(options.min_facts, options.max_facts), options.max_facts + 1))
-    asked = facts[random.integers(len(there[about[0]]))]
+    """Draw a question with its context, from a generator that is seeded by the index."""
+    random = generator(options.seed, "facts", split_name, index)
+    facts_by_subject = facts_by_language[str(random.choice(sorted(facts_by_language)))]
+    subjects = sorted(facts_by_subject)
+    num_subjects = int(random.integers(1, options.territories + 1))
+    chosen_subjects = [subjects[index] for index in random.choice(len(subjects), num_subjects, replace=False)]
+    facts = [(subject, kind) for subject in chosen_subjects for kind in facts_by_subject[subject]]
+    num_sentences = int(random.integers(min(options.min_facts, options.max_facts), options.max_facts + 1))
+    asked_fact = facts[random.integers(len(facts_by_subject[chosen_subjects[0]]))]
     # All others of the same kind of fact, up to half of the sentences.
-    rivals = [fact for fact in facts if fact[0] != asked[0] and fact[1] == asked[1]]
-    others = [fact for fact in facts if fact != asked and fact not in rivals]
-    said = _some(rivals, (count - 1) // 2, random)
-    said += _some(others, count - 1 - len(said), random)
+    rivals = [fact for fact in facts if fact[0] != asked_fact[0] and fact[1] == asked_fact[1]]
+    other_facts = [fact for fact in facts if fact != asked_fact and fact not in rivals]
+    stated_facts = _sample_facts(rivals, (num_sentences - 1) // 2, random)
+    stated_facts += _sample_facts(other_facts, num_sentences - 1 - len(stated_facts), random)
     answerable = random.random() >= options.unanswerable
     context, start = "", 0
-    for subject, kind in _some([*said, *[asked] * answerable], count, random):
-        before, answer, after = sentence(kind, subject, there[subject][kind], random)
+    for subject, kind in _sample_facts([*stated_facts, *[asked_fact] * answerable], num_sentences, random):
+        before, answer, after = make_sentence(kind, subject, facts_by_subject[subject][kind], random)
         context += " " if context else ""
-        start = len(context) + len(before) if (subject, kind) == asked else start
+        start = len(context) + len(before) if (subject, kind) == asked_fact else start
         context += before + answer + after
-    answers = {"text": [there[asked[0]][asked[1]]], "answer_start": [start]}
+    answers = {"text": [facts_by_subject[asked_fact[0]][asked_fact[1]]], "answer_start": [start]}
     return {
-        "id": f"{split}-{index}",
+        "id": f"{split_name}-{index}",
         "context": context,
-        "question": _phrase(PHRASES[asked[1]][1], asked[0], random),
+        "question": _draw_phrase(PHRASES[asked_fact[1]][1], asked_fact[0], random),
         "answers": answers if answerable else {"text": [], "answer_start": []},
     }
 
 
-def sentence(kind: str, subject: str, answer: str, random: np.random.Generator) -> tuple[str, str, str]:
-    """Make a sentence that states a fact: the text before the answer, the answer, the text after it."""
-    before, _, after = _phrase(PHRASES[kind][0], subject, random).partition(ANSWER)
+def make_sentence(kind: str, subject: str, answer: str, random: np.random.Generator) -> tuple[str, str, str]:
+    """Return a sentence that states a fact: the text before the answer, the answer, the text after it."""
+    before, _, after = _draw_phrase(PHRASES[kind][0], subject, random).partition(ANSWER)
     return before, answer, after
 
 
-def _phrase(phrases: Sequence[str], subject: str, random: np.random.Generator) -> str:
-    """One of the phrases, about a subject."""
+def _draw_phrase(phrases: Sequence[str], subject: str, random: np.random.Generator) -> str:
+    """Draw one of the phrases, and insert the subject."""
     return phrases[random.integers(len(phrases))].replace(SUBJECT, subject)
 
 
-def _some(facts: Sequence[tuple[str, str]], count: int, random: np.random.Generator) -> list[tuple[str, str]]:
-    """At most ``count`` of the facts, in random order."""
+def _sample_facts(facts: Sequence[tuple[str, str]], count: int, random: np.random.Generator) -> list[tuple[str, str]]:
+    """Return at most ``count`` of the facts, in random order."""
     return [facts[index] for index in random.permutation(len(facts))[:count]]
 
 
-def _short(name: str) -> bool:
+def _is_short(name: str) -> bool:
     return len(name) <= LONGEST_NAME and "(" not in name
 
 
-def _facts(code: str, locale: Any, english: Any) -> dict[str, str]:
-    """Kind of fact (:data:`PHRASES`) -> answer, for one territory in one language, as far as CLDR knows them."""
+def _territory_facts(code: str, locale: Any, english: Any) -> dict[str, str]:
+    """Return the answer of each kind of fact (:data:`PHRASES`) in CLDR, for one territory in one language."""
     from babel.core import get_global
     from babel.dates import format_date
 
@@ -204,17 +206,17 @@ def _facts(code: str, locale: Any, english: Any) -> dict[str, str]:
     if english.territories[code] != locale.territories[code]:
         facts["english"] = english.territories[code]
     tender = [entry for entry in get_global("territory_currencies").get(code, []) if entry[3]]
-    now = [entry for entry in tender if entry[2] is None and entry[1]]
-    past = [entry for entry in tender if entry[2] is not None]
-    if now:
-        facts["currency"] = locale.currencies.get(now[0][0])
-        facts["since"] = format_date(date(*now[0][1]), "long", locale=locale)
-    if past:
-        facts["former"] = locale.currencies.get(past[-1][0])
-    spoken = get_global("territory_languages").get(code, {})
-    ranked = sorted(spoken, key=lambda language: -spoken[language]["population_percent"])
-    named = [locale.languages[language] for language in ranked if language in locale.languages]
-    facts |= dict(zip(("language", "second_language"), named, strict=False))
+    current_currencies = [entry for entry in tender if entry[2] is None and entry[1]]
+    former_currencies = [entry for entry in tender if entry[2] is not None]
+    if current_currencies:
+        facts["currency"] = locale.currencies.get(current_currencies[0][0])
+        facts["since"] = format_date(date(*current_currencies[0][1]), "long", locale=locale)
+    if former_currencies:
+        facts["former"] = locale.currencies.get(former_currencies[-1][0])
+    languages = get_global("territory_languages").get(code, {})
+    sorted_languages = sorted(languages, key=lambda language: -languages[language]["population_percent"])
+    language_names = [locale.languages[language] for language in sorted_languages if language in locale.languages]
+    facts |= dict(zip(("language", "second_language"), language_names, strict=False))
     if len(zones := get_global("territory_zones").get(code, [])) == 1:
         facts["zone"] = zones[0].rpartition("/")[2].replace("_", " ")
-    return {kind: str(answer) for kind, answer in facts.items() if answer and _short(str(answer))}
+    return {kind: str(answer) for kind, answer in facts.items() if answer and _is_short(str(answer))}

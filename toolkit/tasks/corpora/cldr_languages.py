@@ -23,7 +23,7 @@ SEPARATOR = ", "
 #: Out of twenty names, thirteen are for training.
 SPLITS = {"train": range(13), "validation": range(13, 16), "test": range(16, 20)}
 
-#: CLDR codes of languages with 900 names or more: many scripts, and neighbours that are hard to tell apart.
+#: CLDR codes of languages with 900 names or more: many scripts, and neighbors that are hard to distinguish.
 LANGUAGES = (
     "am", "ar", "az", "bg", "bn", "ca", "cs", "cy", "da", "de", "el", "en", "es",
     "et", "eu", "fa", "fi", "fr", "ga", "gu", "he", "hi", "hu", "hy", "id", "is",
@@ -84,21 +84,21 @@ def load(options: Options) -> DatasetDict:
     names = {code: names_by_split(code) for code in options.languages}
     features = Features({"text": Value("string"), "label": ClassLabel(names=list(options.languages))})
     corpus = DatasetDict()
-    for split in SPLITS:
-        count = getattr(options, split)
+    for split_name in SPLITS:
+        count = getattr(options, split_name)
         rows = [
-            (document(names[code][split], generator(options.seed, split, code, index), options), label)
+            (make_document(names[code][split_name], generator(options.seed, split_name, code, index), options), label)
             for label, code in enumerate(options.languages)
             for index in range(count)
         ]
-        order = generator(options.seed, split).permutation(len(rows))
+        order = generator(options.seed, split_name).permutation(len(rows))
         columns = {"text": [rows[i][0] for i in order], "label": [rows[i][1] for i in order]}
-        corpus[split] = Dataset.from_dict(columns, features=features)
+        corpus[split_name] = Dataset.from_dict(columns, features=features)
     return corpus
 
 
 def names_by_split(code: str) -> dict[str, list[str]]:
-    """Split -> the names that CLDR records in one language, sorted.
+    """Return the names that CLDR records in one language, sorted, by split.
 
     Raises:
         ValueError: the language is not in CLDR, or has fewer than 20 names in a split.
@@ -110,30 +110,32 @@ def names_by_split(code: str) -> dict[str, list[str]]:
     except (UnknownLocaleError, ValueError):
         raise ValueError(f"{code!r} is not a language of this machine's CLDR (Babel)") from None
     names = sorted({str(name) for category in CATEGORIES for name in getattr(locale, category).values()})
-    found = {split: [name for name in names if place(name) in places] for split, places in SPLITS.items()}
-    if min(map(len, found.values())) < 20:
+    names_of_splits = {
+        split_name: [name for name in names if residue_of(name) in residues] for split_name, residues in SPLITS.items()
+    }
+    if min(map(len, names_of_splits.values())) < 20:
         raise ValueError(f"{code!r} has only {len(names)} names in this machine's CLDR (Babel): too few to split")
-    return found
+    return names_of_splits
 
 
-def place(name: str) -> int:
+def residue_of(name: str) -> int:
     """Return a number from 0 to 19 that decides the split of a name, ignoring its case."""
     return int.from_bytes(hashlib.sha256(name.casefold().encode()).digest()[:8], "big") % 20
 
 
-def document(names: Sequence[str], random: np.random.Generator, options: Options) -> str:
-    """Join names in random order: as many whole ones as fit the drawn length, at least one."""
-    room = int(random.integers(min(options.min_bytes, options.max_bytes), options.max_bytes + 1))
-    chosen: list[str] = []
+def make_document(names: Sequence[str], random: np.random.Generator, options: Options) -> str:
+    """Join names in random order: as many as fit the drawn length, at least one."""
+    remaining_bytes = int(random.integers(min(options.min_bytes, options.max_bytes), options.max_bytes + 1))
+    chosen_names: list[str] = []
     for index in random.permutation(len(names)):
-        room -= len(names[index].encode()) + (len(SEPARATOR) if chosen else 0)
-        if room < 0 and chosen:
+        remaining_bytes -= len(names[index].encode()) + (len(SEPARATOR) if chosen_names else 0)
+        if remaining_bytes < 0 and chosen_names:
             break
-        chosen.append(names[index])
-    return SEPARATOR.join(chosen)
+        chosen_names.append(names[index])
+    return SEPARATOR.join(chosen_names)
 
 
-def generator(seed: int, *place: str | int) -> np.random.Generator:
-    """Make a generator for each place of use: one more language does not change another's documents."""
-    digest = hashlib.sha256("/".join(map(str, (seed, *place))).encode()).digest()
+def generator(seed: int, *key: str | int) -> np.random.Generator:
+    """Return a generator seeded by a key: a further language does not change the documents of the others."""
+    digest = hashlib.sha256("/".join(map(str, (seed, *key))).encode()).digest()
     return np.random.default_rng(np.frombuffer(digest, dtype=np.uint32))

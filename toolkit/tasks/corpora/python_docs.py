@@ -1,9 +1,9 @@
-"""The built-in corpus of language modelling: the Python Language Reference, which ships with Python.
+"""The built-in corpus of language modeling: the Python Language Reference, which ships with Python.
 
-`pydoc_data.topics` holds it for `help()`, by topic. Its topics overlap (the text on "if" stands under "if", under
+`pydoc_data.topics` stores it for `help()`, by topic. Its topics overlap (the text on "if" occurs under "if", under
 "else" and within "compound"), so a document here is a *section*, from one underlined heading to the next, or part of a
-long one. A section or paragraph that occurred before is dropped: what is measured on validation and test was never
-seen in training.
+long section. A section or paragraph that occurred before is dropped, so training contains no text of validation and
+test.
 
 A section's control code is the chapter of the reference that its topic belongs to.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from toolkit.tasks.language_modeling.documents import cut
+from toolkit.tasks.language_modeling.documents import cut_text
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -78,22 +78,22 @@ class Options(BaseModel):
 
 
 def check(options: Options) -> None:
-    """Refuse what :func:`load` cannot use, without making the corpus.
+    """Reject options that :func:`load` cannot use, without building the corpus.
 
     Raises:
-        ValueError: an unknown chapter, or none.
+        ValueError: a chapter is unknown, or there is none.
     """
-    known = [*CHAPTERS, OTHER]
-    strange = [chapter for chapter in options.chapters if chapter not in known]
-    if strange or not options.chapters:
-        raise ValueError(f"{', '.join(strange) or 'none'} given; the chapters are {', '.join(known)}")
+    chapters = [*CHAPTERS, OTHER]
+    unknown_chapters = [chapter for chapter in options.chapters if chapter not in chapters]
+    if unknown_chapters or not options.chapters:
+        raise ValueError(f"{', '.join(unknown_chapters) or 'none'} given; the chapters are {', '.join(chapters)}")
 
 
 def load(options: Options) -> DatasetDict:
-    """The corpus: a split ``train`` with columns ``text`` (a section) and ``control`` (its chapter).
+    """Return the corpus: a split ``train`` with columns ``text`` (a section) and ``control`` (its chapter).
 
     Raises:
-        ValueError: an unknown chapter, or none.
+        ValueError: a chapter is unknown, or there is none.
     """
     from datasets import Dataset, DatasetDict
 
@@ -104,22 +104,22 @@ def load(options: Options) -> DatasetDict:
 
 
 def sections() -> list[tuple[str, str]]:
-    """Text and chapter of every section, each paragraph once."""
+    """Return the text and chapter of every section, with each paragraph once."""
     chapter_of = {topic: chapter for chapter, names in CHAPTERS.items() for topic in names}
-    seen: set[str] = set()
-    found = []
+    seen_paragraphs: set[str] = set()
+    sections_with_chapters = []
     for topic in sorted(
         topics, key=lambda name: (len(topics[name]), name)
     ):  # the special topics before the collections
         for section in HEADING.split(topics[topic])[0::2]:
-            fresh = []
+            new_paragraphs = []
             for paragraph in re.split(r"\n{2,}", section.strip("\n")):
-                words = " ".join(paragraph.split())
-                if words and words not in seen:
-                    fresh.append(paragraph)
-                if len(words) >= SHORT_PARAGRAPH:
-                    seen.add(words)
-            if len("".join(fresh)) >= SHORT_PARAGRAPH:
-                parts = cut("\n\n".join(fresh) + "\n\n", SECTION_LENGTH)
-                found += [(part, chapter_of.get(topic, OTHER)) for part in parts]
-    return found
+                normalized_paragraph = " ".join(paragraph.split())
+                if normalized_paragraph and normalized_paragraph not in seen_paragraphs:
+                    new_paragraphs.append(paragraph)
+                if len(normalized_paragraph) >= SHORT_PARAGRAPH:
+                    seen_paragraphs.add(normalized_paragraph)
+            if len("".join(new_paragraphs)) >= SHORT_PARAGRAPH:
+                parts = cut_text("\n\n".join(new_paragraphs) + "\n\n", SECTION_LENGTH)
+                sections_with_chapters += [(part, chapter_of.get(topic, OTHER)) for part in parts]
+    return sections_with_chapters

@@ -1,9 +1,9 @@
-"""How a language model chooses tokens: the most probable one, a drawn one, or by beam search.
+"""Choose the tokens of a language model: the most probable token, a drawn token, or beam search.
 
-The algorithms know no model: they are given a function that computes the next token's logits (:class:`NextToken` makes
-one of the port), and choose as ``transformers`` does: logits are rounded to float32 first; the repetition penalty
-(Keskar et al. 2019, section 4.1) covers the prompt too, and comes before the temperature, top-k and top-p; beam search
-applies it to log-probabilities.
+The algorithms do not depend on a model. They call a function that computes the logits of the next token
+(:class:`NextToken` wraps the port as such a function), and choose as ``transformers`` does. Logits are rounded to
+float32 first. The repetition penalty (Keskar et al. 2019, section 4.1) includes the prompt, and precedes the
+temperature, top-k and top-p; beam search applies it to log-probabilities.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ import numpy as np
 
 from models import families
 
-#: Called with the sequences so far [B, n] and, for each, the row of the previous call that it continues (None in the
-#: first call); returns the next token's logits [B, V].
+#: Function that returns the logits of the next token, (B, V). Its arguments are the sequences so far, (B, n), and for
+#: each the row of the previous call that it continues, (B,), or None in the first call.
 NextLogits = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 #: Limits of float32, the type of the logits.
 FLOAT32 = np.finfo(np.float32)
 #: Added to the score of a candidate that must not be chosen, as the reference does.
-NEVER = np.float32(-1e9)
+EXCLUDED = np.float32(-1e9)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How the next token is chosen.
+    """Settings that choose the next token.
 
     Attributes:
-        length: the most new tokens.
-        beams: more than 1: beam search, which keeps this many sequences (no sampling).
-        sample: draw from the distribution; otherwise take the most probable token.
-        temperature: divides the logits; below 1, probable tokens become more probable.
-        top_k: draw from the k most probable tokens; None: from all.
-        top_p: draw from the smallest set of most probable tokens whose probabilities sum to this; None: from all.
-        repetition_penalty: divides the positive logits of tokens already in the sequence, multiplies the negative ones.
-        stop: the id of a token that ends the text, and is part of it; None: only `length` ends it.
-        seed: of the draws.
-        length_penalty: a beam's score is divided by its length to this power.
+        length: maximum number of new tokens.
+        beams: number of sequences that beam search keeps; 1 turns beam search off. Beam search does not sample.
+        sample: whether to draw from the distribution; otherwise the most probable token is taken.
+        temperature: divisor of the logits; below 1, probable tokens become more probable.
+        top_k: number of most probable tokens to draw from; None for all tokens.
+        top_p: probability to cover: tokens are drawn from the smallest set of most probable tokens that reaches it;
+            None for all tokens.
+        repetition_penalty: divisor of the positive logits of tokens in the sequence, and factor of their negative
+            logits.
+        stop: id of a token that ends the text and is part of it; None if only `length` ends it.
+        seed: seed of the draws.
+        length_penalty: exponent of the length that divides the score of a beam.
     """
 
     length: int = 100
@@ -56,7 +58,7 @@ class Decoding:
 
 
 def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> Iterator[int]:
-    """Yield the new tokens, each as soon as it is chosen; beam search, all at the end."""
+    """Yield each new token as soon as it is chosen; beam search yields all tokens at the end."""
     if decoding.beams > 1:
         yield from beam_search(next_logits, prompt, decoding)
         return
@@ -67,53 +69,58 @@ def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding)
 def generate_together(
     next_logits: NextLogits, prompts: Sequence[Sequence[int]], decoding: Decoding, seeds: Sequence[int]
 ) -> list[list[int]]:
-    """Return the new tokens after each of several prompts of equal length, as :func:`generate` chooses them.
+    """Return the new tokens after each of several prompts of equal length, chosen as in :func:`generate`.
 
     Args:
-        seeds: of the draws for each prompt, in place of ``decoding.seed``.
+        next_logits: function that computes the logits.
+        prompts: token ids of each prompt, (prompts, n).
+        decoding: settings; its `seed` is not used.
+        seeds: seed of the draws for each prompt.
     """
     if decoding.beams > 1:
         return [beam_search(next_logits, prompt, decoding) for prompt in prompts]
-    found: list[list[int]] = [[] for _ in prompts]
+    new_tokens: list[list[int]] = [[] for _ in prompts]
     for tokens in _steps(next_logits, prompts, decoding, seeds):
-        for place, token in tokens.items():
-            found[place].append(token)
-    return found
+        for index, token in tokens.items():
+            new_tokens[index].append(token)
+    return new_tokens
 
 
 def _steps(
     next_logits: NextLogits, prompts: Sequence[Sequence[int]], decoding: Decoding, seeds: Sequence[int]
 ) -> Iterator[dict[int, int]]:
-    """Yield the next token of each prompt that has not ended: its place -> token."""
+    """Yield the next token of each prompt that has not ended, by the index of the prompt."""
     rngs = [np.random.default_rng(seed) for seed in seeds]
     sequences = np.asarray(prompts, dtype=np.int64)
-    places, parents = np.arange(len(sequences)), None
+    indices, parents = np.arange(len(sequences)), None
     for _ in range(decoding.length):
         logits = next_logits(sequences, parents).astype(np.float32, copy=False)
-        logits = penalise(logits, sequences, decoding.repetition_penalty)
-        chosen = np.array(
+        logits = apply_repetition_penalty(logits, sequences, decoding.repetition_penalty)
+        next_tokens = np.array(
             [
-                draw(row, decoding, rngs[place]) if decoding.sample else int(row.argmax())
-                for place, row in zip(places, logits, strict=True)
+                draw(row, decoding, rngs[index]) if decoding.sample else int(row.argmax())
+                for index, row in zip(indices, logits, strict=True)
             ]
         )
-        yield dict(zip(places.tolist(), chosen.tolist(), strict=True))
-        parents = np.flatnonzero(chosen != decoding.stop)
+        yield dict(zip(indices.tolist(), next_tokens.tolist(), strict=True))
+        parents = np.flatnonzero(next_tokens != decoding.stop)
         if not len(parents):
             return
-        sequences, places = np.column_stack([sequences, chosen])[parents], places[parents]
+        sequences, indices = np.column_stack([sequences, next_tokens])[parents], indices[parents]
 
 
-def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.ndarray:
-    """Lower logits [B, V] of the tokens that sequences [B, n] already hold."""
+def apply_repetition_penalty(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.ndarray:
+    """Lower the logits (B, V) of the tokens that occur in the sequences (B, n)."""
     if penalty == 1.0:
         return logits
-    present = np.take_along_axis(logits, sequences, axis=1)
+    present_logits = np.take_along_axis(logits, sequences, axis=1)
     with np.errstate(over="ignore"):
-        lowered_logits = np.where(present < 0, present * np.float32(penalty), present / np.float32(penalty))
-    penalised = logits.copy()
-    np.put_along_axis(penalised, sequences, np.clip(lowered_logits, -FLOAT32.max, FLOAT32.max), axis=1)
-    return penalised
+        lowered_logits = np.where(
+            present_logits < 0, present_logits * np.float32(penalty), present_logits / np.float32(penalty)
+        )
+    penalized_logits = logits.copy()
+    np.put_along_axis(penalized_logits, sequences, np.clip(lowered_logits, -FLOAT32.max, FLOAT32.max), axis=1)
+    return penalized_logits
 
 
 def is_valid_penalty(penalty: float) -> bool:
@@ -122,15 +129,16 @@ def is_valid_penalty(penalty: float) -> bool:
 
 
 def draw(logits: np.ndarray, decoding: Decoding, rng: np.random.Generator) -> int:
-    """Draw a token from logits [V] by its probability (:func:`distribution`)."""
+    """Draw a token from logits (V,) by its probability (:func:`distribution`)."""
     cumulative = np.cumsum(distribution(logits, decoding))
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
 def distribution(logits: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return each token's probability, [V] float64, to be drawn: temperature, then top-k, then top-p.
+    """Return the probability of drawing each token, (V,) float64, after temperature, top-k and top-p.
 
-    The largest logit is subtracted before the division: at a temperature near 0, the others become -inf and it stays 0.
+    The largest logit is subtracted before the division. So at a temperature near 0 it stays 0, and all others become
+    -inf.
     """
     logits = logits.astype(np.float64)
     with np.errstate(over="ignore"):
@@ -147,47 +155,53 @@ def distribution(logits: np.ndarray, decoding: Decoding) -> np.ndarray:
 
 
 def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> list[int]:
-    """Return the new tokens of the best-scoring sequence, by its log-probability / its length ** `length_penalty`.
+    """Return the new tokens of the sequence with the highest log-probability / length ** `length_penalty`.
 
     Each step considers twice as many candidates as beams, so that enough remain when some end. The search stops when no
-    beam can overtake the worst finished sequence. As in the reference, a beam counts with the score that it would have
-    if it ended now.
+    beam can overtake the worst finished sequence. As in the reference, a beam is rated with the score that it would
+    have if it ended now.
     """
-    beams, first = decoding.beams, len(prompt)
-    running = np.tile(np.asarray(prompt, dtype=np.int64), (beams, 1))  # (beams, n)
-    running_scores = np.full(beams, NEVER)
+    beams, prompt_length = decoding.beams, len(prompt)
+    running_beams = np.tile(np.asarray(prompt, dtype=np.int64), (beams, 1))  # (beams, n)
+    running_scores = np.full(beams, EXCLUDED)
     running_scores[0] = 0.0  # all beams are still equal, so only the first may be continued
-    finished: list[tuple[np.float32, bool, np.ndarray]] = [(NEVER, False, running[0])] * beams
+    finished_beams: list[tuple[np.float32, bool, np.ndarray]] = [(EXCLUDED, False, running_beams[0])] * beams
     parents: np.ndarray | None = None
-    improvable = True
+    can_improve = True
     for length in range(1, decoding.length + 1):
-        logits = next_logits(running, parents).astype(np.float32, copy=False)
-        log_probabilities = penalise(_log_softmax(logits), running, decoding.repetition_penalty)
-        total = (log_probabilities + running_scores[:, None]).reshape(-1)
-        top = _largest(total, 2 * beams)
-        rows, tokens = np.divmod(top, logits.shape[1])
-        candidates = np.concatenate([running[rows], tokens[:, None]], axis=1)  # (2 * beams, n + 1)
-        ends = (tokens == decoding.stop) | (length == decoding.length)
-        continued = total[top] + ends * NEVER
-        kept = _largest(continued, beams)
-        for place in range(2 * beams):
-            # Candidates beyond the first `beams` may be continued, but not chosen.
-            chosen = bool(ends[place]) and place < beams
-            score = total[top[place]] / np.float32(length**decoding.length_penalty)
-            finished.append((score if chosen else score + NEVER, chosen, candidates[place]))
-        finished = [finished[place] for place in _largest(np.array([entry[0] for entry in finished]), beams)]
-        running, running_scores, parents = candidates[kept], continued[kept], rows[kept]
-        worst = min(entry[0] for entry in finished)
-        bounds = [worst if entry[1] else NEVER for entry in finished]
-        possible = running_scores[0] / np.float32(length**decoding.length_penalty)
-        improvable = improvable and any(possible > bound for bound in bounds)
-        if not improvable or ends.all():
+        logits = next_logits(running_beams, parents).astype(np.float32, copy=False)
+        log_probabilities = apply_repetition_penalty(_log_softmax(logits), running_beams, decoding.repetition_penalty)
+        scores = (log_probabilities + running_scores[:, None]).reshape(-1)
+        best = _largest(scores, 2 * beams)
+        rows, tokens = np.divmod(best, logits.shape[1])
+        candidates = np.concatenate([running_beams[rows], tokens[:, None]], axis=1)  # (2 * beams, n + 1)
+        has_ended = (tokens == decoding.stop) | (length == decoding.length)
+        continued_scores = scores[best] + has_ended * EXCLUDED
+        kept_indices = _largest(continued_scores, beams)
+        for index in range(2 * beams):
+            # Candidates after the first `beams` may be continued, but cannot end.
+            is_finished = bool(has_ended[index]) and index < beams
+            score = scores[best[index]] / np.float32(length**decoding.length_penalty)
+            finished_beams.append((score if is_finished else score + EXCLUDED, is_finished, candidates[index]))
+        finished_beams = [
+            finished_beams[index] for index in _largest(np.array([entry[0] for entry in finished_beams]), beams)
+        ]
+        running_beams, running_scores, parents = (
+            candidates[kept_indices],
+            continued_scores[kept_indices],
+            rows[kept_indices],
+        )
+        worst = min(entry[0] for entry in finished_beams)
+        bounds = [worst if entry[1] else EXCLUDED for entry in finished_beams]
+        best_possible_score = running_scores[0] / np.float32(length**decoding.length_penalty)
+        can_improve = can_improve and any(best_possible_score > bound for bound in bounds)
+        if not can_improve or has_ended.all():
             break
-    return finished[0][2][first:].tolist()
+    return finished_beams[0][2][prompt_length:].tolist()
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The indices of the largest values, in descending order; the first of equal ones."""
+    """Return the indices of the largest values, in descending order; equal values keep their order."""
     return np.argsort(-values, kind="stable")[:count]
 
 
@@ -197,24 +211,24 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Along the last axis, in the logits' own precision."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    """Return the log-softmax along the last axis, in the precision of the logits."""
+    shifted_logits = logits - logits.max(axis=-1, keepdims=True)
+    return shifted_logits - np.log(np.exp(shifted_logits).sum(axis=-1, keepdims=True))
 
 
-def longest_text(model: Any) -> int:
-    """Return the most tokens a model's text may have, prompt included."""
+def max_text_length(model: Any) -> int:
+    """Return the maximum number of tokens of a model's text, prompt included."""
     return families.part(model.config.model_type, "lengths").longest(vars(model.config))
 
 
 class NextToken:
-    """The port's logits for the next token, as :data:`NextLogits` describes.
+    """The port as a function of the next token's logits (:data:`NextLogits`).
 
     Args:
-        model: with a ``causal_lm`` head, in evaluation mode.
-        use_cache: keep the keys and values of earlier positions, and compute only the last position. A model that has
-            no such cache computes all positions each time.
-        vocab_size: number of tokens to choose from, if the model has scores for more; None: all.
+        model: port with a ``causal_lm`` head, in evaluation mode.
+        use_cache: whether to keep the keys and values of earlier positions and compute only the last position. A model
+            without such a cache computes all positions each time.
+        vocab_size: number of tokens to choose from, if the model has scores for more; None for all.
     """
 
     def __init__(self, model: Any, use_cache: bool = True, vocab_size: int | None = None) -> None:
@@ -224,12 +238,12 @@ class NextToken:
         self._continuation: Any = None
 
     def __call__(self, sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
-        """Logits [B, V] after sequences [B, n]; each adds one token to the row `parents` of the previous call."""
+        """Return the logits (B, V) after sequences (B, n); each adds a token to row `parents` of the last call."""
         import paddle
 
         with paddle.no_grad():
             if not self.use_cache:
-                return self._whole(sequences)
+                return self._compute_all_positions(sequences)
             if parents is None or self._continuation is None:
                 logits, self._continuation = self.model.begin(paddle.to_tensor(sequences))
             else:
@@ -238,15 +252,17 @@ class NextToken:
                 logits = self._continuation(paddle.to_tensor(sequences[:, -1:]))
             return logits.numpy()[:, : self.vocab_size]
 
-    def _whole(self, sequences: np.ndarray) -> np.ndarray:
-        """As :meth:`__call__`, without a cache; where lengths must be certain multiples, the rest is padding."""
+    def _compute_all_positions(self, sequences: np.ndarray) -> np.ndarray:
+        """Return the logits (B, V) without a cache; sequences are padded if the model needs certain lengths."""
         import paddle
 
         config = self.model.config
         length = sequences.shape[1]
-        missing = families.part(config.model_type, "lengths").evaluated(vars(config), length) - length
-        ids = np.pad(sequences, ((0, 0), (0, missing)), constant_values=config.pad_token_id or 0)
-        kept = np.pad(np.ones_like(sequences), ((0, 0), (0, missing)))
+        padding = families.part(config.model_type, "lengths").evaluated(vars(config), length) - length
+        ids = np.pad(sequences, ((0, 0), (0, padding)), constant_values=config.pad_token_id or 0)
+        attention_mask = np.pad(np.ones_like(sequences), ((0, 0), (0, padding)))
         return (
-            self.model(paddle.to_tensor(ids), paddle.to_tensor(kept)).logits[:, length - 1, : self.vocab_size].numpy()
+            self.model(paddle.to_tensor(ids), paddle.to_tensor(attention_mask))
+            .logits[:, length - 1, : self.vocab_size]
+            .numpy()
         )

@@ -1,5 +1,6 @@
-"""Text, with or without control codes: cut into documents, divided into splits, packed into blocks of tokens. No text
-is lost, except white space that the tokenizer drops, and none is predicted twice.
+"""Cut text into documents, divide them into splits, and pack them into blocks of tokens.
+
+No text is lost, except white space that the tokenizer drops, and no token is predicted twice.
 """
 
 from __future__ import annotations
@@ -13,98 +14,109 @@ from tqdm import tqdm
 
 from toolkit.data.batches import IGNORED_LABEL
 
-#: The least length of a document that is cut out of a longer text, in characters.
+#: Minimum length of a document that is cut from a longer text, in characters.
 DOCUMENT_LENGTH = 4000
 
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n+")
 LINE_END = re.compile(r"\n")
-#: A document of more than so many times its least length is cut at its lines as well.
-LONG = 10
+#: A document is also cut at line ends if it is longer than this multiple of the minimum length.
+MAX_LENGTH_RATIO = 10
 
 
 def documents_of(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
-    """Cut a text into documents: at blank lines (:func:`cut`). A text that these do not cut, and a part of much more
-    than `length` characters, is cut at its line ends in the same way."""
-    documents = cut(text, length)
-    longest = 0 if len(documents) == 1 else LONG * length
-    return [part for whole in documents for part in (cut(whole, length, LINE_END) if len(whole) > longest else [whole])]
+    """Cut a text into documents at blank lines, and long documents at line ends.
+
+    A document is cut at line ends if the text has no blank lines to cut at, or if it is much longer than `length`
+    characters.
+    """
+    documents = cut_text(text, length)
+    max_length = 0 if len(documents) == 1 else MAX_LENGTH_RATIO * length
+    return [
+        part
+        for document in documents
+        for part in (cut_text(document, length, LINE_END) if len(document) > max_length else [document])
+    ]
 
 
-def cut(text: str, length: int = DOCUMENT_LENGTH, end: re.Pattern[str] = PARAGRAPH_END) -> list[str]:
+def cut_text(text: str, length: int = DOCUMENT_LENGTH, boundary: re.Pattern[str] = PARAGRAPH_END) -> list[str]:
     """Cut a text at blank lines into documents of at least `length` characters; joined, they are the text again.
 
-    The last one may be shorter. A text without a blank line is one document.
+    The last document may be shorter. A text without a blank line is one document.
 
     Args:
-        end: where to cut, if not at blank lines.
+        text: text to cut.
+        length: minimum number of characters of a document.
+        boundary: pattern of the places to cut at.
     """
     documents, start = [], 0
-    for gap in end.finditer(text):
-        if gap.end() - start >= length:
-            documents.append(text[start : gap.end()])
-            start = gap.end()
+    for match in boundary.finditer(text):
+        if match.end() - start >= length:
+            documents.append(text[start : match.end()])
+            start = match.end()
     rest = text[start:]
     return [*documents, rest] if rest.strip() or not documents else [*documents[:-1], documents[-1] + rest]
 
 
-def divide(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+def divide_documents(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
     """Divide documents into splits by the seed: each split gets its share of the characters of every control code.
 
     Args:
-        rows: columns ``text`` (the documents; equal ones come into the same split) and ``control`` (their codes).
-        shares: split -> its share of the text; the rest is ``train``.
+        rows: documents with columns ``text`` and ``control`` (control code). Equal documents go to the same split.
+        shares: share of the text of each split except ``train``, which gets the remaining text.
+        seed: seed of the draws.
 
     Returns:
-        Split -> the indices of its documents, in their order. Each document is in one split.
+        Indices of the documents of each split, in their order. Each document is in one split.
 
     Raises:
-        ValueError: a control code has too few documents for each split to get one.
+        ValueError: a control code has fewer documents than there are splits.
     """
     texts, codes = rows["text"][:], rows["control"][:]
-    found: dict[str, list[int]] = {split: [] for split in ("train", *shares)}
+    indices_by_split: dict[str, list[int]] = {split_name: [] for split_name in ("train", *shares)}
     for number, code in enumerate(dict.fromkeys(codes)):
-        alike: dict[str, list[int]] = {}
-        for place in (place for place, other in enumerate(codes) if other == code):
-            alike.setdefault(texts[place], []).append(place)
-        groups = list(alike.values())
-        if len(groups) < len(found):
-            raise ValueError(f"{code or 'the text'} has {len(groups)} documents, too few for {', '.join(found)}")
+        groups_by_text: dict[str, list[int]] = {}
+        for index in (index for index, other_code in enumerate(codes) if other_code == code):
+            groups_by_text.setdefault(texts[index], []).append(index)
+        groups = list(groups_by_text.values())
+        if len(groups) < len(indices_by_split):
+            raise ValueError(
+                f"{code or 'the text'} has {len(groups)} documents, too few for {', '.join(indices_by_split)}"
+            )
         order = np.random.default_rng([seed, 3, number]).permutation(len(groups))
-        size = {split: share * sum(len(texts[place]) for group in groups for place in group)
-                for split, share in shares.items()}  # fmt: skip
-        queue = list(order)
-        for done, split in enumerate(shares):
-            begun = False
-            while len(queue) > len(shares) - done:  # one is left for each split to come
-                length = sum(len(texts[place]) for place in groups[queue[-1]])
-                if begun and length / 2 > size[split]:
+        missing_characters = {split_name: share * sum(len(texts[index]) for group in groups for index in group)
+                for split_name, share in shares.items()}  # fmt: skip
+        remaining_groups = list(order)
+        for num_filled_splits, split_name in enumerate(shares):
+            has_group = False
+            while len(remaining_groups) > len(shares) - num_filled_splits:  # leave a group for each later split
+                length = sum(len(texts[index]) for index in groups[remaining_groups[-1]])
+                if has_group and length / 2 > missing_characters[split_name]:
                     break
-                found[split] += groups[queue.pop()]
-                size[split] -= length
-                begun = True
-        found["train"] += [place for index in queue for place in groups[index]]
-    return {split: sorted(places) for split, places in found.items()}
+                indices_by_split[split_name] += groups[remaining_groups.pop()]
+                missing_characters[split_name] -= length
+                has_group = True
+        indices_by_split["train"] += [index for group_index in remaining_groups for index in groups[group_index]]
+    return {split_name: sorted(indices) for split_name, indices in indices_by_split.items()}
 
 
 class Blocks:
-    """Streams of tokens as blocks of one length. Each begins with its stream's control code or, if there are no codes,
-    with the token before it.
+    """Streams of tokens as blocks of one length, each starting with the control code or with the token before it.
 
-    A block is ``input_ids`` [T], ``attention_mask`` [T] and ``labels`` [T], int64: the control code, or the last token
-    of the block before, then the next tokens of the stream. The last block of a stream may be shorter; the rest is
+    A block is ``input_ids`` (T,), ``attention_mask`` (T,) and ``labels`` (T,), int64: the control code, or the last
+    token of the block before, then the next tokens of the stream. The last block of a stream may be shorter; it is
     padded on the right, with a mask of 0 and labels of -100. So every token of a stream is predicted once, except the
-    very first if there are no codes. A control code is never predicted.
+    first token if there are no codes. A control code is never predicted.
 
     Args:
-        streams: control code, or the name of a group of texts -> its tokens, [N] each.
-        code_ids: control code -> its token; None for groups without.
-        length: the most tokens of a block, 2 or more.
-        pad_token_id: fills blocks up.
-        padded: T; None for `length` itself.
+        streams: tokens by control code, or by the name of a group of texts, (N,) each.
+        code_ids: token id of each control code; None for groups without codes.
+        length: maximum number of tokens of a block, 2 or more.
+        pad_token_id: id of the token that pads blocks.
+        padded_length: T; None for `length` itself.
 
     Attributes:
-        codes: the control codes or groups, in order.
-        code_of: [blocks], the index in `codes` for each block.
+        codes: control codes or groups, in order.
+        code_of: index in `codes` of each block, (blocks,).
         length: T.
     """
 
@@ -114,10 +126,10 @@ class Blocks:
         code_ids: Mapping[str, int] | None,
         length: int,
         pad_token_id: int,
-        padded: int | None = None,
+        padded_length: int | None = None,
     ) -> None:
         self.codes = list(streams)
-        self.length = padded or length
+        self.length = padded_length or length
         self.first = {code: stream[:1] for code, stream in streams.items() if code_ids is None}
         rows, lengths, code_of = [], [], []
         for index, (code, stream) in enumerate(streams.items()):
@@ -143,23 +155,28 @@ class Blocks:
         return len(self.input_ids)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        ids = self.input_ids[index].astype(np.int64)
-        kept = np.arange(self.length) < self.lengths[index]
+        token_ids = self.input_ids[index].astype(np.int64)
+        is_token = np.arange(self.length) < self.lengths[index]
         return {
-            "input_ids": ids,
-            "attention_mask": kept.astype(np.int64),
-            "labels": np.where(kept, ids, IGNORED_LABEL),
+            "input_ids": token_ids,
+            "attention_mask": is_token.astype(np.int64),
+            "labels": np.where(is_token, token_ids, IGNORED_LABEL),
         }
 
     def stream(self, code: str) -> np.ndarray:
-        """Return the tokens of a control code or group, as they went in."""
+        """Return the tokens of a control code or group, in their original order."""
         first = np.asarray(self.first.get(code, ()), dtype=np.int32)
-        return np.concatenate([first, self.predicted(code)])
+        return np.concatenate([first, self.predicted_tokens(code)])
 
-    def predicted(self, code: str) -> np.ndarray:
-        """Return the predicted tokens: all, or without a control code all but the first."""
-        chosen = np.flatnonzero(self.code_of == self.codes.index(code))
-        return np.concatenate([self.input_ids[i, 1 : self.lengths[i]] for i in chosen] or [np.zeros(0, np.int32)])
+    def predicted_tokens(self, code: str) -> np.ndarray:
+        """Return the predicted tokens of a control code or group.
+
+        These are all its tokens, or all except the first if there are no control codes.
+        """
+        block_indices = np.flatnonzero(self.code_of == self.codes.index(code))
+        return np.concatenate(
+            [self.input_ids[i, 1 : self.lengths[i]] for i in block_indices] or [np.zeros(0, np.int32)]
+        )
 
     @property
     def tokens(self) -> int:
@@ -167,10 +184,19 @@ class Blocks:
         return int((self.lengths - 1).sum())
 
 
-def unigram_perplexity(train: Blocks, other: Blocks, vocab_size: int) -> float:
-    """Return the perplexity on `other` of the token frequencies in `train`: that of the best model without context."""
+def unigram_perplexity(train: Blocks, evaluated_blocks: Blocks, vocab_size: int) -> float:
+    """Return the perplexity of the token frequencies of `train` on `evaluated_blocks`.
+
+    It is the perplexity of the best model without context.
+    """
     surprise = -log_frequencies(np.concatenate([train.stream(code) for code in train.codes]), vocab_size)
-    return float(np.exp(np.mean(surprise[np.concatenate([other.predicted(code) for code in other.codes])])))
+    return float(
+        np.exp(
+            np.mean(
+                surprise[np.concatenate([evaluated_blocks.predicted_tokens(code) for code in evaluated_blocks.codes])]
+            )
+        )
+    )
 
 
 def log_frequencies(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
@@ -179,19 +205,21 @@ def log_frequencies(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
     return np.log(counts / counts.sum())
 
 
-def streams(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[int]]:
-    """Control code or group -> the tokens of its documents, one after another.
+def streams_by_code(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[int]]:
+    """Return the tokens of each control code or group, one document after another.
 
     Args:
-        rows: a split with the columns ``text`` and ``control``.
+        rows: split with the columns ``text`` and ``control``.
+        codes: control codes or groups, in order.
+        tokenizer: tokenizer of the model.
     """
-    found: dict[str, list[int]] = {code: [] for code in codes}
-    for code, ids in tokenized(rows, tokenizer):
-        found[code] += ids
-    return found
+    tokens_by_code: dict[str, list[int]] = {code: [] for code in codes}
+    for code, token_ids in tokenize_documents(rows, tokenizer):
+        tokens_by_code[code] += token_ids
+    return tokens_by_code
 
 
-def tokenized(rows: Any, tokenizer: Any) -> Iterator[tuple[str, list[int]]]:
+def tokenize_documents(rows: Any, tokenizer: Any) -> Iterator[tuple[str, list[int]]]:
     """Yield the control code or group of each document, and its tokens."""
     with tqdm(total=len(rows), desc="tokenizing documents", unit=" texts", delay=2, leave=False) as bar:
         for batch in rows.iter(32):

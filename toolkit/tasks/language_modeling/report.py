@@ -1,5 +1,7 @@
-"""A language model's sections of a run's page: the perplexity of each control code, the blocks that it expected
-least and most, and samples of its text, from the files of predictions and samples alone."""
+"""Write a language model's sections of a run's page, from the files of predictions and samples only.
+
+They show the perplexity of each control code, the blocks with the highest and lowest loss, and samples of text.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from toolkit.pages.markup import element
 from toolkit.pages.plot import share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
-from toolkit.tasks.language_modeling.samples import SAMPLES
+from toolkit.tasks.language_modeling.samples import SAMPLES_FILE
 from toolkit.tasks.metrics import perplexity_of_loss
 
-#: Number of blocks listed at each end.
+#: Number of blocks in each list.
 BLOCKS_SHOWN = 5
 
 
 @dataclass
-class Code:
-    """Results on a control code's text: the sum of its tokens' losses, the numbers of tokens and of blocks."""
+class CodeOutcome:
+    """Results on a control code's text: the sum of its tokens' losses, and the numbers of tokens and blocks."""
 
     loss: float = 0.0
     tokens: int = 0
@@ -37,44 +39,44 @@ class Code:
 class TextOutcome:
     """Results on a split: its control codes, and the rows with the highest and with the lowest loss."""
 
-    codes: dict[str, Code] = field(default_factory=dict)
+    codes: dict[str, CodeOutcome] = field(default_factory=dict)
     hardest: list[dict[str, str]] = field(default_factory=list)
     easiest: list[dict[str, str]] = field(default_factory=list)
 
 
-def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-    """The sections, in order.
+def report_sections(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """Yield the sections, in order.
 
     Raises:
         UserError: a file is damaged, or the predictions file is missing.
     """
-    found = read_outcome(predictions)
+    outcome = read_outcome(predictions_path)
     yield element("h2", "Perplexity by control code")
-    perplexity = {code: perplexity_of_loss(of.loss / of.tokens) for code, of in found.codes.items()}
+    perplexity = {code: perplexity_of_loss(result.loss / result.tokens) for code, result in outcome.codes.items()}
     highest = max((value for value in perplexity.values() if math.isfinite(value)), default=0.0)
     rows = [
-        (name(code), f"{of.blocks:,}", f"{of.tokens:,}", f"{of.loss / of.tokens:.4f}",
+        (name(code), f"{result.blocks:,}", f"{result.tokens:,}", f"{result.loss / result.tokens:.4f}",
          share(perplexity[code], f"{perplexity[code]:.2f}", highest))
-        for code, of in found.codes.items()
+        for code, result in outcome.codes.items()
     ]  # fmt: skip
     yield table(("control code", "blocks", "tokens", "loss", "perplexity"), rows, "Lower is better", "numbers")
     yield element("h2", "Blocks that it expected least")
-    yield _blocks(found.hardest, "The highest losses")
+    yield _blocks(outcome.hardest, "The highest losses")
     yield element("h2", "Blocks that it expected most")
-    yield _blocks(found.easiest, "The lowest losses")
-    yield from _samples(folder / SAMPLES)
+    yield _blocks(outcome.easiest, "The lowest losses")
+    yield from _samples(folder / SAMPLES_FILE)
 
 
-def read_outcome(predictions: Path) -> TextOutcome:
-    """Read the predictions file, keeping only the texts that are shown."""
+def read_outcome(predictions_path: Path) -> TextOutcome:
+    """Read the predictions file, and keep only the texts that are shown."""
     outcome = TextOutcome()
-    with reading(predictions, REMEDY):
-        for row in read_predictions(predictions):
+    with reading(predictions_path, REMEDY):
+        for row in read_predictions(predictions_path):
             tokens, loss = int(row["tokens"]), float(row["loss"])
-            code = outcome.codes.setdefault(row["control_code"], Code())
+            code = outcome.codes.setdefault(row["control_code"], CodeOutcome())
             code.loss, code.tokens, code.blocks = code.loss + loss * tokens, code.tokens + tokens, code.blocks + 1
-            outcome.hardest = sorted([*outcome.hardest, row], key=lambda one: -float(one["loss"]))[:BLOCKS_SHOWN]
-            outcome.easiest = sorted([*outcome.easiest, row], key=lambda one: float(one["loss"]))[:BLOCKS_SHOWN]
+            outcome.hardest = sorted([*outcome.hardest, row], key=lambda row: -float(row["loss"]))[:BLOCKS_SHOWN]
+            outcome.easiest = sorted([*outcome.easiest, row], key=lambda row: float(row["loss"]))[:BLOCKS_SHOWN]
         if not outcome.codes:
             raise ValueError("it has no rows")
     return outcome
@@ -86,8 +88,8 @@ def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Element:
          f"{float(row['perplexity']):.1f}", excerpt(row["text"]))
         for row in rows
     ]  # fmt: skip
-    found = table(("block", "control code", "tokens", "loss", "perplexity", "text"), lines, caption, "texts")
-    return element("div", found, class_="wide", tabindex=0, role="region", aria_label=caption)
+    block_table = table(("block", "control code", "tokens", "loss", "perplexity", "text"), lines, caption, "texts")
+    return element("div", block_table, class_="wide", tabindex=0, role="region", aria_label=caption)
 
 
 def _samples(path: Path) -> Iterator[Element]:

@@ -1,6 +1,8 @@
-"""Language modelling: predict the next token from those before it; for CTRL (Keskar et al. 2019), also from a control
-code, which names the kind of text. For a family without control codes, texts may have a group, which names their kind
-only in the results."""
+"""Language modeling: predict the next token from the tokens before it.
+
+For CTRL (Keskar et al. 2019), texts also start with a control code, which names the kind of text. For a family without
+control codes, texts may have a group, which names their kind only in the results.
+"""
 
 from __future__ import annotations
 
@@ -42,26 +44,28 @@ DESCRIPTION = Description(
     next_command='toolkit generate {run} --prompt "..."',
 )
 
-#: Prefix of the perplexity of a control code or group, whose name follows.
+#: Prefix of the name of a perplexity. The name of the control code or group follows it.
 PERPLEXITY_OF = "perplexity_"
 
-#: The group of texts that have none.
+#: Group name of texts without a group.
 NO_GROUP = ""
 
 
 def has_control_codes(family: str) -> bool:
-    """Whether the texts of a model family begin with control codes, which its tokenizer then knows."""
+    """Return whether the texts of a model family start with control codes, which its tokenizer then knows."""
     return hasattr(families.part(family, "tokenizer"), "check_control_code")
 
 
 def check(recipe: Recipe) -> None:
-    """Check that the recipe says where texts come from, and where a family has control codes these: the data set,
-    `sources`, or a column."""
-    data, codes = recipe.data, has_control_codes(recipe.model.name)
+    """Check that the recipe names the source of the texts, and of the control codes if the family has them.
+
+    The source of both is the data set, `sources`, or a column.
+    """
+    data, has_codes = recipe.data, has_control_codes(recipe.model.name)
     if data.dataset == "text":
-        if codes and data.files is not None:
+        if has_codes and data.files is not None:
             raise recipe.error("data.files", "plain text is named under its control code: set sources, not files")
-        if codes and not data.sources:
+        if has_codes and not data.sources:
             raise recipe.error("data.sources", "missing; name the text files of each control code: {Books: novel.txt}")
         if not data.sources and data.files is None:
             raise recipe.error("data.files", "missing; name the text files: {train: novel.txt}, or several in sources")
@@ -69,11 +73,11 @@ def check(recipe: Recipe) -> None:
             raise recipe.error("data.files", "sources names the text files already; remove one of the two")
     elif data.sources is not None:
         raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
-    own = data.dataset == "text" or data.dataset in CORPORA
-    if own and data.control is not None:
-        whose = "control codes" if codes else "groups"
-        raise recipe.error("data.control", f"dataset: {data.dataset} has {whose} of its own; remove it")
-    if codes and not own and data.control is None:
+    has_own_codes = data.dataset == "text" or data.dataset in CORPORA
+    if has_own_codes and data.control is not None:
+        code_kind = "control codes" if has_codes else "groups"
+        raise recipe.error("data.control", f"dataset: {data.dataset} has {code_kind} of its own; remove it")
+    if has_codes and not has_own_codes and data.control is None:
         raise recipe.error("data.control", "missing; name the column that holds the control code of each text")
 
 
@@ -81,41 +85,48 @@ def check(recipe: Recipe) -> None:
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
-    """Splits with the columns ``text`` (a document) and ``control`` (its control code, a word; for a family without
-    control codes its group, a word or :data:`NO_GROUP`).
+    """Return the splits with the columns ``text`` (a document) and ``control``.
+
+    ``control`` is the document's control code, a word. For a family without control codes it is the group, a word or
+    :data:`NO_GROUP`.
 
     Raises:
-        UserError: at the recipe's line: a missing file or column, no text, no split to hold out.
+        UserError: a file or column is missing, there is no text, or a split cannot be held out. The error names the
+            recipe's line.
     """
     from toolkit.data.load import hold_out, limited, load_stored
-    from toolkit.tasks.language_modeling.documents import divide
+    from toolkit.tasks.language_modeling.documents import divide_documents
 
-    stored = _from_sources(recipe) if recipe.data.sources else load_stored(recipe, CORPORA, _from_file)
-    splits = stored if recipe.data.dataset in (*CORPORA, "text") else _columns(recipe, stored)
-    known = has_control_codes(recipe.model.name)
-    check_name = families.part(recipe.model.name, "tokenizer").check_control_code if known else _check_group
+    stored_splits = _from_sources(recipe) if recipe.data.sources else load_stored(recipe, CORPORA, _from_file)
+    splits = stored_splits if recipe.data.dataset in (*CORPORA, "text") else _select_columns(recipe, stored_splits)
+    has_codes = has_control_codes(recipe.model.name)
+    check_name = families.part(recipe.model.name, "tokenizer").check_control_code if has_codes else _check_group
     for code in dict.fromkeys(splits["train"]["control"][:]):
         try:
             check_name(code)
-        except ValueError as problem:
-            raise recipe.error(_key_of(recipe, code), str(problem)) from None
+        except ValueError as error:
+            raise recipe.error(_key_of(recipe, code), str(error)) from None
 
-    return limited(recipe, hold_out(recipe, splits, _divide_text if recipe.data.dataset == "text" else divide))
+    return limited(
+        recipe, hold_out(recipe, splits, _divide_text if recipe.data.dataset == "text" else divide_documents)
+    )
 
 
 def _divide_text(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """Divide the documents of plain text; say what a document is if they are too few.
+    """Divide the documents of plain text; explain the length of a document if they are too few.
 
     Raises:
-        ValueError: as :func:`.documents.divide`.
+        ValueError: a control code has too few documents.
     """
-    from toolkit.tasks.language_modeling.documents import DOCUMENT_LENGTH, divide
+    from toolkit.tasks.language_modeling.documents import DOCUMENT_LENGTH, divide_documents
 
     try:
-        return divide(rows, shares, seed)
-    except ValueError as problem:
-        what = f"a document is {DOCUMENT_LENGTH:,} characters or more, to a blank line or, without any, a line end"
-        raise ValueError(f"{problem} ({what}); add text, or a file for each split") from None
+        return divide_documents(rows, shares, seed)
+    except ValueError as error:
+        definition = (
+            f"a document is {DOCUMENT_LENGTH:,} characters or more, to a blank line or, without any, a line end"
+        )
+        raise ValueError(f"{error} ({definition}); add text, or a file for each split") from None
 
 
 def _check_group(name: str) -> None:
@@ -125,17 +136,17 @@ def _check_group(name: str) -> None:
 
 
 def _key_of(recipe: Recipe, code: str) -> str | tuple[str, ...]:
-    """Return the recipe key that gives a control code; for a built-in data set, that of the tokenizer it must fit."""
+    """Return the recipe key that sets a control code, or the tokenizer's key for a built-in data set."""
     if recipe.data.dataset in CORPORA:
         return "tokenizer.path" if recipe.tokenizer.path else "tokenizer.kind"
     return ("data", "sources", code) if recipe.data.sources else "data.control"
 
 
-def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
-    """Read the rows of a split's file: plain text, cut into documents, or what `datasets` reads.
+def _from_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
+    """Read the rows of a split's file: plain text, cut into documents, or a format that `datasets` reads.
 
     Raises:
-        UnreadableFile: it is not text, or holds none.
+        UnreadableFile: the file is not text, or is empty.
     """
     import datasets
 
@@ -143,7 +154,7 @@ def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     from toolkit.tasks.language_modeling.documents import documents_of
 
     if recipe.data.dataset != "text":
-        return read_file(recipe, split, path)
+        return read_file(recipe, split_name, path)
     if not (text := plain_text(recipe, path)).strip():
         raise UnreadableFile(path, "is empty")
     documents = documents_of(text)
@@ -151,7 +162,7 @@ def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
 
 
 def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
-    """The files under each control code or group, cut into documents."""
+    """Return the files of each control code or group, cut into documents."""
     import datasets
 
     from toolkit.data.sources import named_texts
@@ -166,103 +177,106 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts, "control": codes})})
 
 
-def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
-    """Return the two columns of a file or hub data set, under their names here."""
+def _select_columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
+    """Return the two columns of a file or hub data set, renamed to ``text`` and ``control``."""
     import datasets
 
     from toolkit.data.load import check_columns
 
-    named = {"text": recipe.data.text_columns[0]}
+    column_names = {"text": recipe.data.text_columns[0]}
     if recipe.data.control is not None:
-        named["control"] = recipe.data.control
-    found = {}
-    for split, rows in splits.items():
-        check_columns(recipe, split, rows, named)
+        column_names["control"] = recipe.data.control
+    selected_splits = {}
+    for split_name, rows in splits.items():
+        check_columns(recipe, split_name, rows, column_names)
         columns: dict[str, list[str]] = {"control": [NO_GROUP] * len(rows)}
-        for name, column in named.items():
+        for name, column in column_names.items():
             columns[name] = rows.select_columns([column])[:][column]
-            kind = rows.features[column]
-            if name == "control" and isinstance(kind, datasets.ClassLabel):
-                columns[name] = [kind.int2str(value) for value in columns[name]]
+            feature = rows.features[column]
+            if name == "control" and isinstance(feature, datasets.ClassLabel):
+                columns[name] = [feature.int2str(value) for value in columns[name]]
             for number, value in enumerate(columns[name], start=1):
                 if not isinstance(value, str) or (name == "control" and not value):
-                    message = f"row {number} of the {split} split has {value!r} as its {column}; it should be text"
+                    message = f"row {number} of the {split_name} split has {value!r} as its {column}; it should be text"
                     raise recipe.error(f"data.{name}", message)
-        found[split] = datasets.Dataset.from_dict(columns)
-    return datasets.DatasetDict(found)
+        selected_splits[split_name] = datasets.Dataset.from_dict(columns)
+    return datasets.DatasetDict(selected_splits)
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
-    """The documents of a split."""
+    """Return the documents of a split."""
     return rows["text"]
 
 
 def control_codes(rows: datasets.Dataset) -> Sequence[str]:
-    """The control code or group of each document."""
+    """Return the control code or group of each document."""
     return rows["control"]
 
 
 def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> PreparedData:
-    """Pack the splits of :func:`load_splits` into blocks of ``data.max_length`` tokens (:class:`.documents.Blocks`),
-    padded to ``length``.
+    """Pack the splits of :func:`load_splits` into blocks of ``data.max_length`` tokens, padded to ``length``.
+
+    See :class:`.documents.Blocks`.
 
     Raises:
-        UserError: a control code is not one token of the vocabulary, or a split has no text under it.
+        UserError: a control code is not one token of the vocabulary, or has no text in a split.
     """
-    from toolkit.tasks.language_modeling.documents import Blocks, streams
+    from toolkit.tasks.language_modeling.documents import Blocks, streams_by_code
 
-    under_codes = has_control_codes(recipe.model.name)
+    has_codes = has_control_codes(recipe.model.name)
     if recipe.data.max_length < 2:
-        first = "a control code" if under_codes else "a token"
-        raise recipe.error("data.max_length", f"a block is {first} and at least one token; set 2 or more")
-    codes = _codes(recipe, splits)
-    ids = _code_ids(recipe, tokenizer, codes) if under_codes else None
+        first_token = "a control code" if has_codes else "a token"
+        raise recipe.error("data.max_length", f"a block is {first_token} and at least one token; set 2 or more")
+    codes = _distinct_codes(recipe, splits)
+    ids = _code_ids(recipe, tokenizer, codes) if has_codes else None
     blocks: dict[str, Blocks] = {}
-    for split, rows in splits.items():
-        found = streams(rows, codes, tokenizer)
-        if empty := [code for code, stream in found.items() if len(stream) < (1 if under_codes else 2)]:
-            under = f" under {', '.join(empty)}" if empty != [NO_GROUP] else " to predict"
-            raise recipe.error("data.dataset", f"the {split} split has no text{under}")
-        blocks[split] = Blocks(found, ids, recipe.data.max_length, tokenizer.pad_token_id, length)
-    sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
+    for split_name, rows in splits.items():
+        streams_of_split = streams_by_code(rows, codes, tokenizer)
+        if empty := [code for code, stream in streams_of_split.items() if len(stream) < (1 if has_codes else 2)]:
+            missing_text = f" under {', '.join(empty)}" if empty != [NO_GROUP] else " to predict"
+            raise recipe.error("data.dataset", f"the {split_name} split has no text{missing_text}")
+        blocks[split_name] = Blocks(streams_of_split, ids, recipe.data.max_length, tokenizer.pad_token_id, length)
+    block_counts = ", ".join(f"{len(rows)} {split_name}" for split_name, rows in blocks.items())
     unknown = np.mean([np.mean(blocks["train"].stream(code) == tokenizer.unk_token_id) for code in codes])
     notes = [f"{unknown:.1%} of the training tokens are unknown to the tokenizer"] if unknown > 0.001 else []
-    kinds = [f"{len(codes)} {'control codes' if under_codes else 'groups'}"] if codes != [NO_GROUP] else []
-    packed = f"{sizes} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on)"
+    code_summary = [f"{len(codes)} {'control codes' if has_codes else 'groups'}"] if codes != [NO_GROUP] else []
+    blocks_summary = (
+        f"{block_counts} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on)"
+    )
     return PreparedData(
         train=blocks["train"],
         validation=blocks["validation"],
         test=blocks.get("test"),
-        summary=", ".join([packed, *kinds]),
+        summary=", ".join([blocks_summary, *code_summary]),
         notes=lambda: notes,
     )
 
 
 def _code_ids(recipe: Recipe, tokenizer: Any, codes: Sequence[str]) -> dict[str, int]:
-    """Control code -> its token.
+    """Return the token id of each control code.
 
     Raises:
-        UserError: it is not one token.
+        UserError: a control code is not a single token.
     """
     ids: dict[str, int] = {}
     for code in codes:
         try:
             ids[code] = tokenizer.control_code(code)
-        except ValueError as problem:
-            raise recipe.error(_key_of(recipe, code), str(problem)) from None
+        except ValueError as error:
+            raise recipe.error(_key_of(recipe, code), str(error)) from None
     return ids
 
 
-def _codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
-    """The control codes or groups, in the order of the training data.
+def _distinct_codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
+    """Return the control codes or groups, in the order of the training data.
 
     Raises:
-        UserError: another split has one that training does not.
+        UserError: another split has a code that training does not have.
     """
     codes = list(dict.fromkeys(splits["train"]["control"][:]))
-    for split, rows in splits.items():
-        if strange := set(rows["control"][:]) - set(codes):
-            message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split lacks"
+    for split_name, rows in splits.items():
+        if unknown_codes := set(rows["control"][:]) - set(codes):
+            message = f"the {split_name} split has text under {sorted(unknown_codes)[0]!r}, which the train split lacks"
             raise recipe.error("data.control", message)
     return codes
 
@@ -271,46 +285,51 @@ def _codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """The number of tokens that are predicted: each label but the first of a block, unless it is ignored."""
+    """Return the number of predicted tokens: all labels except the first of each block and the ignored labels."""
     return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())
 
 
 def token_counts(dataset: Any) -> None:
-    """Return None: blocks are full, or their labels are padded too."""
+    """Return None, because blocks are full, or their labels are padded too."""
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Return each block's sum of token losses [B] and number of them [B], float64; logits are not kept."""
+    """Return the sum of token losses and the number of tokens of each block, (B,) float64; logits are not kept."""
     from models.operations.ops import cross_entropy
 
     labels = batch["labels"][:, 1:]
     logits = output.logits[:, :-1].astype("float32")
-    kept = (labels != IGNORED_LABEL).astype("float64")
+    is_predicted = (labels != IGNORED_LABEL).astype("float64")
     losses = cross_entropy(logits.reshape([-1, logits.shape[-1]]), labels.flatten().clip(min=0)).astype("float64")
-    return (losses.reshape(labels.shape) * kept).sum(axis=1), kept.sum(axis=1)
+    return (losses.reshape(labels.shape) * is_predicted).sum(axis=1), is_predicted.sum(axis=1)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """``loss``, the mean over all tokens, and ``perplexity``, its exponential; the latter for each control code or
-    group too."""
+    """Return ``loss``, the mean over all tokens, and ``perplexity``, its exponential.
+
+    Each control code or group has a separate perplexity as well.
+    """
     sums, counts = outputs
     loss = float(sums.sum() / counts.sum())
-    found = {"loss": loss, "perplexity": perplexity_of_loss(loss)}
+    metrics = {"loss": loss, "perplexity": perplexity_of_loss(loss)}
     for index, code in enumerate(dataset.codes):
         if code == NO_GROUP:
             continue
-        chosen = dataset.code_of == index
-        found[f"{PERPLEXITY_OF}{code}"] = perplexity_of_loss(float(sums[chosen].sum() / counts[chosen].sum()))
-    return found
+        in_code = dataset.code_of == index
+        metrics[f"{PERPLEXITY_OF}{code}"] = perplexity_of_loss(float(sums[in_code].sum() / counts[in_code].sum()))
+    return metrics
 
 
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: Blocks, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Yield for each block: its number from 1, its control code, the number of predicted tokens, their mean loss, the
-    perplexity, and its text."""
-    for index, (total, count) in enumerate(zip(*outputs, strict=True)):
-        loss = float(total / count)
+    """Yield the row of each block in ``predictions-SPLIT.csv``.
+
+    It has the block's number from 1, its control code, the number of predicted tokens, their mean loss, the perplexity,
+    and the text.
+    """
+    for index, (loss_sum, count) in enumerate(zip(*outputs, strict=True)):
+        loss = float(loss_sum / count)
         tokens = dataset.input_ids[index, 1 : dataset.lengths[index]].tolist()
         yield {
             "block": index + 1,
@@ -322,51 +341,56 @@ def predictions(
         }
 
 
-def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-    """Perplexity by control code, the hardest and the easiest blocks, and samples of the model's text."""
-    from toolkit.tasks.language_modeling.report import sections
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """Show the perplexity by control code, the blocks with the highest and lowest loss, and samples of text."""
+    from toolkit.tasks.language_modeling.report import report_sections
 
-    return sections(folder, predictions, results)
+    return report_sections(folder, predictions_path, results)
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the perplexities of token frequencies and of trigrams, both counted in the training blocks."""
     from toolkit.tasks.language_modeling.documents import unigram_perplexity
     from toolkit.tasks.language_modeling.ngrams import perplexity
 
-    train = prepared.train
+    train = prepared_data.train
     size = tokenizer.vocab_size
-    others = {"validation": prepared.validation, "test": prepared.test}
-    kept = {split: rows for split, rows in others.items() if rows is not None}
-    counted = train.input_ids, train.lengths
+    optional_splits = {"validation": prepared_data.validation, "test": prepared_data.test}
+    evaluated_splits = {split_name: rows for split_name, rows in optional_splits.items() if rows is not None}
+    train_rows = train.input_ids, train.lengths
     return {
         "token frequencies": {
-            split: {"perplexity": unigram_perplexity(train, rows, size)} for split, rows in kept.items()
+            split_name: {"perplexity": unigram_perplexity(train, rows, size)}
+            for split_name, rows in evaluated_splits.items()
         },
         "trigrams (Kneser-Ney)": {
-            split: {"perplexity": perplexity(counted, (rows.input_ids, rows.lengths), size)}
-            for split, rows in kept.items()
+            split_name: {"perplexity": perplexity(train_rows, (rows.input_ids, rows.lengths), size)}
+            for split_name, rows in evaluated_splits.items()
         },
     }
 
 
-def calibrate(recipe: Recipe, prepared: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
-    """None: the logits are used as they are."""
+def calibrate(
+    recipe: Recipe, prepared_data: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]
+) -> dict[str, Any]:
+    """Return no parameters, because the logits are used unchanged."""
     return {}
 
 
-def write_artifacts(run: Run, trainer: Any, prepared: PreparedData, console: Console) -> None:
-    """Write `samples.md` and `samples.json`: for each control code or group, continuations of the first words of a
-    validation block."""
+def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
+    """Write `samples.md` and `samples.json` with continuations of validation texts.
+
+    They continue the first words of a validation block of each control code or group.
+    """
     from toolkit.tasks.language_modeling.samples import write_samples
 
-    write_samples(run, prepared.validation, console)
+    write_samples(run, prepared_data.validation, console)
 
 
 def predict(run: Run, console: Console) -> None:
-    """Not supported: a language model generates.
+    """Raise an error, because a language model generates.
 
     Raises:
         UserError: always; it names the command to use.
@@ -375,10 +399,10 @@ def predict(run: Run, console: Console) -> None:
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """None: a language model generates and does not label."""
+    """Return no columns, because a language model does not label rows."""
     return {}
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """Not supported, and never called, as ``ROW_COLUMNS`` is empty."""
+    """Raise an error; the function is never called, because ``ROW_COLUMNS`` is empty."""
     raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Masked language modelling: predict tokens that were masked, from those on both sides (Devlin et al. 2019, "BERT").
+"""Masked language modeling: predict masked tokens from the tokens on both sides (Devlin et al. 2019, "BERT").
 
-It makes weights for tasks with labels: ``model.weights`` of such a recipe takes the run's model, with a new head. Texts
-are read as those of language modelling, without control codes.
+The resulting weights are for tasks with labels: ``model.weights`` of such a recipe loads the run's model, with a new
+head. Texts are read as in language modeling, without control codes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
     Raises:
         UserError: the tokenizer has no token to mask with, or a split has no text.
     """
-    from toolkit.tasks.language_modeling.documents import tokenized
+    from toolkit.tasks.language_modeling.documents import tokenize_documents
     from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks, Masking
 
     data = recipe.data
@@ -68,90 +68,102 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
     words = tokenizer.begins_word() if data.whole_words else None
     masking = Masking(tokenizer.mask_token_id, tokenizer.vocab_size, data.mask_fraction or 0.15, words)
     blocks: dict[str, MaskedBlocks] = {}
-    for number, (split, rows) in enumerate(splits.items()):
-        documents = (ids for _, ids in tokenized(rows, tokenizer))
-        seed, padded = (recipe.seed, 4, number), length or data.max_length
-        blocks[split] = MaskedBlocks(documents, data.max_length, padded, tokenizer.pad_token_id, masking, seed)
-        if not len(blocks[split]):
-            raise recipe.error("data.dataset", f"the {split} split has no text to predict")
-    sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
+    for number, (split_name, rows) in enumerate(splits.items()):
+        documents = (token_ids for _, token_ids in tokenize_documents(rows, tokenizer))
+        seed, padded_length = (recipe.seed, 4, number), length or data.max_length
+        blocks[split_name] = MaskedBlocks(
+            documents, data.max_length, padded_length, tokenizer.pad_token_id, masking, seed
+        )
+        if not len(blocks[split_name]):
+            raise recipe.error("data.dataset", f"the {split_name} split has no text to predict")
+    block_counts = ", ".join(f"{len(rows)} {split_name}" for split_name, rows in blocks.items())
     tokens = int(blocks["train"].lengths.sum())
     summary = (
-        f"{sizes} blocks of {data.max_length} tokens ({tokens:,} to train on, of which {masking.fraction:.0%} masked)"
+        f"{block_counts} blocks of {data.max_length} tokens ({tokens:,} to train on, "
+        f"of which {masking.fraction:.0%} masked)"
     )
     return PreparedData(blocks["train"], blocks["validation"], blocks.get("test"), summary)
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """The number of chosen tokens."""
+    """Return the number of chosen tokens."""
     return int((batch["labels"] != IGNORED_LABEL).sum())
 
 
 def token_counts(dataset: Any) -> None:
-    """Return None: labels are padded, too."""
+    """Return None, because labels are padded too."""
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Return each block's sum of losses [B], number of chosen tokens [B] and of those found [B], float64."""
+    """Return the sum of losses, the number of chosen tokens and of correct predictions of each block, (B,) float64."""
     import paddle
 
     from models.operations.ops import cross_entropy
 
     labels = batch["labels"]
-    chosen = paddle.nonzero(labels != IGNORED_LABEL)  # (tokens, 2): block, place
-    logits, targets = paddle.gather_nd(output.logits, chosen).astype("float32"), paddle.gather_nd(labels, chosen)
-    kept = (cross_entropy(logits, targets), paddle.ones_like(targets), logits.argmax(-1) == targets)
+    positions = paddle.nonzero(labels != IGNORED_LABEL)  # (tokens, 2): block, position
+    logits, targets = paddle.gather_nd(output.logits, positions).astype("float32"), paddle.gather_nd(labels, positions)
+    token_results = (cross_entropy(logits, targets), paddle.ones_like(targets), logits.argmax(-1) == targets)
     empty = paddle.zeros([len(labels)], "float64")
-    return tuple(paddle.scatter(empty, chosen[:, 0], one.astype("float64"), overwrite=False) for one in kept)
+    return tuple(
+        paddle.scatter(empty, positions[:, 0], token_result.astype("float64"), overwrite=False)
+        for token_result in token_results
+    )
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """``loss``, the mean over the chosen tokens, ``perplexity``, its exponential, and ``accuracy``, the share found."""
-    losses, counts, found = (part.sum() for part in outputs)
+    """Return ``loss``, the mean over the chosen tokens, ``perplexity``, its exponential, and ``accuracy``."""
+    losses, counts, num_correct = (part.sum() for part in outputs)
     loss = float(losses / counts)
-    return {"loss": loss, "perplexity": perplexity_of_loss(loss), "accuracy": float(found / counts)}
+    return {"loss": loss, "perplexity": perplexity_of_loss(loss), "accuracy": float(num_correct / counts)}
 
 
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: MaskedBlocks, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Yield for each block: its number from 1, the number of chosen tokens, their mean loss, the share found, and the
-    block's text."""
-    for index, (loss, count, found) in enumerate(zip(*outputs, strict=True)):
+    """Yield the row of each block in ``predictions-SPLIT.csv``.
+
+    It has the block's number from 1, the number of chosen tokens, their mean loss, the accuracy, and the text.
+    """
+    for index, (loss, count, num_correct) in enumerate(zip(*outputs, strict=True)):
         text = run.tokenizer.readable(dataset.tokens[index, : dataset.lengths[index]].tolist())
-        scores = {"loss": float(loss / count), "accuracy": float(found / count)}
+        scores = {"loss": float(loss / count), "accuracy": float(num_correct / count)}
         yield {"block": index + 1, "masked_tokens": int(count), **scores, "text": text}
 
 
-def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-    """Nothing of its own: the page shows the metrics and curves of every task."""
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """Yield no sections: the page shows the metrics and curves of every task."""
     return iter(())
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the perplexity and accuracy of token frequencies, which know nothing of a masked token's neighbours."""
+    """Return the perplexity and accuracy of token frequencies, which ignore the neighbors of a masked token."""
     from toolkit.tasks.language_modeling.documents import log_frequencies
 
-    known = log_frequencies(prepared.train.stream(), tokenizer.vocab_size)
-    chosen = {split: getattr(prepared, split).chosen() for split in prepared.sizes if split != "train"}
+    log_probabilities = log_frequencies(prepared_data.train.stream(), tokenizer.vocab_size)
+    chosen_tokens = {
+        split_name: getattr(prepared_data, split_name).chosen_tokens()
+        for split_name in prepared_data.sizes
+        if split_name != "train"
+    }
     scores = {
-        split: {
-            "perplexity": perplexity_of_loss(-float(known[tokens].mean())),
-            "accuracy": float((tokens == known.argmax()).mean()),
+        split_name: {
+            "perplexity": perplexity_of_loss(-float(log_probabilities[tokens].mean())),
+            "accuracy": float((tokens == log_probabilities.argmax()).mean()),
         }
-        for split, tokens in chosen.items()
+        for split_name, tokens in chosen_tokens.items()
     }
     return {"token frequencies": scores}
 
 
-def write_artifacts(run: Run, trainer: Any, prepared: PreparedData, console: Console) -> None:
-    """Write nothing: what the run is for is its model."""
+def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
+    """Write no files: the purpose of the run is its model."""
 
 
 def predict(run: Run, console: Console) -> None:
-    """Not supported: the model is made to be fine-tuned.
+    """Raise an error, because the model is for fine-tuning.
 
     Raises:
         UserError: always; it names the command to use.
