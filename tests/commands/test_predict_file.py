@@ -147,7 +147,7 @@ def test_an_output_is_replaced_only_if_asked_for_and_only_when_done(run, tmp_pat
         raise problem
 
     with monkeypatch.context() as patch:
-        patch.setattr(predict_file, "_predicted", fail)
+        patch.setattr(predict_file, "_predict_chunk", fail)
         for problem in (RuntimeError("in the middle"), KeyboardInterrupt()):
             with pytest.raises(type(problem)):
                 label(run, source, target, overwrite=True)
