@@ -114,11 +114,12 @@ test: install  ## the tests that are not `slow`: 7 to 9 minutes on two cores
 test-slow: install  ## the tests marked `slow`: the catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
 	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" --durations=40 $(JUNIT) $(PYTEST_ARGS)
 
-lint: install  ## ruff (errors, imports, formatting), types, and which module may import which
+lint: install  ## ruff (errors, imports, formatting), types, contracts of imports, and the budgets of packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/budgets.py
 
 docs: install  ## write into the READMEs and CONTRIBUTING what they quote of the code: counts, lists, tables
 	@$(BIN)/python -W ignore .ci/docs.py
