@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from toolkit.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -124,3 +129,26 @@ def test_the_source_files_that_a_document_names_are_there(document):
 def test_the_readme_of_models_names_files_with_their_room():
     text = (ROOT / "models/README.md").read_text(encoding="utf-8")
     assert re.findall(r"`(\w+\.py)`", text) == ["collector.py", "families.py"]
+
+
+def examples_of_keys() -> list[tuple[str, str, str]]:
+    """Return section, key and example of each row in the tables of recipes/README.md; a row may continue a key."""
+    text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:`(\w+)\.(\w+)`)? ?\| `([^`]+)` \|", text, re.MULTILINE)
+    examples, key = [], ("", "")
+    for section, name, example in rows:
+        key = (section, name) if section else key
+        examples.append((*key, example))
+    return [row for row in examples if row[0] in Recipe.model_fields]
+
+
+@pytest.mark.parametrize(("section", "name", "example"), examples_of_keys())
+def test_the_example_of_a_key_is_a_value_of_this_key(section, name, example):
+    field = Recipe.model_fields[section].annotation.model_fields[name]
+    adapter = TypeAdapter(Annotated[(field.annotation, *field.metadata, "as in the recipe")])
+    assert adapter.validate_python(yaml.safe_load(example)) is not None
+
+
+def test_the_tables_of_keys_have_examples_for_all_sections():
+    sections = [section for section, *_ in examples_of_keys()]
+    assert len(sections) > 40 and set(sections) >= {"data", "model", "train", "tracking", "parity"}
