@@ -172,3 +172,41 @@ def test_why_some_files_get_none(run, tmp_path):  # noqa: F811
     with tarfile.open(tmp_path / "texts.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "tags.txt", "tags.txt")
     assert run("recipe", "new", "texts.tar.gz")[2] == "error: texts.tar.gz: is an archive; unpack it\n"
+
+
+def test_folders_of_labels_whose_names_contain_their_split(run, tmp_path):  # noqa: F811
+    for split in ("train", "test"):
+        for label in ("sport", "food"):
+            for place, text in enumerate(texts(12)):
+                path = tmp_path / "news" / f"news-bydate-{split}" / label / str(place)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    status, out, err = run("recipe", "new", "news")
+    assert status == 0 and "news-bydate-test is the test split" in out, err
+    recipe = load_recipe(tmp_path / "news.yaml")
+    assert recipe.data.sources.keys() == recipe.data.test_sources.keys() == {"food", "sport"}
+
+
+def test_the_other_splits_of_a_text_are_not_trained_on(run, tmp_path):  # noqa: F811
+    """Three files whose names differ in the split alone would have one and the same control code."""
+    (tmp_path / "wiki").mkdir()
+    for name in ("wiki.train.txt", "wiki.valid.txt", "wiki.test.txt", "more.txt", "more.second.txt"):
+        (tmp_path / "wiki" / name).write_text("\n\n".join(f"{name} {text}." for text in texts(80, 40)))
+    status, out, err = run("recipe", "new", "wiki")
+    assert status == 0 and "not used: wiki.test.txt, wiki.valid.txt, since a language model's texts" in out, err
+    sources = load_recipe(tmp_path / "wiki.yaml").data.sources
+    assert {code: len(paths) if isinstance(paths, list) else 1 for code, paths in sources.items()} == {
+        "More": 2,
+        "Wiki": 1,
+    }
+
+
+@pytest.mark.parametrize("path", ["novel", "novel/one.tokens"])
+def test_texts_of_any_ending_are_read_when_told(run, tmp_path, path):  # noqa: F811
+    (tmp_path / "novel").mkdir()
+    (tmp_path / "novel" / "one.tokens").write_text("\n\n".join(texts(80, 40)))
+    status, _, err = run("recipe", "new", path)
+    assert status == 2 and "--task language_modeling reads it" in err and err.count("\n") == 1
+    status, _, err = run("recipe", "new", path, "--task", "language_modeling", "--output", "new.yaml")
+    assert status == 0, err
+    assert run("recipe", "check", "new.yaml")[0] == 0

@@ -34,11 +34,18 @@ LABEL_PREFIX = re.compile(r"[A-Za-z_]+:\w+ \S")
 LOOKED_AT = 2**16
 
 
-def kind_of(path: Path) -> str:
-    """What a file holds: a value of :data:`KINDS`. Raises UserError if neither its ending nor its content says it."""
+def kind_of(path: Path, otherwise: str | None = None) -> str:
+    """Return what a file holds: a value of :data:`KINDS`.
+
+    Args:
+        otherwise: the kind if neither the file's ending nor its content says it.
+
+    Raises:
+        UserError: neither says it, and there is no ``otherwise``.
+    """
     if ending(path) in ARCHIVES:
         raise UserError(f"{path}: is an archive; unpack it")
-    kind = KINDS.get(ending(path)) or (_by_content(path) if path.is_file() else None)
+    kind = KINDS.get(ending(path)) or (_by_content(path) if path.is_file() else None) or otherwise
     if kind is None:
         raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
     return kind

@@ -29,8 +29,8 @@ WESTERN = "cp1252"
 #: What no Western text has: three accented letters in a row, and a non-letter within a word. Both show up if other
 #: languages are decoded as Western.
 NOT_WESTERN = re.compile(r"[\xc0-\xff]{3}|[^\W\d_][\xa1-\xb6\xb8-\xbf\xd7\xf7][^\W\d_]")
-#: Mojibake: UTF-8 once decoded as cp1252. Common in Western text, so no evidence.
-TAKEN_TWICE = re.compile("[\xc2\xc3].")
+#: Mojibake: UTF-8 once decoded as cp1252, then perhaps written in lower case. Common in Western text, so no evidence.
+TAKEN_TWICE = re.compile("[\xc2\xc3].|[\xe2\xe3][\xa0-\xbf]")
 #: Encodings of East Asia -> their language. Each reads most texts in the others, as nonsense.
 EAST_ASIAN = {"gb18030": "Chinese", "big5": "Chinese", "cp949": "Korean", "cp932": "Japanese", "euc_jp": "Japanese"}
 #: Language -> its most frequent letters, and all its letters.

@@ -11,11 +11,11 @@ from toolkit.errors import UserError
 from toolkit.files.kinds import KINDS
 from toolkit.files.packed import ending
 
-#: Split -> pattern in its file's name.
+#: Split -> pattern in its file's name. CoNLL-2003 has testa and testb.
 SPLIT_NAMES = {
     "train": r"train(ing)?",
-    "validation": r"valid(ation)?|val|dev(elopment)?",
-    "test": r"test(ing)?",
+    "validation": r"valid(ation)?|val|dev(elopment)?|testa",
+    "test": r"test(ing)?|testb",
 }
 #: What the name of one of several files of a split says, as `datasets` writes it: ``train-00000-of-00003.parquet``.
 PART = re.compile(r"-\d{5}-of-(\d{5})(?=\.)")
@@ -54,9 +54,16 @@ def splits_beside(path: Path) -> dict[str, list[Path]]:
 
 
 def by_split(paths: Iterable[Path]) -> dict[str, Path]:
-    """Return split -> the one of these whose name is the split's."""
-    return {split: path for path in paths for split, pattern in SPLIT_NAMES.items()
-            if re.fullmatch(pattern, path.name, re.IGNORECASE)}  # fmt: skip
+    """Return split -> the path whose name is the split's; if no name is, the only path whose name contains it."""
+    named_paths = list(paths)
+    for written in ("({})", r".*(?<![a-z])({})(?![a-z]).*"):
+        candidates = {
+            split: [path for path in named_paths if re.fullmatch(written.format(pattern), path.name, re.IGNORECASE)]
+            for split, pattern in SPLIT_NAMES.items()
+        }
+        if splits := {split: paths[0] for split, paths in candidates.items() if len(paths) == 1}:
+            return splits
+    return {}
 
 
 def saved_splits(folder: Path) -> dict[str, list[Path]]:

@@ -24,6 +24,7 @@ from toolkit.commands.recipe_new.folders import (
     saved_splits,
     splits_beside,
     splits_of_labels,
+    texts_in,
     visible,
 )
 from toolkit.data.source_layout import checked_layout
@@ -144,7 +145,10 @@ def look(
 def _file(path: Path, said: Said) -> DataFiles:
     if not said.as_text and _is_tagged(path):
         return _tagged(path, said)
-    kind = kind_of(path)
+    kind = kind_of(path, "text" if said.as_text else "unknown")
+    if kind == "unknown":
+        known_endings = f"its name should end in one of {', '.join(KINDS)}, which says what it holds"
+        raise UserError(f"{path}: {known_endings}; --task language_modeling reads it as text")
     if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
     if kind == "text":
@@ -200,21 +204,24 @@ def _folder(folder: Path, said: Said) -> DataFiles:
     if below := folders_of_texts(folder):
         splits = by_split(below)
         if "train" in splits and len(splits) == len(below):  # texts without labels
-            data_files = _text({code_of(folder): below[splits.pop("train")]}, said)
-            unused = ", ".join(path.name for path in splits.values())
-            data_files.notes += [f"not used: {unused}, since a language model's texts have no splits"] if unused else []
-            return data_files
+            return _training_text({code_of(folder): below[splits.pop("train")]}, list(splits.values()), said)
         return _below(below, said)
-    if texts := plain_texts(folder):
-        many = len(texts) > MOST_CODES
-        return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts}, said)
+    if texts := texts_in(folder) if said.as_text else plain_texts(folder):
+        held_out = [file for path in texts for files in splits_beside(path).values() for file in files]
+        training_texts = [path for path in texts if path not in held_out]
+        texts_by_code: dict[str, list[Path]] = {}
+        for path in training_texts:
+            code = code_of(folder if len(training_texts) > MOST_CODES else path)
+            texts_by_code.setdefault(code, []).append(path)
+        return _training_text(texts_by_code, held_out, said)
     inner = [path for path in entries if path.is_dir()]
     if len(inner) == 1:
         return _folder(inner[0], said)
     if inner:
         names = ", ".join(path.name for path in inner[:6])
         raise UserError(f"{folder}: holds no data but in its folders ({names}); name one")
-    raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}")
+    as_text = "; --task language_modeling reads its files as text" if texts_in(folder) else ""
+    raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}{as_text}")
 
 
 def code_of(path: Path) -> str:
@@ -259,6 +266,14 @@ def _below(
 def _labels_of(folders: dict[Path, list[Path]]) -> dict[str, list[Path]]:
     """Return label -> its texts."""
     return {path.name: files for path, files in folders.items() if not UNLABELLED.fullmatch(path.name)}
+
+
+def _training_text(texts_by_code: dict[str, list[Path]], held_out: Sequence[Path], said: Said) -> DataFiles:
+    """Read the texts of a language model; ``held_out`` are the files or folders of its other splits."""
+    data_files = _text(texts_by_code, said)
+    unused = ", ".join(path.name for path in held_out)
+    data_files.notes += [f"not used: {unused}, since a language model's texts have no splits"] if unused else []
+    return data_files
 
 
 def _whole(path: Path, encoding: str, newline: str | None = "") -> str:

@@ -51,16 +51,12 @@ def scalar(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote a text, with unprintable characters by their code points."""
-    escaped = "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
-    if escaped == text:
-        return json.dumps(text, ensure_ascii=False)
-    inside = json.dumps("".join(letter for letter in text if letter.isprintable()), ensure_ascii=False)
-    if inside[1:-1] == "".join(letter for letter in text if letter.isprintable()):
-        return f'"{escaped}"'
-    parts = [json.dumps(letter, ensure_ascii=False)[1:-1] if letter.isprintable() else f"\\U{ord(letter):08x}"
-             for letter in text]  # fmt: skip
-    return f'"{"".join(parts)}"'
+    """Quote a text, with unprintable characters escaped."""
+    letters = []
+    for letter in text:
+        json_escapes_it = letter.isprintable() or letter < " "
+        letters.append(json.dumps(letter, ensure_ascii=False)[1:-1] if json_escapes_it else f"\\U{ord(letter):08x}")
+    return f'"{"".join(letters)}"'
 
 
 def training(steps: Steps, learning_rate: float, save_best: str, others: str, decay: float = 0.01) -> str:
