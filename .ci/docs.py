@@ -112,10 +112,10 @@ def module_doc(path: Path) -> str:
     return first_sentence(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))
 
 
-def faults(family: str, module: str = "") -> list[mutants.Mutant]:
-    """Return the faults of a family's catalogue, or those that modules make which are called so."""
-    found = [one for one in mutants.catalogue(family) if not one.harmless]
-    return [one for one in found if one.apply.__module__.rpartition(".")[2].startswith(module)]
+def faults(family: str, kind: str = "") -> list[mutants.Mutant]:
+    """Return the real faults of a family's catalogue, or those of one kind."""
+    real = [fault for fault in mutants.catalogue(family) if not fault.harmless]
+    return [fault for fault in real if kind in ("", fault.kind)]
 
 
 def faults_by_kind() -> str:

@@ -21,7 +21,7 @@ from toolkit.parity.candidate import loop_outputs
 from toolkit.parity.judge.loops import faults
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
-from toolkit.parity.mutants.loops import edited_code, loaded
+from toolkit.parity.mutants.loops import compile_loop, loaded
 
 #: What loops are made of, and what decides how they are called.
 SOURCES = [
@@ -265,6 +265,10 @@ class Memory:
         return self.empty(x.shape, x.dtype)
 
 
+def _unedited_code(loop: str) -> bytes:
+    return loop_code._kept(loop) or compile_loop(loop, loop_code.file_of(loop).read_text())
+
+
 class OneAfterAnother:
     """Threads that share a loop's work, run one after another.
 
@@ -277,7 +281,9 @@ class OneAfterAnother:
 
     def __init__(self, code: Callable[[str], bytes] | None = None) -> None:
         self.threads, self._thread, self._team = 1, 0, 1
-        self._code = code or (lambda loop: loop_code._kept(loop) or edited_code(loop, ()))
+        self._code = code or (
+            lambda loop: loop_code._kept(loop) or compile_loop(loop, loop_code.file_of(loop).read_text())
+        )
         self._engines: list = []
         self._memory = Memory()
         number = ctypes.CFUNCTYPE(ctypes.c_int)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolkit.parity.mutants.loops import Edit
+from toolkit.parity.mutants.edits import SourceEdit
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A change in a file of ``models``, and a function of :mod:`models.operations.compiled` that it makes wrong."""
+    """An edit of a file of :mod:`models.operations`, and a function of ``compiled`` that it makes wrong."""
 
     function: str
     where: str
-    before: str
-    after: str
+    removed: str
+    added: str
     file: str = "loops"
 
     @property
-    def edit(self) -> Edit:
-        return Edit(self.where, self.before, self.after)
+    def edit(self) -> SourceEdit:
+        return SourceEdit(f"models.operations.{self.file}:{self.where}", self.removed, self.added)
 
 
 ROWS = "for row in range(first, last):"
+DROPPED = "if args[16]:\n    _drop(grads, args[16] + own * width, scale, size * width)"
 ACROSS = "for i in range(width):"
 SHARE = "return length * thread // threads, length * (thread + 1) // threads"
 
@@ -164,8 +165,8 @@ FAULTS = {
     "the last column is not divided": Fault(
         "softmax",
         "_exponentiate",
-        "for i in range(width):\n        row[i] *= share",
-        "for i in range(width - 1):\n        row[i] *= share",
+        "for i in range(width):\n    row[i] *= share",
+        "for i in range(width - 1):\n    row[i] *= share",
     ),
     "a saturated row's mean is not corrected": Fault(
         "softmax_backward", "_softmax_gradient", "left += (grad[i] - mean) * weights[i]", "left += np.float32(0.0)"
@@ -207,14 +208,14 @@ FAULTS = {
     "a gradient is not dropped": Fault(
         "attend_chunks_backward",
         "attend_chunks_backward",
-        "width), False)\n            if args[16]:",
-        "width), False)\n            if width < 0:",
+        f"{DROPPED}\nfor row",
+        "for row",
     ),
     "values' gradients are those of weights before dropout": Fault(
         "attend_chunks_backward",
         "attend_chunks_backward",
-        "softmax[i]\n            if args[16]:",
-        "softmax[i]\n            if width < 0:",
+        f"{DROPPED}\nfor part",
+        "for part",
     ),
     "masked scores have a gradient": Fault(
         "attend_chunks_backward", "attend_chunks_backward", "width, np.float32(0.0), ", "width, of_row[0], "
@@ -222,8 +223,8 @@ FAULTS = {
     "a place's score for itself has a gradient": Fault(
         "attend_chunks_backward",
         "attend_chunks_backward",
-        ", np.float32(0.0))\n            for",
-        ", beside)\n            for",
+        "np.float32(0.0), np.float32(0.0))",
+        "np.float32(0.0), beside)",
     ),
     "keys' gradients begin with what lies in memory": Fault(
         "attend_chunks_backward", "attend_chunks_backward", "(args[21], args[22])", "(args[22], args[22])"

@@ -14,7 +14,8 @@ from toolkit.parity.judge import rng_tests
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.verdict import judge
-from toolkit.parity.mutants.loops import Edit, edited_code, loaded
+from toolkit.parity.mutants.edits import SourceEdit, edit_source
+from toolkit.parity.mutants.loops import compile_loop, loaded
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
 ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
@@ -239,22 +240,24 @@ def test_a_generator_of_few_masks_is_found():
 
 
 @pytest.mark.parametrize(
-    "edit",
+    ("removed", "added"),
     [
-        Edit("draw_mask", "np.uint64(first + 1) * GAMMA", "np.uint64(1) * GAMMA"),
-        Edit("draw_mask", "np.uint64(first + 1)", "np.uint64(first + np.int64(first == 0))"),
-        Edit("draw_mask", "seed = np.uint64(args[2])", "seed = np.uint64(args[2]) & np.uint64(0xFFFF)"),
+        ("np.uint64(first + 1) * GAMMA", "np.uint64(1) * GAMMA"),
+        ("np.uint64(first + 1)", "np.uint64(first + np.int64(first == 0))"),
+        ("seed = np.uint64(args[2])", "seed = np.uint64(args[2]) & np.uint64(0xFFFF)"),
     ],
     ids=["alike", "one word", "2^16 masks"],
 )
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
-def test_the_gate_sees_a_compiled_generator_that_repeats_itself(edit, monkeypatch):
+def test_the_gate_sees_a_compiled_generator_that_repeats_itself(removed, added, monkeypatch):
     """As a port's worker asks it, with two threads."""
     from models.operations import compiled, loop_code
     from toolkit.parity.candidate.generators import SEQUENCES
 
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    _engine, address = loaded("draw_mask", edited_code("draw_mask", [edit]))
+    edit = SourceEdit("models.operations.loops:draw_mask", removed, added)
+    source = edit_source(edit.file.read_text(), [edit])
+    _engine, address = loaded("draw_mask", compile_loop("draw_mask", source))
     monkeypatch.setattr(loop_code, "_address", lambda loop: address)
     threads = loop_code._openmp.omp_get_max_threads()
     loop_code._openmp.omp_set_num_threads(2)

@@ -14,11 +14,9 @@ from typing import Any
 from models.families import FAMILIES
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
-from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS, LABEL_SMOOTHING
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS, OF_ADAMW
-from toolkit.parity.mutants.lora import LORA
-from toolkit.parity.mutants.optimizers import OPTIMIZERS
+from toolkit.parity.mutants.shared import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
 
 __all__ = [
     "BELOW_THE_NOISE",

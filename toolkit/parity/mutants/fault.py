@@ -1,4 +1,4 @@
-"""Faults, and ways to make them."""
+"""Faults, and how they are read from a file or made."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+from toolkit.parity.mutants.edits import SourceEdit, edited_functions
 
 #: Modules that all ports have, by the name that faults have for them.
 SHARED = {
     "paddle": "paddle",
-    **{name: f"models.operations.{name}" for name in ("compiled", "losses", "ops", "randomness", "rows")},
-    **{name: f"models.port.{name}" for name in ("adapter", "base", "lora", "tokenization")},
-    "port_weights": "models.port.weights",
+    **{name: f"models.operations.{name}" for name in ("compiled", "ops", "randomness")},
     "hub": "models.files.hub",
-    **{name: f"toolkit.training.{name}" for name in ("optimizer", "trainer")},
 }
 
 
@@ -40,6 +42,8 @@ class Mutant:
         operation: what the name of the first operation that is wrong by itself must contain; empty where the fault is
             in none (the tokenizer, a draw, a recomputed backward), or where one place is as good as another.
         apply: takes the :class:`Modules` and gives (owner, attribute, value) to be set.
+        edits: of the port's source.
+        kind: the kind of fault, by which the documents count: the stem of the YAML file that the fault is from.
         family: whose modules; "" if the fault needs only what all ports have.
         tokenizer, loader, initialisation: whether the fault is not in the model but in the tokenizer, in what reads a
             checkpoint, or in what makes new weights.
@@ -53,7 +57,7 @@ class Mutant:
     name: str
     fault: str
     expected: str
-    apply: Callable[[Modules], list[tuple[Any, str, Any]]]
+    apply: Callable[[Modules], list[tuple[Any, str, Any]]] = lambda port: []
     family: str = ""
     harmless: str = ""
     unreached: str = ""
@@ -64,6 +68,8 @@ class Mutant:
     draws: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dtype: str = "float64"
+    edits: tuple[SourceEdit, ...] = ()
+    kind: str = ""
 
     @property
     def is_of_the_step(self) -> bool:
@@ -73,7 +79,7 @@ class Mutant:
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
         """Put the fault into the port inside the ``with`` block."""
-        with contextlib.ExitStack() as undo:
+        with edited_functions(self.edits), contextlib.ExitStack() as undo:
             for owner, attribute, value in self.apply(Modules(self.family)):
                 if attribute in vars(owner):
                     undo.callback(setattr, owner, attribute, vars(owner)[attribute])
@@ -81,6 +87,43 @@ class Mutant:
                     undo.callback(delattr, owner, attribute)
                 setattr(owner, attribute, value)
             yield
+
+
+def read_faults(path: Path, prefix: str = "") -> tuple[Mutant, ...]:
+    """Return the faults of a YAML file. Each edits the source of one or several functions.
+
+    The first key of a fault is its name; the value describes it. ``culprit`` is :attr:`Mutant.expected`. ``function``,
+    ``removed`` and ``added`` are the attributes of a :class:`.SourceEdit`. If there are several functions or edits,
+    ``function`` is a list, or ``edits`` lists the keys of each edit. The other keys are attributes of :class:`Mutant`.
+    The file is a group: ``faults`` is a list of faults and of smaller groups, and the other keys apply to all of them.
+
+    Args:
+        prefix: begins all names.
+    """
+    group = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return tuple(_make_fault(prefix, path.stem, keys) for keys in _keys_of_faults(group, {"culprit": ""}))
+
+
+def _keys_of_faults(group: dict[str, Any], inherited: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the keys of each fault of a group, with those of the groups around it."""
+    inherited = {**inherited, **{key: value for key, value in group.items() if key != "faults"}}
+    for entry in group["faults"]:
+        if "faults" in entry:
+            yield from _keys_of_faults(entry, inherited)
+        else:
+            (name, fault), *others = entry.items()
+            yield {**inherited, **dict(others), "name": name, "fault": fault}
+
+
+def _make_fault(prefix: str, kind: str, keys: dict[str, Any]) -> Mutant:
+    common = {key: keys.pop(key) for key in ("function", "removed", "added") if key in keys}
+    edits = []
+    for own in keys.pop("edits", [{}]):
+        edit = {**common, **own}
+        functions = edit.pop("function")
+        edits += [SourceEdit(name, **edit) for name in ([functions] if isinstance(functions, str) else functions)]
+    name, expected = prefix + keys.pop("name"), keys.pop("culprit")
+    return Mutant(name=name, expected=expected, edits=tuple(edits), kind=kind, **keys)
 
 
 def around(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
@@ -91,23 +134,3 @@ def around(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]
         return change(original, self, *args, **kwargs)
 
     return [(owner, attribute, changed)]
-
-
-def result(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
-    """Change what a method returns."""
-    return around(owner, attribute, lambda original, *args, **kwargs: change(original(*args, **kwargs)))
-
-
-def built(owner, change: Callable) -> list[tuple[Any, str, Any]]:
-    """Change a layer right after it is made."""
-
-    def changed(original, self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        change(self)
-
-    return around(owner, "__init__", changed)
-
-
-def settings(layer, **values) -> None:
-    for name, value in values.items():
-        setattr(layer, name, value)

@@ -71,7 +71,7 @@ def _shifted(value: np.ndarray) -> np.ndarray:
 
 def named(family: str, name: str, what: str, expected: str, apply: Callable[[Modules], Changes]) -> Mutant:
     """Return a fault of a family's new weights."""
-    return Mutant(f"{family}-new-{name}", what, expected, apply, family, initialisation=True)
+    return Mutant(f"{family}-new-{name}", what, expected, apply, family, initialisation=True, kind="initialisation")
 
 
 def faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:

@@ -46,7 +46,7 @@ def faults(family: str, query: str, key: str, layers: str, first: str, embedding
     """
 
     def fault(name: str, what: str, expected: str, change: Callable[[str, np.ndarray], Stored]) -> Mutant:
-        return Mutant(f"{family}-loads-{name}", what, expected, lambda p: _read(p, change), loader=True)
+        return Mutant(f"{family}-loads-{name}", what, expected, lambda p: _read(p, change), loader=True, kind="loading")
 
     return (
         fault("query-as-key", "query and key exchanged", query, _exchanged(query, key)),

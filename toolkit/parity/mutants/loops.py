@@ -5,12 +5,12 @@ float32 shows them, and each must be named by what its loop computes. Not even a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
+from toolkit.parity.mutants.edits import SourceEdit, edit_source
 from toolkit.parity.mutants.fault import Modules, Mutant
 
 #: Multiplier that splits off 12 bits of a float32 number: what is lost is 1e-4 of the number.
@@ -66,31 +66,14 @@ LOOPS: dict[str, tuple[Mutant, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Edit:
-    """A change of source: in the function called ``where``, the first ``before`` becomes ``after``."""
-
-    where: str
-    before: str
-    after: str
-
-    def made_in(self, source: str) -> str:
-        """Return the source with this change. Raises ValueError if the function has no such text."""
-        head, start, rest = source.partition(f"def {self.where}(")
-        if not (start and self.before in rest.partition("\n\n\n")[0]):
-            raise ValueError(f"not in {self.where}: {self.before}")
-        return head + start + rest.replace(self.before, self.after, 1)
-
-
-def edited_code(loop: str, edits: Sequence[Edit]) -> bytes:
-    """Return a loop's object file, compiled from the file that defines it with these edits."""
+def compile_loop(loop: str, source: str) -> bytes:
+    """Return a loop's object file, compiled from this source of the file that defines it."""
     from models.operations import loop_code
 
-    file = loop_code.file_of(loop)
-    source = functools.reduce(lambda text, edit: edit.made_in(text), edits, file.read_text(encoding="utf-8"))
     loop_code._engine()  # before Numba: both look for names that it tells
     from models.operations import loops
 
+    file = loop_code.file_of(loop)
     module = ModuleType(f"models.operations.{file.stem}")
     exec(compile(source, str(file), "exec"), vars(module))
     return loop_code._object_file(loop, *loops.compiled(vars(module)[loop]))
@@ -110,11 +93,14 @@ def loaded(loop: str, code: bytes) -> tuple[Any, int]:
 
 
 @functools.cache
-def _loaded(loop: str, edits: tuple[Edit, ...]) -> tuple[Any, int]:
-    return loaded(loop, edited_code(loop, edits))
+def _loaded(loop: str, edits: tuple[SourceEdit, ...]) -> tuple[Any, int]:
+    from models.operations import loop_code
+
+    source = loop_code.file_of(loop).read_text(encoding="utf-8")
+    return loaded(loop, compile_loop(loop, edit_source(source, edits)))
 
 
-def _edited(loop: str, edits: tuple[Edit, ...], port: Modules) -> list[tuple[Any, str, Callable]]:
+def _edited(loop: str, edits: tuple[SourceEdit, ...], port: Modules) -> list[tuple[Any, str, Callable]]:
     """Use the loop's code with these edits instead of that compiled from the source as it is."""
     from models.operations import loop_code
 
@@ -122,7 +108,11 @@ def _edited(loop: str, edits: tuple[Edit, ...], port: Modules) -> list[tuple[Any
     return [(loop_code, "_address", lambda name: _loaded(loop, edits)[1] if name == loop else plain(name))]
 
 
-def _below(name: str, fault: str, *loops: str, edits: tuple[Edit, ...]) -> dict[str, Mutant]:
+def _in_loops(function: str, removed: str, added: str) -> SourceEdit:
+    return SourceEdit(f"models.operations.loops:{function}", removed, added)
+
+
+def _below(name: str, fault: str, *loops: str, edits: tuple[SourceEdit, ...]) -> dict[str, Mutant]:
     """Return a fault of several loops, under a name for each."""
     return {
         f"{name}-in-{loop.replace('_', '-')}": Mutant(
@@ -145,29 +135,29 @@ BELOW_THE_NOISE: dict[str, Mutant] = {
         "softmax_rows",
         "cross_entropy_rows",
         "cross_entropy_rows_backward",
-        edits=(Edit("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
+        edits=(_in_loops("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
     ),
     **_below(
         "one-pass-variance",
         "the variance is the difference of two sums",
         "norm_rows",
         "norm_rows_backward",
-        edits=(Edit("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
+        edits=(_in_loops("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
     ),
     **_below(
         "float32-sum",
         "columns are added up in float32",
         "cross_entropy_rows",
         edits=(
-            Edit("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
-            Edit("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
+            _in_loops("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
+            _in_loops("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
         ),
     ),
     **_below(
         "float32-stream",
         "a residual stream is added up in float32",
         "add_on_grid",
-        edits=(Edit("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
+        edits=(_in_loops("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
     ),
 }
 
@@ -181,14 +171,14 @@ def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
 OF_ADAMW = tuple(
     Mutant(f"float32-adamw-{name}", fault, expected, partial(_edited, "adamw", (edit,)), dtype="float32")
     for name, fault, expected, edit in (
-        ("unclipped", "AdamW's loop does not clip", "updated:", Edit("adamw", "factor * grad[i]", "grad[i]")),
+        ("unclipped", "AdamW's loop does not clip", "updated:", _in_loops("adamw", "factor * grad[i]", "grad[i]")),
         (
             "always-first",
             "AdamW's loop takes each step for the first",
             "#2",
-            Edit("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
+            _in_loops("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
         ),
-        ("no-decay", "AdamW's loop does not decay", "updated:", Edit("adamw", "decay * weight[i] + step", "step")),
+        ("no-decay", "AdamW's loop does not decay", "updated:", _in_loops("adamw", "decay * weight[i] + step", "step")),
     )
 )
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from toolkit.parity.families.ctrl.faults.batch import BATCH
-from toolkit.parity.families.ctrl.faults.evaluation import EVALUATION
-from toolkit.parity.families.ctrl.faults.layers import LAYERS
-from toolkit.parity.families.ctrl.faults.tokenizer import TOKENIZER
-from toolkit.parity.mutants import draws, initialisation, loading
-from toolkit.parity.mutants.fault import Mutant
-from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
-from toolkit.parity.mutants.precision import PRECISION as SHARED
-from toolkit.parity.mutants.trainer import TRAINER
-from toolkit.parity.mutants.training import TRAINING
+from pathlib import Path
 
-DRAWS = (
-    *draws.faults("ctrl-", "ctrl", lambda p: p.modeling.CTRLModel),
-    *draws.backwards("ctrl-", "ctrl", "h.2.layernorm2", "transformer.h.2.dropout2"),
-    Mutant(
-        "ctrl-dropout-unscaled",
-        "what dropout keeps is not scaled by 1/(1-p)",
-        "output:transformer.dropout",
-        lambda p: draws.keep(p, draws.unscaled, draws.unscaled),
-        "ctrl",
-        operation="output:transformer.dropout",
-    ),
+from toolkit.parity.mutants import draws, initialisation, loading
+from toolkit.parity.mutants.fault import read_faults
+from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
+from toolkit.parity.mutants.shared import PRECISION as PRECISION
+from toolkit.parity.mutants.shared import TRAINER, TRAINING
+
+FAULTS = Path(__file__).with_name("faults")
+LAYERS, BATCH, EVALUATION, DRAWS, TOKENIZER = (
+    read_faults(FAULTS / f"{kind}.yaml") for kind in ("layers", "batch", "evaluation", "draws", "tokenizer")
 )
+MASKS = draws.mask_faults("ctrl-", "ctrl", lambda port: port.modeling.CTRLModel)
 INITIALISATION = (
     *initialisation.faults("ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1"),
     initialisation.named(
@@ -38,9 +28,6 @@ INITIALISATION = (
 LOADING = loading.faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")
 
 #: All faults that the gate is tried with.
-CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *DRAWS, *TRAINING, *TRAINER, *TOKENIZER, *LOADING, *INITIALISATION)
-#: Faults in bfloat16.
-PRECISION = SHARED
-
+CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *MASKS, *DRAWS, *TRAINING, *TRAINER, *TOKENIZER, *LOADING, *INITIALISATION)
 #: Faults below float32's noise, named by the loop itself.
 LOOPS = (*SHARED_LOOPS, *below_the_noise("softmax_rows"))

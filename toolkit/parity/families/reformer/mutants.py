@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from toolkit.parity.families.reformer.family import NOTHING_AHEAD
-from toolkit.parity.families.reformer.faults.attention import ATTENTION
-from toolkit.parity.families.reformer.faults.batch import BATCH, hash_in_bfloat16
-from toolkit.parity.families.reformer.faults.decoding import DECODING
-from toolkit.parity.families.reformer.faults.draws import DRAWS
-from toolkit.parity.families.reformer.faults.evaluation import EVALUATION
-from toolkit.parity.families.reformer.faults.layers import MAPS, STREAMS
-from toolkit.parity.families.reformer.faults.settings import SETTINGS
-from toolkit.parity.families.reformer.faults.token_labels import TOKEN_LABELS
-from toolkit.parity.families.reformer.faults.tokenizer import TOKENIZER
-from toolkit.parity.mutants import initialisation, loading
-from toolkit.parity.mutants.fault import Mutant
-from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
-from toolkit.parity.mutants.precision import PRECISION as SHARED
-from toolkit.parity.mutants.trainer import TRAINER
-from toolkit.parity.mutants.training import TRAINING
+from pathlib import Path
 
+from toolkit.parity.families.reformer.family import NOTHING_AHEAD
+from toolkit.parity.mutants import draws, initialisation, loading
+from toolkit.parity.mutants.fault import read_faults
+from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
+from toolkit.parity.mutants.shared import PRECISION as SHARED_PRECISION
+from toolkit.parity.mutants.shared import TRAINER, TRAINING
+
+FAULTS = Path(__file__).with_name("faults")
+LAYERS, ATTENTION, STREAMS, BATCH, EVALUATION, SETTINGS, DRAWS, TOKENIZER = (
+    read_faults(FAULTS / f"{kind}.yaml")
+    for kind in ("layers", "attention", "streams", "batch", "evaluation", "settings", "draws", "tokenizer")
+)
+MASKS = draws.mask_faults("", "reformer", lambda port: port.modeling.ReformerModel)
 INITIALISATION = (
     *initialisation.faults(
         "reformer",
@@ -39,12 +37,13 @@ LOADING = loading.faults("reformer", ".query.", ".key.", ".layers.", "layers.0.a
 
 #: All faults that the gate is tried with.
 CATALOGUE = (
-    *MAPS,
+    *LAYERS,
     *ATTENTION,
     *STREAMS,
     *BATCH,
     *EVALUATION,
     *SETTINGS,
+    *MASKS,
     *DRAWS,
     *TRAINING,
     *TRAINER,
@@ -54,23 +53,15 @@ CATALOGUE = (
 )
 
 #: Faults of another head than that of the trials.
-OF_HEADS = {"token_classification": TOKEN_LABELS, "causal_lm": DECODING}
+OF_HEADS = {
+    "token_classification": read_faults(FAULTS / "token_labels.yaml"),
+    "causal_lm": read_faults(FAULTS / "decoding.yaml"),
+}
 #: Keys of the trials' configuration that a head changes.
 KEYS_OF_HEADS = {"causal_lm": {"is_decoder": True, **NOTHING_AHEAD}}
 
 #: Faults in bfloat16.
-PRECISION = (
-    *SHARED,
-    Mutant(
-        "bfloat16-hashing",
-        "LSH hashing in bfloat16",
-        "buckets:",
-        hash_in_bfloat16,
-        "reformer",
-        operation="buckets:",
-        dtype="bfloat16",
-    ),
-)
+PRECISION = (*SHARED_PRECISION, *read_faults(FAULTS / "precision.yaml"))
 
 #: Faults below float32's noise, named by the loop itself.
 LOOPS = (*SHARED_LOOPS, *below_the_noise("attend_chunks", "add_on_grid"))

@@ -1,1 +1,1 @@
-"""The faults, a kind in each module."""
+"""The faults, one file for each kind."""
