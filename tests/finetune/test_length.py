@@ -25,6 +25,7 @@ from toolkit.commands import predict
 from toolkit.errors import UserError
 from toolkit.finetune import model_config
 from toolkit.finetune.finetune import finetune
+from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.options import make_request
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder import checkpoint as checkpoints
@@ -352,15 +353,8 @@ def test_the_gate_of_a_run_passes_and_says_what_was_compared(recipe_file, checkp
 @pytest.mark.slow
 def test_the_gate_judges_the_cut(checkpoint, tmp_path):
     """Both sides run the step with the same weights: rows of the wrong end would show nowhere else."""
-    options = {"attention": None, "layers": None, "batch_size": 1, "seed": 0, "overrides": [], "dtype": "float64"}
-    request = make_request(
-        model="reformer",
-        head="sequence_classification",
-        length=60,
-        weights_from=str(checkpoint),
-        reference_python=None,
-        **options,
-    )
+    options = GateOptions(model="reformer", length=60, batch_size=1, weights_from=str(checkpoint), dtype="float64")
+    request = make_request(replace(options, head="sequence_classification"))
     assert request.batch["input_ids"].shape == (1, 64) and request.config["axial_pos_shape"] == [4, 16]
     rows = load_file(checkpoint / "model.safetensors")[positions.ROWS]
     wrong = replace(request, weights={**request.weights, positions.ROWS: rows[4:]})

@@ -12,6 +12,7 @@ from models.families import FAMILIES, part
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import build
 from toolkit.parity.job.family import ported
+from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, LAYOUTS
@@ -30,9 +31,7 @@ def config_of(model: str, head: str) -> dict:
 
 
 def default_batch(model: str, length: int | None = None) -> dict[str, np.ndarray]:
-    options = {"attention": None, "length": length, "batch_size": None, "overrides": [], "reference_python": None}
-    given = make_request(model=model, head=None, layers=2, weights_from="random", seed=0, **options)
-    return dict(given.batch)
+    return dict(make_request(GateOptions(model=model, layers=2, length=length, weights_from="random")).batch)
 
 
 @pytest.mark.parametrize("model", CONFIGS)

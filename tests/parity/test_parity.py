@@ -20,6 +20,7 @@ from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import build, stretch
+from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
@@ -359,19 +360,10 @@ def test_a_loader_that_exchanges_query_and_key_is_stopped_though_the_step_agrees
 
 
 def test_the_body_of_a_checkpoint_passes_under_a_head_that_both_sides_make_anew(checkpoint, tmp_path):
-    request = make_request(
-        model="reformer",
-        head="masked_lm",
-        attention=None,
-        layers=None,
-        length=128,
-        batch_size=1,
-        weights_from=str(checkpoint),
-        seed=0,
-        overrides=[],
-        reference_python=None,
-        dtype="float64",
+    options = GateOptions(
+        model="reformer", head="masked_lm", length=128, batch_size=1, weights_from=str(checkpoint), dtype="float64"
     )
+    request = make_request(options)
     report, _ = run(request, tmp_path)
     assert report.passed and report.candidate.loading_problems == {} and request.checkpoint == str(checkpoint)
 

@@ -14,6 +14,7 @@ from toolkit.parity.candidate.tokens import tokenizer_places
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
 from toolkit.parity.job.build import write_request
+from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizers import files_of, tokenizer_in
 from toolkit.parity.options import make_request
@@ -77,18 +78,7 @@ def checkpoint(tmp_path) -> Path:
 
 
 def asked(folder: Path):
-    return make_request(
-        model="ctrl",
-        head=None,
-        attention=None,
-        layers=None,
-        length=24,
-        batch_size=1,
-        weights_from=str(folder),
-        seed=0,
-        overrides=[],
-        reference_python=None,
-    )
+    return make_request(GateOptions(model="ctrl", length=24, batch_size=1, weights_from=str(folder)))
 
 
 def test_the_tokenizer_in_a_checkpoint_s_folder_is_compared_and_decides_what_is_cached(checkpoint, tmp_path):

@@ -14,6 +14,7 @@ from models.families import lazy
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate as run_gate
     from toolkit.parity.job.family import ported as ported
+    from toolkit.parity.job.gate_options import GateOptions as GateOptions
     from toolkit.parity.job.interpreter import reference_interpreter as reference_interpreter
     from toolkit.parity.job.job import TrainingSettings as TrainingSettings
     from toolkit.parity.job.launch import worker_environment as worker_environment
@@ -36,6 +37,7 @@ __all__, __getattr__ = lazy(
     __name__,
     {
         "CONSTANTS": "report.report",
+        "GateOptions": "job.gate_options",
         "GateRequest": "job.request",
         "Judged": "job.results",
         "Report": "report.report",

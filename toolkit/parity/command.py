@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from models.families import FAMILIES, default
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 from toolkit.parity.job.family import ported
+from toolkit.parity.job.gate_options import DEFAULT_WEIGHTS, GateOptions
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -107,7 +109,7 @@ DESCRIPTION = (
         "--weights",
         "weights_from",
         metavar="KIND|CHECKPOINT",
-        default="heavy-tailed",
+        default=DEFAULT_WEIGHTS,
         show_default=True,
         help=f"The weights: {', '.join(KINDS)}, a Hugging Face folder, or a hub id (ID or ID@REVISION).",
     ),
@@ -119,9 +121,9 @@ TRIAL = (
     MODEL,
     click.option(
         "--weights",
-        "kind",
+        "weights_from",
         type=click.Choice(KINDS),
-        default="heavy-tailed",
+        default=DEFAULT_WEIGHTS,
         show_default=True,
         help="The kind of weights.",
     ),
@@ -200,7 +202,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     type=click.IntRange(1, 10**6),
     help="Memory that the gate may take: it compares fewer tokens, or less of a pair. Default: most of the machine's.",
 )
-def parity(device: str, output: Path, trace: bool, max_memory: float | None, **description: Any) -> int:
+def parity(device: str, output: Path, trace: bool, max_memory: float | None, **described: Any) -> int:
     """Compare a port with the reference on one training step.
 
     The port is --model's, or your own: --port and --reference-model name two Python files. Each file has build(config),
@@ -208,12 +210,10 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
 
     Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
     """
-    from dataclasses import replace
-
     from toolkit.parity import run_gate
 
     places = _cleared(output, device)
-    request = replace(_asked(description), trace=trace, max_memory=max_memory)
+    request = replace(_gate_request(GateOptions(**described)), trace=trace, max_memory=max_memory)
     return max(run_gate(replace(request, device=p), folder, console()).exit_status for p, folder in places)
 
 
@@ -232,7 +232,7 @@ def show_map(output: Path | None, **described: Any) -> None:
 
     if output is not None:
         new_file(output)
-    request = _pair(described)
+    request = _pair_request(GateOptions(**described))
     with scratch_job() as job:
         text = text_of(describe(request, job, console()))
     if output is None:
@@ -243,64 +243,82 @@ def show_map(output: Path | None, **described: Any) -> None:
         write_text(output, text)
 
 
-def _asked(description: dict[str, Any], recorded: bool = False) -> Any:
-    """Return the request that the options of `toolkit parity` describe: for a family here, or for a pair. If
-    ``recorded``, only the reference runs, and a pair needs no port. Raises UserError if neither is described, or an
-    option is for the other."""
+def _is_pair(options: GateOptions) -> bool:
+    """Return whether the options name a port and a reference of the user.
+
+    Raises:
+        UsageError: they name neither a pair nor a model, or an option is only for a pair.
+    """
+    if options.port or options.reference_model or options.map_file:
+        return True
+    if options.model is None:
+        raise click.UsageError("name a --model, or --port and --reference-model")
+    for name in ("port_python", "time_limit", "forward_only", "any_framework", "small", "steps"):
+        if getattr(options, name):
+            raise click.UsageError(f"--{name.replace('_', '-')}: is for a --port and a --reference-model of yours")
+    return False
+
+
+def _check_no_family_options(options: GateOptions, allows_weights: bool = False) -> None:
+    """Refuse options of the toolkit's own ports next to a pair. Raises UserError for the first one."""
+    from toolkit.errors import UserError
+
+    names = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")
+    wrong = [name for name in names if getattr(options, name)]
+    if options.weights_from != DEFAULT_WEIGHTS and not allows_weights:
+        wrong.append("weights")
+    if wrong:
+        raise UserError(f"--{wrong[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
+
+
+def _gate_request(options: GateOptions, only_reference: bool = False) -> Any:
+    """Return the request for one of the toolkit's own ports, or for a pair.
+
+    Args:
+        only_reference: whether only the reference runs, so that a pair needs no port.
+
+    Raises:
+        UserError: the options describe no comparison.
+    """
     from toolkit.errors import UserError
     from toolkit.parity.options import check_bfloat16, make_request
 
-    pair = _pair_options(description)
-    if pair is None:
-        request = make_request(**description)
+    if not _is_pair(options):
+        request = make_request(options)
         check_bfloat16(request)
         return request
-    of_families = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")
-    wrong = [name for name in of_families if description[name]]
-    if description["weights_from"] != "heavy-tailed":
-        wrong.append("weights")
-    if description["dtype"] in ("bfloat16", "all"):
+    if options.dtype in ("bfloat16", "all"):
         raise UserError("--dtype: a pair is judged in float64 and float32; in bfloat16 only the ports here are")
-    _check_none_of_families(wrong)
-    others = ("overrides", "seed", "reference_python", "dtype")
-    return _pair({**pair, **{key: description[key] for key in others}}, recorded)
+    _check_no_family_options(options)
+    return _pair_request(options, only_reference)
 
 
-def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Remove a pair's options from a command's, and return them; None if there are none and a family is meant."""
-    pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
-    keys = ("port_python", "time_limit", "forward_only", "any_framework", "small", "steps")
-    others = {key: options.pop(key, None) for key in keys}
-    if any(pair.values()):
-        flags = {name: bool(others[name]) for name in ("forward_only", "any_framework", "small")}
-        return {**pair, **others, **flags, "steps": others["steps"] or 0}
-    if options["model"] is None:
-        raise click.UsageError("name a --model, or --port and --reference-model")
-    for option in (key for key, value in others.items() if value):
-        raise click.UsageError(f"--{option.replace('_', '-')}: is for a --port and a --reference-model of yours")
-    return None
-
-
-def _check_none_of_families(given: Sequence[str]) -> None:
-    """Refuse a family's options next to a pair's."""
-    from toolkit.errors import UserError
-
-    if given:
-        raise UserError(f"--{given[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
-
-
-def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
-    """Return the request that a pair's options describe."""
+def _pair_request(options: GateOptions, only_reference: bool = False) -> Any:
+    """Return the request for a pair. Raises UserError if its reference is missing, or a port that is to run."""
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of
     from toolkit.parity.pairs.options import pair_request
     from toolkit.recipe.yaml_source import parse_pairs
 
-    for option in ("reference_model",) if recorded else ("port", "reference_model"):
-        if not described[option]:
-            raise UserError(f"--{option.replace('_', '-')} is missing; a pair is a --port and a --reference-model")
-    config = parse_pairs(described.pop("overrides"), "hidden_size=32")
-    return pair_request(config=config, dtypes=dtypes_of(described.pop("dtype", "both")), **described)
+    if not options.port and not only_reference:
+        raise UserError("--port is missing; a pair is a --port and a --reference-model")
+    if not options.reference_model:
+        raise UserError("--reference-model is missing; a pair is a --port and a --reference-model")
+    return pair_request(
+        port=options.port,
+        reference_model=options.reference_model,
+        config=parse_pairs(options.overrides, "hidden_size=32"),
+        seed=options.seed,
+        dtypes=dtypes_of(options.dtype),
+        map_file=options.map_file,
+        reference_python=options.reference_python,
+        port_python=options.port_python,
+        time_limit=options.time_limit,
+        forward_only=options.forward_only,
+        any_framework=options.any_framework,
+        small=options.small,
+        steps=options.steps or 0,
+    )
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
@@ -311,18 +329,16 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
     "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", help="The device that the reference runs on."
 )
 @click.option("-o", "--output", metavar="BUNDLE", type=PATH, required=True, help="A new folder to write.")
-def record(device: str, output: Path, **description: Any) -> None:
+def record(device: str, output: Path, **described: Any) -> None:
     """Run the reference alone and write a bundle for machines without torch.
 
     `toolkit parity replay BUNDLE` judges the port by it. With --reference-model, neither --port nor Paddle is needed:
     the port does not run.
     """
-    from dataclasses import replace
-
     from toolkit.parity.job import bundle
     from toolkit.parity.pairs.recording import record_pair
 
-    request = replace(_asked({**description, "map_file": None}, recorded=True), device=device)
+    request = replace(_gate_request(GateOptions(**described), only_reference=True), device=device)
     (record_pair if request.pair else bundle.record)(request, output, console())
 
 
@@ -331,13 +347,21 @@ def record(device: str, output: Path, **description: Any) -> None:
 @click.option("--dtype", type=RecordedDtype(), help="The dtypes to judge. Default: all that BUNDLE has.")
 @takes(PAIR[1], TIME_LIMIT, PORT_PYTHON, MAP, DEVICES, OUTPUT)
 @click.option("--weights", metavar="FILE|FOLDER", type=PATH, help="The weights of a BUNDLE recorded with --small.")
-def replay(bundle: Path, dtype: str | None, device: str, output: Path, weights: Path | None, **pair: Any) -> int:
+def replay(
+    bundle: Path,
+    dtype: str | None,
+    device: str,
+    output: Path,
+    weights: Path | None,
+    port: str | None,
+    map_file: Path | None,
+    time_limit: float | None,
+    port_python: str | None,
+) -> int:
     """Judge the port by the reference that `toolkit parity record` wrote to BUNDLE.
 
     The port may run on another device than the reference. If the bundle is of a --reference-model, set --port.
     """
-    from dataclasses import replace
-
     from toolkit.parity import run_gate
     from toolkit.parity.job.bundle import open_recording
     from toolkit.parity.job.request import dtypes_of
@@ -345,7 +369,7 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path, weights: 
 
     places = _cleared(output, device)
     recording = open_recording(bundle, weights)
-    request = replay_request(recording, **pair)
+    request = replay_request(recording, port, map_file, time_limit, port_python)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)
 
@@ -376,7 +400,7 @@ def judge(bundle: Path, port: Path, port_python: str | None, time_limit: float |
 @click.command("parity bitwise", epilog=CONFIGURATION_HELP)
 @takes(*DESCRIPTION, OUTPUT)
 @click.option("--kernels", metavar="KIND[,KIND]...", help="Use only these kinds of kernels. Default: all.")
-def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
+def bitwise(output: Path, kernels: str | None, **described: Any) -> int:
     """Run the port with the reference's kernels, and compare float32 bit by bit.
 
     Exit status: 0 equal to the last bit, 1 not.
@@ -386,7 +410,7 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 
     [(_, folder)] = _cleared(output, "cpu")
     kinds = kernel_kinds(kernels)
-    return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, console()).exit_status
+    return run_bitwise(make_request(GateOptions(**described, dtype="float32")), kinds, folder, console()).exit_status
 
 
 @click.command("parity mutants")
@@ -398,7 +422,7 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     help="The dtype, which decides the catalogue. float32: faults of compiled loops; bfloat16: of mixed precision.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Try only this fault. May be given several times.")
-def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> int:
+def mutants(only: tuple[str, ...], device: str, **described: Any) -> int:
     """Put each fault of a catalogue into a small model. The gate must catch it and name its place.
 
     With --port, the faults are made from the layers of your port.
@@ -415,20 +439,23 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
         weighted_trials,
     )
 
-    if (pair := _pair_options(trial)) is None:
-        _check_no_config(overrides)
-        tried = trial_requests(**trial)
+    options = GateOptions(**described)
+    if not _is_pair(options):
         kinds = (weighted_trials, smoothed_trials, optimizer_trials, head_trials)
-        requests = [one for plain in tried for one in (plain, *(one for kind in kinds for one in kind(plain)))]
+        requests = [
+            request
+            for plain in trial_requests(options, device)
+            for request in (plain, *(request for kind in kinds for request in kind(plain)))
+        ]
         known = [{mutant.name for mutant in faults_of(request)} for request in requests]
         if unknown := set(only) - set().union(*known):
             raise UserError(f"--only {min(unknown)}: this model has no such fault in this dtype")
         requests = [one for one, names in zip(requests, known, strict=True) if not only or names & set(only)]
     else:
-        given = trial["model"], trial["kind"], trial["device"], trial["dtype"], only
-        if given != (None, "heavy-tailed", "cpu", "float64", ()):
+        given = options.model, options.weights_from, device, options.dtype, only
+        if given != (None, DEFAULT_WEIGHTS, "cpu", "float64", ()):
             raise UserError("--model, --weights, --device, --dtype, --only: cannot be combined with --port")
-        requests = [_pair_on_trial(pair, overrides, trial)]
+        requests = [_pair_request(options)]
     passed = True
     for request in requests:
         trials = try_mutants(request, console(), only or None)
@@ -437,33 +464,20 @@ def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> 
     return int(not passed)
 
 
-def _check_no_config(overrides: Sequence[str]) -> None:
-    if overrides:
-        raise click.UsageError(f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config")
-
-
-def _pair_on_trial(pair: dict[str, Any], overrides: Sequence[str], trial: dict[str, Any]) -> Any:
-    """Return the request of a pair whose port gets faults."""
-    others = {key: trial[key] for key in ("seed", "reference_python")}
-    return _pair({**pair, **others, "overrides": overrides, "dtype": "float64"})
-
-
 @click.command("parity limits", epilog="KEY=VALUE pairs are the config of --port.")
 @takes(*PAIR, OVERRIDES, *TRIAL[1:])
-def limits(overrides: tuple[str, ...], **trial: Any) -> int:
+def limits(device: str, **described: Any) -> int:
     """Measure the smallest change of each parameter that the gate catches, in a small model or in --port."""
-    from dataclasses import replace
-
     from toolkit.parity.options import devices, trial_requests
     from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
 
-    if (pair := _pair_options(trial)) is None:
-        _check_no_config(overrides)
-        requests = list(trial_requests(**trial))
+    options = GateOptions(**described, dtype="float64")
+    if _is_pair(options):
+        _check_no_family_options(options)
+        request = _pair_request(options)
+        requests = [replace(request, device=place) for place in devices(device)]
     else:
-        _check_none_of_families(["model"] * bool(trial["model"]) + ["weights"] * (trial["kind"] != "heavy-tailed"))
-        asked = _pair_on_trial(pair, overrides, trial)
-        requests = [replace(asked, device=place) for place in devices(trial["device"])]
+        requests = trial_requests(options, device)
     passed = True
     for request in requests:
         found = find_limits(request, console())
@@ -487,7 +501,7 @@ def limits(overrides: tuple[str, ...], **trial: Any) -> int:
     "batches. Default: random shapes with all three kinds.",
 )
 @takes(HEAD, LENGTH, DTYPE_OR_BFLOAT16, SEED, DEVICES, REFERENCE_PYTHON)
-def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
+def sweep(gates: int, device: str, **described: Any) -> int:
     """Gate N correct ports, operation by operation, and count false alarms.
 
     With --port, each gate takes another batch, kind of weights and setting of the optimizer.
@@ -497,31 +511,31 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     from toolkit.parity.options import devices, sweep_maker
     from toolkit.parity.trials.sweep import sweep as run_sweep
 
+    options = GateOptions(**described)
+    has_pair = _is_pair(options)
+    seeds = range(options.seed, options.seed + gates)
     alarms = 0
-    pair = _pair_options(description)
     for place in devices(device):
-        if pair is None:
-            alarms += len(run_sweep(sweep_maker(place, **description), range(seed, seed + gates), console()))
+        if has_pair:
+            of_pair = _sweep_of_pair(options, place)
+            alarms += len(run_sweep(of_pair.make, seeds, console(), of_pair))
         else:
-            of_pair = _sweep_of_pair(pair, place, **description)
-            alarms += len(run_sweep(of_pair.make, range(seed, seed + gates), console(), of_pair))
+            alarms += len(run_sweep(sweep_maker(options, place), seeds, console()))
     return int(bool(alarms))
 
 
-def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], **description: Any) -> Any:
+def _sweep_of_pair(options: GateOptions, device: str) -> Any:
     """Return a sweep over a pair. Raises UserError if an option is for a family."""
-    from dataclasses import replace
-
     from toolkit.errors import UserError
     from toolkit.parity.pairs.options import choices_of
     from toolkit.parity.trials.pair_sweep import PairSweep
 
-    _check_none_of_families([name for name in ("model", "head", "length") if description[name]])
-    kind = description["weights_from"]
+    _check_no_family_options(options, allows_weights=True)
+    kind = options.weights_from
     if kind not in (None, *KINDS):
         raise UserError(f"--weights {kind}: of a pair there are {', '.join(KINDS)}")
-    asked = _pair({**pair, "overrides": (), "seed": 0, "reference_python": description["reference_python"]})
-    return PairSweep(replace(asked, device=device), choices_of(overrides), kind)
+    request = _pair_request(replace(options, overrides=(), seed=0, dtype="both"))
+    return PairSweep(replace(request, device=device), choices_of(options.overrides), kind)
 
 
 @click.command("parity texts")
@@ -535,7 +549,7 @@ def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], 
 )
 @click.option("--seed", type=SEEDS, default=0, help="The seed of the texts.")
 @takes(REFERENCE_PYTHON)
-def texts(texts: int, seed: int, **description: Any) -> int:
+def texts(model: str, texts: int, tokenizer_from: str | None, seed: int, reference_python: str | None) -> int:
     """Search for texts that the two tokenizers treat differently.
 
     Texts are random sequences of letters, control characters, white space, other characters and special pieces. For
@@ -548,7 +562,9 @@ def texts(texts: int, seed: int, **description: Any) -> int:
     from toolkit.parity.trials.texts import search
 
     with scratch_folder("tokenizer-") as scratch:
-        request, tokenizer = text_search(seed=seed, scratch=scratch, **description)
+        request, tokenizer = text_search(
+            model=model, tokenizer_from=tokenizer_from, seed=seed, reference_python=reference_python, scratch=scratch
+        )
         return int(bool(search(request, tokenizer, seed, texts, console())))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from models.families import part
@@ -20,6 +21,7 @@ from toolkit.machine import runtime
 from toolkit.machine.memory import COMPARED_BYTES, too_large
 from toolkit.parity.job.build import LONG, is_streamed
 from toolkit.parity.job.family import ported
+from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.job.interpreter import interpreter_of
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
@@ -33,36 +35,23 @@ from toolkit.recipe.yaml_source import parse_pairs
 from toolkit.terminal.quiet import silence_startup
 
 
-def make_request(
-    *,
-    model: str,
-    head: str | None,
-    attention: str | None,
-    layers: int | None,
-    length: int | None,
-    batch_size: int | None,
-    weights_from: str,
-    seed: int,
-    overrides: Sequence[str],
-    reference_python: str | None,
-    dtype: str = "both",
-    reference_reversible: bool = False,
-) -> GateRequest:
-    """Return the request that the options describe, on the CPU. Raises UserError for an invalid configuration or
-    weights that do not fit, and Inconclusive if the reference's interpreter cannot run it."""
-    python = interpreter_of(reference_python, "reference")
-    head = _head(model, head)
+def make_request(options: GateOptions) -> GateRequest:
+    """Return the request for one of the toolkit's own ports, on the CPU. Raises UserError for an invalid configuration
+    or weights that do not fit, and Inconclusive if the reference's interpreter cannot run it."""
+    assert options.model is not None and options.weights_from is not None
+    model, seed, weights_from, attention = options.model, options.seed, options.weights_from, options.attention
+    python = interpreter_of(options.reference_python, "reference")
+    head = _head(model, options.head)
     known = ported(model)
-    length = length or known.defaults.length
+    length = options.length or known.defaults.length
     if attention and attention not in known.attentions:
         raise UserError(f"--attention: {model} has one kind of attention only")
-    if reference_reversible and not known.own_backward:
+    if options.reference_reversible and not known.own_backward:
         raise UserError(f"--reference-reversible: {model} has no reversible backward")
-    whole, fit = configuration(
-        model, head, attention or next(iter(known.attentions), ""), layers, length, overrides, weights_from
-    )
+    attention = attention or next(iter(known.attentions), "")
+    whole, fit = configuration(model, head, attention, options.layers, length, options.overrides, weights_from)
     config, length = {**whole, **fit.cut}, fit.length
-    batch_size = batch_size or _default_batch_size(model, length)
+    batch_size = options.batch_size or _default_batch_size(model, length)
     _check_memory(model, whole, head, length, batch_size)
     checkpoint = _checkpoint(weights_from)
     weights, tensors = chosen_weights(model, whole, fit, head, seed, weights_from, checkpoint, python)
@@ -74,9 +63,9 @@ def make_request(
         config=config,
         weights=weights,
         batch=random_batch(config, head, batch_size, length, seed, model),
-        dtypes=dtypes_of(dtype),
+        dtypes=dtypes_of(options.dtype),
         seed=seed,
-        judge_reference_reversible=reference_reversible,
+        judge_reference_reversible=options.reference_reversible,
         tokenizer=tokenizer,
         checkpoint=None if tensors is None else str(tensors),
         checkpoint_config=whole if fit.cut and tensors is not None else None,
@@ -121,52 +110,40 @@ def kernel_kinds(names: str | None) -> list[str]:
     return list(dict.fromkeys(kinds))
 
 
-def trial_requests(
-    *, model: str, kind: str, seed: int, device: str, reference_python: str | None, dtype: str = "float64"
-) -> Iterator[GateRequest]:
-    """On each device, the small model that mutants and limits change."""
-    python = interpreter_of(reference_python, "reference")
-    for place in devices(device):
-        yield trial_request(model, kind, seed, place, python, dtype)
+def trial_requests(options: GateOptions, device: str) -> list[GateRequest]:
+    """Return the requests for the small model that mutants and limits change, one on each device. Raises UsageError for
+    a configuration, which only a pair has."""
+    assert options.model is not None and options.weights_from is not None
+    if options.overrides:
+        words = f"Got unexpected extra argument ({options.overrides[0]})"
+        raise click.UsageError(f"{words}: only a --port of yours has a config")
+    python = interpreter_of(options.reference_python, "reference")
+    return [
+        trial_request(options.model, options.weights_from, options.seed, place, python, options.dtype)
+        for place in devices(device)
+    ]
 
 
-def sweep_maker(
-    device: str,
-    *,
-    model: str,
-    weights_from: str | None,
-    head: str | None,
-    length: int | None,
-    overrides: Sequence[str],
-    reference_python: str | None,
-    dtype: str = "both",
-) -> Callable[[int], GateRequest]:
-    """Return what makes a right port from a seed: of random shapes, or a checkpoint's model on a random batch. Raises
-    UserError for an option that random shapes do not have, and for a model too large to be compared as a whole."""
-    if weights_from in (None, *KINDS):
-        if head or length or overrides:
-            unused = "--head" if head else "--length" if length else " ".join(overrides)
+def sweep_maker(options: GateOptions, device: str) -> Callable[[int], GateRequest]:
+    """Return a function that makes a correct port from a seed: of random shapes, or a checkpoint's model on a random
+    batch. Raises UserError for an option that random shapes do not have, and for a model too large to be compared as a
+    whole."""
+    model, kind = options.model, options.weights_from
+    assert model is not None
+    if kind in (None, *KINDS):
+        if options.head or options.length or options.overrides:
+            unused = "--head" if options.head else "--length" if options.length else " ".join(options.overrides)
             raise UserError(f"{unused}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
-        python = interpreter_of(reference_python, "reference")
-        given: dict[str, Any] = {"device": device, "reference_python": python, "dtypes": dtypes_of(dtype)}
-        return lambda seed: replace(random_request(model, seed, weights_from), **given)
-    made = make_request(
-        model=model,
-        head=head,
-        attention=None,
-        layers=None,
-        length=length,
-        batch_size=None,
-        weights_from=weights_from,
-        seed=0,
-        overrides=overrides,
-        reference_python=reference_python,
-        dtype=dtype,
-    )
+        python = interpreter_of(options.reference_python, "reference")
+        dtypes = dtypes_of(options.dtype)
+        return lambda seed: replace(
+            random_request(model, seed, kind), device=device, reference_python=python, dtypes=dtypes
+        )
+    made = make_request(replace(options, seed=0))
     if is_streamed(made):
         raise UserError("a model this large is not compared as a whole; gate it once, with toolkit parity")
     request = replace(made, device=device, tokenizer=None)  # the same of every seed
-    fixed = [override.partition("=")[0] for override in overrides]
+    fixed = [override.partition("=")[0] for override in options.overrides]
     return lambda seed: varied(request, seed, fixed)
 
 

@@ -16,7 +16,7 @@ from toolkit.commands.bench.workloads import benchmark_of
 from toolkit.errors import Inconclusive
 from toolkit.machine.disk import megabytes
 from toolkit.machine.scratch import scratch_folder
-from toolkit.parity import make_request, run_gate
+from toolkit.parity import GateOptions, make_request, run_gate
 from toolkit.terminal.console import LiteralConsole
 
 CACHE = "TOOLKIT_CACHE"
@@ -90,10 +90,14 @@ def measure_gate(
     """
     layers = layers or benchmark_of(model).defaults.layers
     default_overrides = [f"{key}={value}" for key, value in benchmark_of(model).overrides.items()]
-    request = make_request(
-        model=model, head=None, attention=None, layers=layers, length=None, batch_size=None, weights_from="random",
-        seed=0, overrides=[*default_overrides, *overrides], reference_python=reference_python,
-    )  # fmt: skip
+    options = GateOptions(
+        model=model,
+        layers=layers,
+        weights_from="random",
+        overrides=[*default_overrides, *overrides],
+        reference_python=reference_python,
+    )
+    request = make_request(options)
     rows, length = request.batch["input_ids"].shape
     seconds: dict[bool, list[float]] = {False: [], True: []}
     peaks = {"reference": 0, "port": 0}

@@ -1,0 +1,49 @@
+"""Options of `toolkit parity` and the commands below it that say what is compared.
+
+This module imports only the standard library, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_WEIGHTS = "heavy-tailed"
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What the user asked to compare. A command sets the options that it has; the others keep their defaults.
+
+    The first group describes one of the toolkit's own ports, the last one a pair of the user's files.
+
+    Attributes:
+        weights_from: value of ``--weights``; None in a sweep that takes all kinds.
+        overrides: the ``KEY=VALUE`` words.
+        map_file: value of ``--map``.
+    """
+
+    model: str | None = None
+    head: str | None = None
+    layers: int | None = None
+    attention: str | None = None
+    length: int | None = None
+    batch_size: int | None = None
+    reference_reversible: bool = False
+    weights_from: str | None = DEFAULT_WEIGHTS
+
+    overrides: Sequence[str] = ()
+    seed: int = 0
+    dtype: str = "both"
+    reference_python: str | None = None
+
+    port: str | None = None
+    reference_model: str | None = None
+    map_file: Path | None = None
+    port_python: str | None = None
+    time_limit: float | None = None
+    forward_only: bool = False
+    any_framework: bool = False
+    small: bool = False
+    steps: int | None = None
