@@ -192,7 +192,7 @@ def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
     ],
 )
 def test_however_a_child_ends_is_an_answer(code, failed):
-    answer = run_in_child(code, patience=1.0 if "sleep" in code else 60.0)
+    answer = run_in_child(code, timeout_seconds=1.0 if "sleep" in code else 60.0)
     assert (answer.values, answer.failure) == ({"a": 1}, failed)
 
 

@@ -346,7 +346,7 @@ def test_a_row_of_a_validation_that_is_made_once_more_is_not_kept_twice(tmp_path
     for row in rows:
         metrics.write(row)
     assert MetricsFile(tmp_path, 2)._kept == rows
-    assert MetricsFile(tmp_path, 2, left=True)._kept == rows[:3]
+    assert MetricsFile(tmp_path, 2, repeats_validation=True)._kept == rows[:3]
 
 
 def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatch):

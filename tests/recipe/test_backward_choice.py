@@ -22,7 +22,7 @@ from toolkit.finetune.backward import settle_backward
 from toolkit.finetune.finetune import finetune
 from toolkit.finetune.memory import FILLED, choose_backward, training_of
 from toolkit.recipe.load import load_recipe
-from toolkit.run_folder.folder import occupied
+from toolkit.run_folder.folder import lock_run_folder
 from toolkit.training.trainer import Finetuner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,10 +168,10 @@ def test_an_unfinished_run_is_not_resumed_with_another_backward_that_is_asked_fo
     recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
     begun = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=autograd"])
     (folder / "recipe.yaml").write_text(begun.to_yaml())
-    with occupied(recipe):
+    with lock_run_folder(recipe):
         assert settled(recipe, folder)[0] == "autograd"
     other = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=reversible"])
-    with pytest.raises(UserError, match=r"model\.backward: autograd there, reversible here"), occupied(other):
+    with pytest.raises(UserError, match=r"model\.backward: autograd there, reversible here"), lock_run_folder(other):
         pass
 
 

@@ -19,7 +19,7 @@ from toolkit.files.ownership import LEDGER, claim, prefix_in
 from toolkit.finetune.card import parity_statement
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder.folder import in_next_folder, occupied, read_starts, record_start
+from toolkit.run_folder.folder import in_next_folder, lock_run_folder, read_starts, record_start
 
 RECIPE = """\
 data: {dataset: cldr_languages, max_length: 512}
@@ -36,7 +36,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 def begin(recipe: Recipe) -> None:
     """What a run has written when its first step begins."""
-    with occupied(recipe) as folder:
+    with lock_run_folder(recipe) as folder:
         (folder / "recipe.yaml").write_text(recipe.to_yaml())
 
 
@@ -44,24 +44,24 @@ def test_the_second_process_is_refused_while_the_first_works_and_let_in_when_it_
     holder = f"""
 import sys, time
 from toolkit.recipe.load import load_recipe
-from toolkit.run_folder.folder import occupied
-with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.output_dir}"])) as folder:
+from toolkit.run_folder.folder import lock_run_folder
+with lock_run_folder(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.output_dir}"])) as folder:
     print("in", flush=True)
     time.sleep(60)
 """
     first = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
     assert first.stdout.readline() == "in\n"
     refused = pytest.raises(UserError, match=r"train\.output_dir: another process is using .*runs/x; wait")
-    with refused, occupied(recipe):
+    with refused, lock_run_folder(recipe):
         raise AssertionError("two at once")
     first.kill()
     first.wait()
-    with occupied(recipe) as folder:
+    with lock_run_folder(recipe) as folder:
         assert folder == recipe.output_dir
 
 
 def test_a_folder_in_which_nothing_came_to_stand_is_gone(recipe):
-    with occupied(recipe) as folder:
+    with lock_run_folder(recipe) as folder:
         assert folder.is_dir()
     assert not folder.parent.exists()
     begin(recipe)
@@ -75,7 +75,7 @@ def test_a_kill_before_the_first_file_has_its_name_does_not_block_the_folder(rec
     claim(folder)
     left = [killed_while_it_writes(place) for place in (folder / "recipe.yaml", folder / "parity" / "starts.json")]
     assert all(path.name.startswith(prefix_in(folder)) for path in left)
-    with occupied(recipe):
+    with lock_run_folder(recipe):
         assert {path.name for path in folder.rglob("*")} == {LEDGER, ".lock", "parity"}
 
 
@@ -108,7 +108,7 @@ def test_what_looks_unfinished_in_a_run_folder_and_is_not_the_runs_stays(recipe,
         (place / "y.partial").symlink_to(elsewhere)
         (place / f"{prefix_in(folder)}z").symlink_to(elsewhere)
     before = everything_in(tmp_path)
-    with occupied(recipe):
+    with lock_run_folder(recipe):
         pass
     assert everything_in(tmp_path) == before
 
@@ -129,7 +129,7 @@ def test_a_run_of_a_version_without_a_ledger_goes_on_and_is_known_from_then_on(r
     (folder / LEDGER).unlink()
     (folder / ".unfinished-x7fa").write_text("left by that version")
     (folder / ".lock").touch()
-    with occupied(recipe):
+    with lock_run_folder(recipe):
         assert (folder / "recipe.yaml").is_file()
     assert sorted(path.name for path in folder.iterdir()) == [LEDGER, ".unfinished-x7fa", "recipe.yaml"]
 
@@ -140,7 +140,7 @@ def test_a_damaged_ledger_is_no_failure_and_proves_nothing(recipe, damage):
     folder = recipe.output_dir
     (left := folder / f"{prefix_in(folder)}x").write_text("half")
     damages.damage(folder / LEDGER, damage)
-    with occupied(recipe):
+    with lock_run_folder(recipe):
         pass
     assert left.read_text() == "half"
 
@@ -150,7 +150,7 @@ def test_the_checkpoints_that_a_kill_has_left_in_a_finished_run_are_removed(reci
     folder = recipe.output_dir
     (folder / "metrics.json").write_text("{}")
     (folder / "checkpoints/step-00000001").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds a finished run"), occupied(recipe):
+    with pytest.raises(UserError, match="holds a finished run"), lock_run_folder(recipe):
         raise AssertionError("a finished run begins anew")
     assert sorted(path.name for path in folder.iterdir()) == [LEDGER, "metrics.json", "recipe.yaml"]
 
@@ -206,7 +206,7 @@ def finished(folder: Path, recipe: Recipe) -> Path:
 
 def test_a_finished_folder_names_new_and_how_to_evaluate(recipe):
     folder = finished(recipe.output_dir, recipe)
-    with pytest.raises(UserError) as refused, occupied(recipe):
+    with pytest.raises(UserError) as refused, lock_run_folder(recipe):
         raise AssertionError("a finished run begins anew")
     ways = f"to train it further, add --continue {folder}; to train again, add --new, which takes {folder}-2 or"
     assert f"(toolkit evaluate {folder}); {ways}" in str(refused.value)

@@ -68,7 +68,7 @@ def test_a_validation_that_was_interrupted_is_the_only_row_of_its_step_that_goes
     rows = [row(step, split, loss=0.5) for step in (1, 2, 3) for split in ("train", "validation")]
     for one in rows:
         metrics.write(one)
-    MetricsFile(tmp_path, last_step=2, left=left)
+    MetricsFile(tmp_path, last_step=2, repeats_validation=left)
     kept = rows[:3] if left else rows[:4]
     assert read_metrics(metrics.json_path) == kept
     assert [(line["step"], line["split"]) for line in table(tmp_path)] == [
@@ -87,13 +87,13 @@ def test_a_damaged_line_loses_no_other_row_and_the_file_as_it_was_is_kept(tmp_pa
     lines = metrics.json_path.read_bytes().splitlines()
     metrics.json_path.write_bytes(b"\n".join([lines[0], damaged, *lines[2:]]) + b"\n")
     before, told = metrics.json_path.read_bytes(), []
-    MetricsFile(tmp_path, last_step=3, tell=told.append).write(row(4, loss=2.0))
+    MetricsFile(tmp_path, last_step=3, on_warning=told.append).write(row(4, loss=2.0))
     assert [line["step"] for line in read_metrics(metrics.json_path)] == [1, 3, 4]
     assert [line["step"] for line in table(tmp_path)] == ["1", "3", "4"]
     kept = tmp_path / "metrics.jsonl.damaged-1"
     assert kept.read_bytes() == before
     assert told == [f"{metrics.json_path}: line 2 is no row of metrics; the others stay, the old file is {kept}"]
-    MetricsFile(tmp_path, last_step=4, tell=told.append)
+    MetricsFile(tmp_path, last_step=4, on_warning=told.append)
     assert len(told) == 1 and [path.name for path in tmp_path.glob("*.damaged-*")] == [kept.name]
 
 
@@ -123,16 +123,16 @@ def test_rows_that_are_lost_are_told_and_the_table_that_has_them_is_kept(tmp_pat
         metrics.write(row(step, loss=step / 2))
         if step % 2 == 0:
             metrics.write(row(step, "validation", loss=step / 4))
-    MetricsFile(tmp_path, last_step=4, tell=pytest.fail, eval_steps=2)
+    MetricsFile(tmp_path, last_step=4, on_warning=pytest.fail, eval_steps=2)
     before = metrics.csv_path.read_bytes()
     change, expected = DAMAGED_FILES[damage]
     change(metrics.json_path)
     told: list[str] = []
-    MetricsFile(tmp_path, last_step=4, tell=told.append, eval_steps=2)
+    MetricsFile(tmp_path, last_step=4, on_warning=told.append, eval_steps=2)
     assert len(told) == 1 and f"{metrics.json_path}: {expected}" in told[0]
     kept = tmp_path / "metrics.csv.damaged-1"
     assert told[0].endswith(f", the old file is {kept}") and kept.read_bytes() == before
-    MetricsFile(tmp_path, last_step=4, tell=told.append, eval_steps=2)
+    MetricsFile(tmp_path, last_step=4, on_warning=told.append, eval_steps=2)
     assert "lacks rows; lost are" in told[1] and "the old file" not in told[1]
 
 

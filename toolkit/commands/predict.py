@@ -22,7 +22,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder.checkpoint import first_not_finite
-from toolkit.run_folder.folder import amending, goes_on
+from toolkit.run_folder.folder import amending, resume_hint
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import complaint_of_finished
 from toolkit.tasks import task_of
@@ -42,7 +42,7 @@ def read_recipe(folder: Path) -> Recipe:
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if not (folder / "metrics.json").is_file():
-        raise UserError(f"{folder}: the run has not finished; {goes_on(folder)}")
+        raise UserError(f"{folder}: the run has not finished; {resume_hint(folder)}")
     return load_recipe(folder / "recipe.yaml")
 
 

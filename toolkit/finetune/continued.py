@@ -30,7 +30,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
-from toolkit.run_folder.folder import CHECKPOINTS, PATIENCE, amending, differing_keys
+from toolkit.run_folder.folder import CHECKPOINTS, PATIENCE_SECONDS, amending, differing_keys
 from toolkit.run_folder.read import read_json, reading
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _best_so_far(recipe: Recipe, there: Recipe, run: Path, console: Console) -> 
     run's; and their step."""
     if refused := check_writable(run):
         raise UserError(f"{run}: {refused}")
-    with amending(run, PATIENCE if runtime.processes() > 1 else 0):
+    with amending(run, PATIENCE_SECONDS if runtime.processes() > 1 else 0):
         saved = newest_checkpoint(run, console)
         state = checkpoint.read_state(saved)
         best = state.get("best_step")

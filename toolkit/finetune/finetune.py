@@ -45,7 +45,7 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import settle_commits
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
-from toolkit.run_folder.folder import differing_keys, occupied, record_start
+from toolkit.run_folder.folder import differing_keys, lock_run_folder, record_start
 from toolkit.run_folder.read import read_json
 from toolkit.run_folder.tracking import check_trackers
 from toolkit.tasks import task_of
@@ -87,7 +87,7 @@ def finetune(
     check_trackers(recipe)
     if not runtime.is_first_process():
         return _follow(recipe)
-    with occupied(recipe) as folder:
+    with lock_run_folder(recipe) as folder:
         return _finetune_in(folder, recipe, skip_parity, console, tried, verbose)
 
 

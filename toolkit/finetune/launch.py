@@ -31,7 +31,7 @@ from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import STATUSES
 from toolkit.machine.scratch import child
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder.folder import LOGS, occupied
+from toolkit.run_folder.folder import LOGS, lock_run_folder
 from toolkit.run_folder.tracking import check_trackers
 from toolkit.terminal.escape import one_line
 from toolkit.training.ranks import LOST_PROCESS_STATUS, SUPERVISOR_PIPE_VARIABLE
@@ -105,7 +105,7 @@ def finetune_together(
     # Before this process sets the threads of one that is alone.
     before = {**another_python.environment(), **team.environment()}
     os.environ.update(team.environment())
-    with occupied(recipe) as folder:
+    with lock_run_folder(recipe) as folder:
         told = prove(folder, recipe, skip_parity, console, team.size, verbose)
     return _run(team, before, arguments, told, folder)
 

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its folder and lock, checkpoints, metrics, predictions, and how they are read again.
+"""The files of a run on disk: its folder and lock, checkpoints, metrics and predictions, written and read.
 
 It may import `recipe`, `files`, `pages`, `machine`, `terminal`. Begin with `folder.py`.
 """

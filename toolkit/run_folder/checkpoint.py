@@ -1,8 +1,8 @@
-"""Checkpoints that are complete, verified and never half-written: what a run needs to go on exactly where it stopped.
+"""Checkpoints of a run, which resumes exactly after its last step.
 
-A checkpoint folder holds the weights, the optimizer's moments, the scheduler, the state of every random generator and
-the trainer's own counters, as safetensors and JSON (no pickle), and a manifest with the SHA-256 of each file. It is
-written beside its final place and renamed into it, so that a folder with its final name is a whole one.
+A checkpoint folder holds the weights, the optimizer's moments, the learning-rate schedule, the state of every random
+generator and the trainer's counters, as safetensors and JSON (no pickle). A manifest has the SHA-256 of each file. The
+folder is written under a temporary name and then renamed, so that a folder with its final name is complete.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from toolkit.machine.disk import writing
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-#: The name under which PaddleNLP's Trainer looks for its own state in the folder that it resumes from.
+#: File name of the trainer's state, which PaddleNLP's Trainer looks for when it resumes.
 TRAINER_STATE = "trainer_state.json"
-#: All files of a checkpoint, in the order of their removal: without its manifest it is none.
+#: All files of a checkpoint, in the order of their removal. The manifest is first: without it, a folder is not a
+#: checkpoint.
 FILES = (MANIFEST, WEIGHTS, OPTIMIZER, STATE, TRAINER_STATE)
 
-#: The accumulators of Paddle's AdamW and of :mod:`toolkit.training.optimizer`, as a state_dict names them after the
-#: parameter.
+#: Accumulators of Paddle's AdamW and of :mod:`toolkit.training.optimizer`. In a state_dict, their names follow the name
+#: of the parameter.
 ACCUMULATORS = (
     *("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc"),
     *("row_moment", "column_moment", "step"),
@@ -46,44 +47,44 @@ ACCUMULATORS = (
 
 
 def random_state() -> dict[str, Any]:
-    """Return the states of Python's, NumPy's and Paddle's generators as JSON."""
+    """Return the states of the random generators of Python, NumPy and Paddle, as values for JSON."""
     import paddle
 
     version, numbers, gauss = random.getstate()
     numpy_state: Any = np.random.get_state()
-    name, keys, position, has_gauss, cached = numpy_state
+    name, keys, index, has_gauss, cached_gauss = numpy_state
     return {
         "python": [version, list(numbers), gauss],
-        "numpy": [name, keys.tolist(), position, has_gauss, cached],
+        "numpy": [name, keys.tolist(), index, has_gauss, cached_gauss],
         "paddle_cpu": _generator_to_json(paddle.framework.core.default_cpu_generator().get_state()),
         "paddle_device": [_generator_to_json(state) for state in paddle.get_rng_state()],
     }
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put every generator back to a :func:`random_state`."""
+    """Restore every random generator to a state of :func:`random_state`."""
     import paddle
 
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    name, keys, index, has_gauss, cached_gauss = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), index, has_gauss, cached_gauss))
     paddle.framework.core.default_cpu_generator().set_state(_generator_from_json(state["paddle_cpu"]))
     paddle.set_rng_state([_generator_from_json(item) for item in state["paddle_device"]])
 
 
 @contextmanager
 def undisturbed_random_state() -> Iterator[None]:
-    """Keep draws in the ``with`` block from changing the draws after it."""
-    before = random_state()
+    """Restore every random generator after the ``with`` block, so that its draws do not affect later draws."""
+    saved_state = random_state()
     try:
         yield
     finally:
-        set_random_state(before)
+        set_random_state(saved_state)
 
 
 def _generator_to_json(state: Any) -> list[Any]:
-    """A Paddle generator's state: device, seed, offset, and the Mersenne twister's words as text."""
+    """Return the state of a Paddle generator: device, seed, offset, and the words of the Mersenne twister as text."""
     device, seed, offset, engine = state.__getstate__()
     return [device, seed, offset, bytes(engine).decode("ascii")]
 
@@ -92,8 +93,8 @@ def _generator_from_json(values: list[Any]) -> Any:
     import paddle
 
     device, seed, offset, engine = values
-    kind: Any = type(paddle.framework.core.default_cpu_generator().get_state())
-    state = kind.__new__(kind)
+    state_class: Any = type(paddle.framework.core.default_cpu_generator().get_state())
+    state = state_class.__new__(state_class)
     state.__setstate__((device, seed, offset, list(engine.encode("ascii"))))
     return state
 
@@ -102,36 +103,40 @@ def _generator_from_json(values: list[Any]) -> Any:
 
 
 def save_weights(model: Any, folder: Path) -> None:
-    """Write a model's trained parameters and persistent buffers, in Paddle's layout, under their structured names."""
-    _save_tensors(_changing(model), folder / WEIGHTS)
+    """Write a model's trainable parameters and persistent buffers, with their structured names in Paddle's layout."""
+    _save_tensors(_trainable_tensors(model), folder / WEIGHTS)
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Read back what :func:`save_weights` wrote. Raises DamagedFolder if the names or shapes are not the model's."""
+    """Load the weights of a checkpoint into a model.
+
+    Raises:
+        DamagedFolder: the names or shapes do not fit the model.
+    """
     from safetensors import safe_open
 
-    with safe_open(folder / WEIGHTS, framework="np") as saved:
-        shapes = {name: tuple(saved.get_slice(name).get_shape()) for name in saved.keys()}  # noqa: SIM118 - no mapping
-        own = _changing(model)
-        wrong = sorted(
+    with safe_open(folder / WEIGHTS, framework="np") as weights_file:
+        shapes = {name: tuple(weights_file.get_slice(name).get_shape()) for name in weights_file.keys()}  # noqa: SIM118 - no mapping
+        model_tensors = _trainable_tensors(model)
+        misfits = sorted(
             name
-            for name in {*shapes, *own}
-            if name not in shapes or name not in own or shapes[name] != (*own[name].shape,)
+            for name in {*shapes, *model_tensors}
+            if name not in shapes or name not in model_tensors or shapes[name] != (*model_tensors[name].shape,)
         )
-        if wrong:
-            raise DamagedFolder(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
+        if misfits:
+            raise DamagedFolder(f"{folder}: {misfits[0]} and {len(misfits) - 1} more do not fit the model")
         for name in shapes:
-            own[name].set_value(saved.get_tensor(name))
+            model_tensors[name].set_value(weights_file.get_tensor(name))
 
 
-def _changing(model: Any) -> dict[str, Any]:
-    """Structured name -> value that training may change: all of a model but frozen parameters."""
-    frozen = {id(parameter) for parameter in model.parameters() if parameter.stop_gradient}
-    return {name: value for name, value in model.state_dict().items() if id(value) not in frozen}
+def _trainable_tensors(model: Any) -> dict[str, Any]:
+    """Return structured name -> tensor of a model's parameters and persistent buffers, without frozen parameters."""
+    frozen_ids = {id(parameter) for parameter in model.parameters() if parameter.stop_gradient}
+    return {name: value for name, value in model.state_dict().items() if id(value) not in frozen_ids}
 
 
 def first_not_finite(model: Any) -> str | None:
-    """The name of the model's first parameter that holds an infinity or NaN; None where all are finite."""
+    """Return the name of the first parameter with an infinity or NaN; None if all parameters are finite."""
     import paddle
 
     for name, parameter in model.named_parameters():
@@ -141,63 +146,74 @@ def first_not_finite(model: Any) -> str | None:
 
 
 def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
-    """Write the optimizer's tensors; return the state of its learning-rate schedule, for the caller's JSON.
+    """Write the optimizer's tensors, and return the state of its learning-rate schedule as values for JSON.
 
-    Paddle names an accumulator after the parameter's global counter (`linear_7.w_0_moment1_0`), which depends on what
-    else the process has built; here it is named after the parameter's place in the model.
+    Paddle names an accumulator after a global counter of parameters (`linear_7.w_0_moment1_0`), which depends on the
+    layers that the process built before. The file uses the structured name of the parameter instead.
     """
-    places = {parameter.name: place for place, parameter in model.named_parameters()}
+    structured_names = {parameter.name: structured_name for structured_name, parameter in model.named_parameters()}
     state = optimizer.state_dict()
     schedule = state.pop("LR_Scheduler", {})
-    tensors = {f"{places[name]}|master": value for name, value in state.pop("master_weights", {}).items()}
+    tensors = {f"{structured_names[name]}|master": value for name, value in state.pop("master_weights", {}).items()}
     for key, value in state.items():
         name, accumulator = _split_accumulator(key)
-        tensors[f"{places[name]}|{accumulator}"] = value
+        tensors[f"{structured_names[name]}|{accumulator}"] = value
     _save_tensors(tensors, folder / OPTIMIZER)
     return {key: value for key, value in schedule.items() if isinstance(value, (int, float))}
 
 
 def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str, Any]) -> None:
-    """Read back what :func:`save_optimizer` wrote and returned."""
+    """Load the optimizer's tensors of a checkpoint, and ``schedule``, the return value of :func:`save_optimizer`.
+
+    Raises:
+        DamagedFolder: the file has a tensor for a parameter that the model does not have.
+    """
     import paddle
     from safetensors import safe_open
 
-    names = {place: parameter.name for place, parameter in model.named_parameters()}
+    paddle_names = {structured_name: parameter.name for structured_name, parameter in model.named_parameters()}
     state: dict[str, Any] = {"LR_Scheduler": dict(schedule)}
-    with safe_open(folder / OPTIMIZER, framework="np") as saved:
-        for key in saved.keys():  # noqa: SIM118 - no mapping
-            place, accumulator = key.split("|")
-            if place not in names:
-                raise DamagedFolder(f"{folder}: the optimizer has a state for {place}, which the model lacks")
-            value = paddle.to_tensor(saved.get_tensor(key))
+    with safe_open(folder / OPTIMIZER, framework="np") as optimizer_file:
+        for key in optimizer_file.keys():  # noqa: SIM118 - no mapping
+            structured_name, accumulator = key.split("|")
+            if structured_name not in paddle_names:
+                raise DamagedFolder(f"{folder}: the optimizer has a state for {structured_name}, which the model lacks")
+            value = paddle.to_tensor(optimizer_file.get_tensor(key))
             if accumulator == "master":
-                state.setdefault("master_weights", {})[names[place]] = value
+                state.setdefault("master_weights", {})[paddle_names[structured_name]] = value
             else:
-                state[f"{names[place]}_{accumulator}_0"] = value
+                state[f"{paddle_names[structured_name]}_{accumulator}_0"] = value
     optimizer.set_state_dict(state)
 
 
 def unfit(model: Any, path: Path) -> str | None:
-    """Name a trained parameter whose state in a file of :func:`save_optimizer` is not of its shape, or is not there;
-    None if all fit."""
+    """Return the name of a trainable parameter whose optimizer state is missing or has another shape; None if all fit.
+
+    ``path`` is a file of :func:`save_optimizer`.
+    """
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as saved:
-        shapes = [(key.split("|")[0], saved.get_slice(key).get_shape()) for key in saved.keys()]  # noqa: SIM118
-    wanted = {name: value.shape for name, value in model.named_parameters() if not value.stop_gradient}
-    wrong = set(wanted) ^ {place for place, _ in shapes}
-    wrong |= {place for place, shape in shapes if not _is_of(shape, wanted.get(place, []))}
-    return min(wrong, default=None)
+    with safe_open(path, framework="np") as optimizer_file:
+        shapes = [(key.split("|")[0], optimizer_file.get_slice(key).get_shape()) for key in optimizer_file.keys()]  # noqa: SIM118
+    expected_shapes = {name: value.shape for name, value in model.named_parameters() if not value.stop_gradient}
+    misfits = set(expected_shapes) ^ {name for name, _ in shapes}
+    misfits |= {name for name, shape in shapes if not _is_valid_state_shape(shape, expected_shapes.get(name, []))}
+    return min(misfits, default=None)
 
 
-def _is_of(shape: list[int], parameter: list[int]) -> bool:
-    """Whether a state may have this shape: a number, the parameter's, or the parameter's averaged over some axes."""
-    same = len(shape) == len(parameter) and all(one in (1, size) for one, size in zip(shape, parameter, strict=True))
-    return shape == [1] or same
+def _is_valid_state_shape(shape: list[int], parameter_shape: list[int]) -> bool:
+    """Return whether an optimizer state may have this shape.
+
+    It is a number, or has the shape of the parameter, with size 1 along axes over which the state is averaged.
+    """
+    fits_parameter = len(shape) == len(parameter_shape) and all(
+        state_size in (1, size) for state_size, size in zip(shape, parameter_shape, strict=True)
+    )
+    return shape == [1] or fits_parameter
 
 
 def _split_accumulator(key: str) -> tuple[str, str]:
-    """`linear_0.w_0_moment1_0` -> (`linear_0.w_0`, `moment1`)."""
+    """Split a key of the state_dict: `linear_0.w_0_moment1_0` -> (`linear_0.w_0`, `moment1`)."""
     for accumulator in ACCUMULATORS:
         if key.endswith(f"_{accumulator}_0"):
             return key[: -len(f"_{accumulator}_0")], accumulator
@@ -205,7 +221,7 @@ def _split_accumulator(key: str) -> tuple[str, str]:
 
 
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
-    """Write Paddle's tensors, copying one at a time."""
+    """Write Paddle tensors to a file; only one tensor at a time is copied to the CPU."""
     with writing(path, sum(value.size * value.element_size() for value in tensors.values())):
         write_tensors(path, OnDemand({name: value.numpy for name, value in tensors.items()}))
 
@@ -214,9 +230,11 @@ def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
 
 
 class Checkpoints:
-    """The folder of a run's checkpoints: `step-00000120/` to go on from, `best-00000100/` with the best weights.
+    """The folder of a run's checkpoints: `step-00000120/` for resuming, `best-00000100/` with the best weights.
 
-    The last two steps are kept, so that one is left when the newer is damaged.
+    Args:
+        folder: folder of the checkpoints.
+        keep: number of checkpoints to keep; with 2, the older checkpoint is left if the newer is damaged.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -226,18 +244,21 @@ class Checkpoints:
     def save(
         self, step: int, model: Any, optimizer: Any, state: dict[str, Any], files: Mapping[str, str] | None = None
     ) -> Path:
-        """Write the checkpoint of a step, then remove what is no longer needed.
+        """Write the checkpoint of a step, then remove old checkpoints.
 
         Args:
-            state: JSON values of the caller's; `best_step` (or null) names the best weights that it refers to.
+            step: number of training steps so far.
+            model: model whose weights are saved.
+            optimizer: Paddle optimizer.
+            state: further values for JSON; `best_step` is the step of the best weights, or None.
             files: name -> text of further files.
         """
 
         def fill(folder: Path) -> None:
             save_weights(model, folder)
             schedule = save_optimizer(optimizer, model, folder)
-            whole = {**state, "step": step, "schedule": schedule, "random_state": random_state()}
-            write_text(folder / STATE, json.dumps(whole) + "\n")
+            full_state = {**state, "step": step, "schedule": schedule, "random_state": random_state()}
+            write_text(folder / STATE, json.dumps(full_state) + "\n")
             for name, text in (files or {}).items():
                 write_text(folder / name, text)
 
@@ -247,10 +268,12 @@ class Checkpoints:
         return target
 
     def save_best(self, step: int, model: Any, optimizer: Any = None) -> None:
-        """Keep the weights of a step as the best so far, and the optimizer's state, for a run that continues this.
+        """Save the weights of a step as the best so far, and the optimizer's state for a run that trains on.
 
         Args:
-            optimizer: a Paddle optimizer, or a checkpoint with its state.
+            step: number of training steps so far.
+            model: model whose weights are saved.
+            optimizer: Paddle optimizer, or folder of a checkpoint with its state; None saves no state.
         """
 
         def fill(folder: Path) -> None:
@@ -263,12 +286,14 @@ class Checkpoints:
         write_folder(self.best(step), fill)
 
     def best(self, step: int) -> Path:
-        """Where the best weights of a step are."""
+        """Return the folder of the best weights of a step."""
         return self.folder / f"best-{step:08d}"
 
     def newest(self, on_damage: Callable[[DamagedFolder], None]) -> Path | None:
-        """The newest checkpoint that is whole, with the best weights it refers to; None when there is none.
-        ``on_damage`` is told of each newer one that is damaged."""
+        """Return the newest checkpoint that is complete together with its best weights; None without such a checkpoint.
+
+        ``on_damage`` is called with the error of each newer checkpoint that is damaged.
+        """
         for folder in reversed(self._of("step")):
             try:
                 verify_folder(folder)
@@ -281,19 +306,21 @@ class Checkpoints:
         return None
 
     def last_step(self) -> int | None:
-        """The step of the newest checkpoint, which is not verified; None when there is none."""
+        """Return the step of the newest checkpoint, without verification; None without a checkpoint."""
         return max((int(folder.name.removeprefix("step-")) for folder in self._of("step")), default=None)
 
     def begun_with(self) -> int | None:
-        """Number of processes that the run began with; None without a checkpoint."""
+        """Return the number of processes at the start of the run; None without a checkpoint."""
         for folder in reversed(self._of("step")):
             with suppress(DamagedFolder, ValueError, TypeError):
                 return int(read_state(folder).get("processes", 1))
         return None
 
     def remove(self, best_step: int | None = None) -> None:
-        """Delete all checkpoints: the run is finished. What else is in their folder stays. The optimizer's state of the
-        best step is moved into the run folder."""
+        """Delete all checkpoints of a finished run. Other files in their folder stay.
+
+        The optimizer's state of ``best_step`` is moved into the run folder first.
+        """
         if not self._belongs_to_run():
             return
         if best_step is not None:
@@ -304,26 +331,29 @@ class Checkpoints:
         remove_empty_folders([self.folder])
 
     def _belongs_to_run(self) -> bool:
-        """Return whether a run has claimed the folder above. Nothing is removed elsewhere, or through a link."""
+        """Return whether the checkpoints are in a folder that a run has claimed. Otherwise nothing is removed."""
         return is_run_folder(self.folder.parent) and not self.folder.is_symlink()
 
     def _of(self, kind: str) -> list[Path]:
-        """Return the folders named like one of a kind; anything else there is not the run's."""
-        found = self.folder.glob(f"{kind}-*")
-        named = (path for path in found if re.fullmatch(rf"{kind}-\d{{8,}}", path.name))
-        return sorted(path for path in named if path.is_dir() and not path.is_symlink())
+        """Return the checkpoint folders of a kind, ``step`` or ``best``, in the order of their steps."""
+        paths = self.folder.glob(f"{kind}-*")
+        checkpoint_paths = (path for path in paths if re.fullmatch(rf"{kind}-\d{{8,}}", path.name))
+        return sorted(path for path in checkpoint_paths if path.is_dir() and not path.is_symlink())
 
     def _prune(self, step: int) -> None:
-        """Remove old steps, later ones (damaged: the run went back), and best weights that no kept step names."""
+        """Remove old checkpoints, and best weights that no remaining checkpoint refers to.
+
+        Checkpoints of later steps are removed as well: they are damaged, so the run resumed from an earlier step.
+        """
         if not self._belongs_to_run():
             return
-        whole = [folder for folder in self._of("step") if (folder / MANIFEST).is_file()]
-        kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
-        for folder in set(self._of("step")).difference(kept):
+        complete_folders = [folder for folder in self._of("step") if (folder / MANIFEST).is_file()]
+        remaining_folders = [folder for folder in complete_folders if folder.name <= f"step-{step:08d}"][-self.keep :]
+        for folder in set(self._of("step")).difference(remaining_folders):
             self._discard(folder)
-        needed = {_best_step(folder) for folder in kept}
+        needed_steps = {_best_step(folder) for folder in remaining_folders}
         for folder in self._of("best"):
-            if int(folder.name.removeprefix("best-")) not in needed:
+            if int(folder.name.removeprefix("best-")) not in needed_steps:
                 self._discard(folder)
 
     def _discard(self, checkpoint: Path) -> None:
@@ -340,8 +370,11 @@ def _best_step(checkpoint: Path) -> int | None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`. Raises DamagedFolder if
-    they cannot be read, or a step is not a number of steps."""
+    """Return the JSON values of a checkpoint: the caller's values, and `step`, `schedule` and `random_state`.
+
+    Raises:
+        DamagedFolder: the file cannot be read, or a step is not a whole number.
+    """
     try:
         state = dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""A run folder: its owner, its content, and its lock, so that one process at a time uses it."""
+"""A run folder: its owner, its content, and its lock, which admits a single process at a time."""
 
 from __future__ import annotations
 
@@ -35,204 +35,230 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.read import reading
 
-#: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.
+#: Name of the lock file. The system releases the lock when the process that holds it ends for any reason.
 LOCK = ".lock"
-#: The report of the gate, which may be there before a run has begun.
+#: Name of the folder with the gate's report, which may exist before the run starts.
 REPORT = ownership.REPORT
-#: Output of all processes but the first that :mod:`toolkit.finetune.launch` started; gone when the run has finished.
+#: Name of the folder with the output of all processes except the first; removed when the run has finished.
 LOGS = "logs"
-#: The folder of the run's checkpoints.
+#: Name of the folder with the run's checkpoints.
 CHECKPOINTS = "checkpoints"
-#: In the report's folder: how each start passed or skipped the gate.
+#: Name of the file in the report's folder that records how each start of the run passed or skipped the gate.
 STARTS = "starts.json"
-#: Seconds to wait for a process that adds a number to a finished run.
-PATIENCE = 60.0
+#: Seconds to wait for a process that adds metrics to a finished run.
+PATIENCE_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def occupied(recipe: Recipe) -> Iterator[Path]:
-    """Lock the recipe's run folder, made if need be: no other process of the toolkit works in it meanwhile.
+def lock_run_folder(recipe: Recipe) -> Iterator[Path]:
+    """Create and lock the run folder of a recipe in the ``with`` block, so that other processes do not use it.
 
-    A folder that is not a run's is refused before anything in it is touched. In a run's, what a killed process left
-    half-written is removed. A folder in which nothing was written is left as it was, or removed.
+    A folder that is not a run folder is rejected before any file in it changes. In a run folder, unfinished files of
+    killed processes are removed. If the block writes no files, a new folder is removed and an existing folder is
+    restored.
 
     Raises:
-        UserError: another process works in it, or it holds something that this recipe cannot go on from.
+        UserError: another process uses the folder, or this recipe cannot resume from its content.
     """
     folder = recipe.output_dir
     if folder.is_dir() and not is_run_folder(folder):
         _check_content(recipe, folder)
-    if refused := check_writable(folder):
-        raise recipe.error("train.output_dir", f"{folder}: {refused}; name another folder")
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    if obstacle := check_writable(folder):
+        raise recipe.error("train.output_dir", f"{folder}: {obstacle}; name another folder")
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    before = _names(folder)
-    claimed = claim(folder)
+    paths_before = _relative_paths(folder)
+    has_claimed = claim(folder)
     try:
-        with _locked(folder, patience=0):
-            claimed = claim(folder) or claimed  # another process may have left, and taken its claim with it
+        with _holding_lock(folder, patience=0):
+            has_claimed = claim(folder) or has_claimed  # another process may have ended and removed its claim
             try:
-                _tidy(folder)
+                _remove_leftovers(folder)
                 _check_content(recipe, folder)
                 yield folder
             finally:
-                if claimed and _names(folder) - {LEDGER, LOCK} == before:
+                if has_claimed and _relative_paths(folder) - {LEDGER, LOCK} == paths_before:
                     give_up_claim(folder)
     except Timeout:
         message = f"another process is using {folder}; wait until it has ended, or set another folder"
         raise recipe.error("train.output_dir", message) from None
     finally:
-        remove_empty_folders(made)
+        remove_empty_folders(new_folders)
 
 
 @contextlib.contextmanager
-def amending(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Keep other processes from working in a run folder meanwhile; wait ``patience`` seconds for one that does. Raises
-    UserError if it still does."""
+def amending(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
+    """Lock an existing run folder in the ``with`` block, so that other processes do not use it.
+
+    Args:
+        folder: folder of a run.
+        patience: seconds to wait for another process that uses the folder.
+
+    Raises:
+        UserError: another process still uses the folder.
+    """
     try:
-        with _locked(folder, patience):
-            _tidy(folder)
+        with _holding_lock(folder, patience):
+            _remove_leftovers(folder)
             yield
     except Timeout:
         raise UserError(f"{folder}: another process is using it; wait until that has ended") from None
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, patience: float) -> Iterator[None]:
+def _holding_lock(folder: Path, patience: float) -> Iterator[None]:
     lock = FileLock(folder / LOCK)
     with lock.acquire(timeout=patience):
         try:
             yield
-        finally:  # whoever has opened it meanwhile, and gets the lock next, sees that it has gone, and makes another
+        finally:  # a process that opened the file in the meantime sees that it is gone, and creates another file
             (folder / LOCK).unlink(missing_ok=True)
 
 
-def _tidy(folder: Path) -> None:
-    """Remove what killed processes left in a folder that a run has claimed; leave other folders alone."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove unfinished files of killed processes from a folder that a run has claimed; leave other folders alone."""
     if not is_run_folder(folder):
         return
     remove_leftovers(folder, (REPORT, CHECKPOINTS))
     for name in OF_A_GATE:
         remove_from_run(folder, folder / REPORT / f"{name}.partial")
-    if (folder / "metrics.json").exists():  # a kill may have come between the last number and this
+    if (folder / "metrics.json").exists():  # the run finished, but was killed before it removed its checkpoints
         Checkpoints(folder / CHECKPOINTS).remove()
 
 
-def _names(folder: Path) -> set[str]:
-    """What is in a folder and in the folders in it."""
+def _relative_paths(folder: Path) -> set[str]:
+    """Return the relative paths of the files and folders in a folder and its direct subfolders."""
     return {str(path.relative_to(folder)) for pattern in ("*", "*/*") for path in folder.glob(pattern)}
 
 
 def _check_content(recipe: Recipe, folder: Path) -> None:
-    """Check that the folder is free, or holds an interrupted run of the same recipe."""
-    others = f"set train.output_dir to another folder, or remove {folder}"
-    further = f"add --continue {shlex.quote(str(folder))}"
-    again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"
+    """Check that the folder is free, or holds an interrupted run of the same recipe.
+
+    Raises:
+        UserError: the folder holds other files, a finished run, or a run of another recipe.
+    """
+    remedy = f"set train.output_dir to another folder, or remove {folder}"
+    continue_hint = f"add --continue {shlex.quote(str(folder))}"
+    new_hint = f"add --new, which takes {_numbered_folder(folder, 2)} or the next that is free, {remedy}"
     try:
-        odd = sorted(path.name for path in folder.iterdir() if not _begins_a_run(path))
+        foreign_names = sorted(path.name for path in folder.iterdir() if not _is_left_by_gate(path))
     except OSError as error:
-        raise recipe.error("train.output_dir", f"{folder}: {os.strerror(error.errno or 0)}; {others}") from None
-    if not odd:
+        raise recipe.error("train.output_dir", f"{folder}: {os.strerror(error.errno or 0)}; {remedy}") from None
+    if not foreign_names:
         return
     if not (folder / "recipe.yaml").is_file():
-        raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
+        raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {remedy}")
     if (folder / "metrics.json").exists():
         raise recipe.error(
             "train.output_dir",
-            f"{folder} holds a finished run (toolkit evaluate {folder}); to train it further, {further}; to train "
-            f"again, {again}",
+            f"{folder} holds a finished run (toolkit evaluate {folder}); to train it further, {continue_hint}; to "
+            f"train again, {new_hint}",
         )
-    with reading(folder / "recipe.yaml", others):
+    with reading(folder / "recipe.yaml", remedy):
         path = folder / "recipe.yaml"
-        differing = differing_keys(path.read_text(encoding="utf-8"), recipe.to_yaml(), str(path))
-    for place in (folder / REPORT, folder / CHECKPOINTS):
-        if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
-            raise recipe.error("train.output_dir", f"{place} is a link or no folder; move it away")
-    if recipe.model.backward == "auto":  # there it is settled (:mod:`toolkit.finetune.backward`)
-        differing = [key for key in differing if not key.startswith("model.backward: ")]
-    if differing:
+        differences = differing_keys(path.read_text(encoding="utf-8"), recipe.to_yaml(), str(path))
+    for subfolder in (folder / REPORT, folder / CHECKPOINTS):
+        if os.path.lexists(subfolder) and (subfolder.is_symlink() or not subfolder.is_dir()):
+            raise recipe.error("train.output_dir", f"{subfolder} is a link or no folder; move it away")
+    if recipe.model.backward == "auto":  # the saved recipe has the choice of :mod:`toolkit.finetune.backward`
+        differences = [key for key in differences if not key.startswith("model.backward: ")]
+    if differences:
         raise recipe.error(
             "train.output_dir",
-            f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); resume it: "
+            f"{folder} holds an unfinished run of another recipe ({'; '.join(differences[:3])}); resume it: "
             f"toolkit finetune {shlex.quote(str(folder / 'recipe.yaml'))}; or give the folder to toolkit finish, which "
             "ends it, or to --continue, which begins with its weights; to start over, set another train.output_dir",
         )
 
 
-def goes_on(folder: Path) -> str:
-    """The commands for an interrupted run."""
+def resume_hint(folder: Path) -> str:
+    """Return a hint with the commands that resume or finish an interrupted run."""
     recipe, run = (shlex.quote(str(path)) for path in (folder / "recipe.yaml", folder))
     return f"resume it: toolkit finetune {recipe}, or end it with its best weights: toolkit finish {run}"
 
 
-def _begins_a_run(path: Path) -> bool:
-    """Whether something in a folder was left by a run that did not get past the gate. An earlier version had no
-    ledger: its report is known by its content."""
+def _is_left_by_gate(path: Path) -> bool:
+    """Return whether a path in a run folder was written by a run that stopped at the gate.
+
+    Earlier versions had no ledger. Their report is recognized by its content.
+    """
     if is_run_folder(path.parent):
         return path.name in (LEDGER, LOCK, REPORT, LOGS) or path.name.startswith(prefix_in(path.parent))
     return path.name == REPORT and path.is_dir() and all(map(is_of_a_gate, path.iterdir()))
 
 
 def in_next_folder(recipe: Recipe) -> Recipe:
-    """Return the recipe with the first usable folder of its run folder and those beside it (``runs/x-2``, ...): one
-    that is free, or holds an interrupted run of this very recipe, which then goes on."""
+    """Return the recipe with the first usable run folder: its own, ``runs/x-2``, ``runs/x-3`` and so on.
+
+    A folder is usable if it is free, or if it holds an interrupted run of the same recipe, which is then resumed.
+    """
     for number in itertools.count(1):
-        there = recipe.with_values({"train.output_dir": str(_numbered(recipe.output_dir, number))})
-        folder = there.output_dir
+        candidate = recipe.with_values({"train.output_dir": str(_numbered_folder(recipe.output_dir, number))})
+        folder = candidate.output_dir
         if not os.path.lexists(folder):
-            return there
-        with contextlib.suppress(UserError, OSError):  # it is taken: by another run, by something else
-            _check_content(there, folder)
-            return there
+            return candidate
+        with contextlib.suppress(UserError, OSError):  # another run or other files occupy the folder
+            _check_content(candidate, folder)
+            return candidate
     raise AssertionError("a folder for every number")
 
 
-def _numbered(folder: Path, number: int) -> Path:
-    """The folder itself, or its ``-NUMBER``."""
+def _numbered_folder(folder: Path, number: int) -> Path:
+    """Return the folder for number 1, and otherwise the folder with ``-NUMBER`` appended to its name."""
     if number == 1:
         return folder
-    named = folder if folder.name not in ("", "..") else Path(os.path.abspath(folder))
-    return named.with_name(f"{named.name}-{number}")
+    absolute_folder = folder if folder.name not in ("", "..") else Path(os.path.abspath(folder))
+    return absolute_folder.with_name(f"{absolute_folder.name}-{number}")
 
 
-def differing_keys(there: str, here: str, name: str = "the recipe") -> list[str]:
-    """Differences of two recipes: `train.batch_size: 4 there, 8 here`.
+def differing_keys(saved_recipe: str, current_recipe: str, name: str = "the recipe") -> list[str]:
+    """Return the differences between two recipes, such as `train.batch_size: 4 there, 8 here`.
 
     Args:
-        name: what an error calls the text of the saved recipe, such as its file.
+        saved_recipe: YAML of the saved recipe.
+        current_recipe: YAML of the current recipe.
+        name: name of the saved recipe in errors, such as its file.
     """
-    old, new = (flat(yaml_source.parse_mapping(text, name)) for text in (there, here))
-    keys = dict.fromkeys([*new, *old])
-    return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
+    saved_values, current_values = (
+        flat(yaml_source.parse_mapping(text, name)) for text in (saved_recipe, current_recipe)
+    )
+    keys = dict.fromkeys([*current_values, *saved_values])
+    return [
+        f"{key}: {saved_values.get(key)} there, {current_values.get(key)} here"
+        for key in keys
+        if saved_values.get(key) != current_values.get(key)
+    ]
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by dotted key."""
+    """Return dotted key -> value for the leaves of nested mappings: ``{"a": {"b": 1}}`` -> ``{"a.b": 1}``."""
     if not isinstance(values, dict) or not values:
         return {prefix: values}
     return {
-        path: leaf for key, item in values.items() for path, leaf in flat(item, f"{prefix}.{key}".strip(".")).items()
+        path: leaf for key, child in values.items() for path, leaf in flat(child, f"{prefix}.{key}".strip(".")).items()
     }
 
 
-# -- how the run came past the gate ---------------------------------------------------------------------------------
+# -- the verdict of the gate at each start of the run ---------------------------------------------------------------
 
 
-def record_start(folder: Path, after_step: int, verdict: str | None, skipped: str | None) -> None:
-    """Add a start of the run to :data:`STARTS`; one of whose steps none were kept is no longer listed.
+def record_start(folder: Path, after_step: int, verdict: str | None, skip_reason: str | None) -> None:
+    """Add a start of the run to :data:`STARTS`, and remove earlier starts whose steps are all repeated.
 
     Args:
-        after_step: the step of the checkpoint that it goes on from, 0 for a new run.
-        verdict: what the gate said when it passed; None where it was skipped.
+        folder: folder of the run.
+        after_step: step of the checkpoint where the run resumes, 0 for a new run.
+        verdict: verdict of the gate if it passed; None if it was skipped.
+        skip_reason: reason for skipping the gate; None if it was not skipped.
     """
-    earlier = [start for start in read_starts(folder) if start["after_step"] < after_step]
-    starts = [*earlier, {"after_step": after_step, "passed": verdict, "skipped": skipped}]
+    earlier_starts = [start for start in read_starts(folder) if start["after_step"] < after_step]
+    starts = [*earlier_starts, {"after_step": after_step, "passed": verdict, "skipped": skip_reason}]
     (folder / REPORT).mkdir(exist_ok=True)
     write_text(folder / REPORT / STARTS, json.dumps(starts, indent=1) + "\n")
 
 
 def read_starts(folder: Path) -> list[dict[str, Any]]:
-    """Return the starts of a run in order: ``after_step``, and ``passed`` or ``skipped`` with words."""
+    """Return the starts of a run in order, each with ``after_step``, and with a text for ``passed`` or ``skipped``."""
     path = folder / REPORT / STARTS
     if not path.exists():
         return []
@@ -244,9 +270,9 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
 
 
 def steps_of(starts: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
-    """Name the steps trained from one start of the run to the next."""
+    """Return a description of the steps between one start of the run and the next, such as ``steps 1 to 40``."""
     first = start["after_step"] + 1
-    later = [other["after_step"] for other in starts if other["after_step"] >= first]
-    if not later:
+    later_steps = [other_start["after_step"] for other_start in starts if other_start["after_step"] >= first]
+    if not later_steps:
         return "training" if first == 1 else f"step {first} and all after it"
-    return f"steps {first} to {later[0]}"
+    return f"steps {first} to {later_steps[0]}"

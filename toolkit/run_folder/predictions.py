@@ -1,6 +1,6 @@
-"""`predictions-SPLIT.csv` of a run folder: the best model's output for each example of a split, a row for each.
+"""`predictions-SPLIT.csv` of a run folder: the best model's predictions, with a row for each example of a split.
 
-Written and read row by row, so that a split of any size takes little memory; the columns are the task's.
+The file is written and read row by row, so that a large split takes little memory. The task defines the columns.
 """
 
 from __future__ import annotations
@@ -14,36 +14,41 @@ from toolkit.files.csv_rows import long_fields
 from toolkit.files.whole import replacing
 from toolkit.run_folder.read import reading
 
-#: What to do about a damaged file.
+#: Advice in messages about a damaged file.
 REMEDY = "remove it: toolkit report writes it again"
-#: The splits that a model is measured on, in the order in which a reader wants them.
+#: Splits for measuring a model, the most important first.
 SPLITS = ("test", "validation")
 
 
-def predictions_file(folder: Path, split: str) -> Path:
-    """Where the predictions of a split lie in a run folder."""
-    return folder / f"predictions-{split}.csv"
+def predictions_file(folder: Path, split_name: str) -> Path:
+    """Return the path of the predictions for a split in a run folder."""
+    return folder / f"predictions-{split_name}.csv"
 
 
 def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write the rows, the keys of the first as the header; a reader sees the old file or the whole new one.
+    """Write predictions atomically. The keys of the first row are the header.
 
-    A NUL, which readers of CSV refuse, and a lone surrogate, which UTF-8 cannot hold, are written as backslash escapes.
+    NUL characters, which readers of CSV reject, and lone surrogates, which UTF-8 cannot encode, become backslash
+    escapes.
 
     Raises:
-        WriteFailed: the system refuses it; the old file stays.
+        WriteFailed: the system cannot write the file; the old file stays.
     """
     with replacing(path, errors="backslashreplace") as file:
         writer = None
         for row in rows:
             if writer is None:
-                writer = csv.DictWriter(file, [_cell(name) for name in row])
+                writer = csv.DictWriter(file, [_format_cell(name) for name in row])
                 writer.writeheader()
-            writer.writerow({_cell(name): _cell(value) for name, value in row.items()})
+            writer.writerow({_format_cell(name): _format_cell(value) for name, value in row.items()})
 
 
 def read_predictions(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of a file of predictions, one after another, as text. Raises UserError if it is missing or damaged."""
+    """Yield the rows of a file of predictions, with all values as text.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
     with reading(path, REMEDY), long_fields(), path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
             if None in row or None in row.values():
@@ -51,7 +56,7 @@ def read_predictions(path: Path) -> Iterator[dict[str, str]]:
             yield row
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.6g}"
     return value.replace("\0", "\\x00") if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Reading of a run folder. Damage is reported in a line: the file, and what to do about it."""
+"""Read files of a run folder, and report damage in one line with the file and a remedy."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from toolkit.terminal.failure import describe, is_out_of_memory
 
 @contextlib.contextmanager
 def reading(path: Path | str, remedy: str) -> Iterator[None]:
-    """Report whatever is wrong with a run's file, read in the ``with`` block, as damage.
+    """Turn any exception in the ``with`` block, which reads a file of a run, into an error about this file.
 
     Args:
-        path: the file, the folder whose files belong together, or several in words.
-        remedy: what to do, for example "train again".
+        path: file, folder with several files, or description of several files.
+        remedy: advice for the user, such as "train again".
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: the file is missing or damaged.
     """
     if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
-        raise UserError(f"{path}: is damaged (it is no plain file); {remedy}")  # to open a pipe would wait for ever
+        raise UserError(f"{path}: is damaged (it is no plain file); {remedy}")  # opening a pipe would block forever
     try:
         yield
     except Exception as error:
@@ -37,7 +37,11 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object of a run's file. Raises UserError if it is missing, or holds none."""
+    """Read a JSON object from a file of a run.
+
+    Raises:
+        UserError: the file is missing, or does not contain a JSON object.
+    """
     with reading(path, remedy):
         if (size := path.stat().st_size) > MAX_TEXT_BYTES:
             raise ValueError(f"it has {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: metrics.jsonl and metrics.csv always, wandb and VisualDL when the recipe asks."""
+"""Record the metrics of a run in metrics.jsonl and metrics.csv, and in wandb and VisualDL if the recipe enables it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.wandb import UNSAFE_SECONDS, WandbRun, check_wandb
 
-#: The columns that every row has, in the order in which metrics.csv shows them.
+#: Columns of every row, in the order of metrics.csv.
 LEADING_COLUMNS = ("step", "epoch", "split")
-#: How each line begins.
-BEGINNING = b'{"step": '
+#: Prefix of each line of metrics.jsonl.
+LINE_PREFIX = b'{"step": '
 
 
 def check_trackers(recipe: Recipe) -> None:
-    """Stop before any computation if a tracker that the recipe asks for cannot work: a UserError at the recipe's line,
-    with what to do."""
+    """Check before any computation that the trackers of the recipe can work.
+
+    Raises:
+        UserError: a tracker cannot work; the message has the line of the recipe and a remedy.
+    """
     if recipe.tracking.wandb and is_first_process():
         check_wandb(recipe)
     if recipe.tracking.visualdl and importlib.util.find_spec("visualdl") is None:
@@ -40,63 +43,70 @@ def check_trackers(recipe: Recipe) -> None:
 
 
 class MetricsFile:
-    """Rows of metrics, as JSON lines and as a CSV table, on disk as soon as they are written.
+    """Rows of metrics, in a file of JSON lines and in a CSV table, which are written immediately.
 
     Args:
-        last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
-            that resumes writes them again.
-        tell: told of lines that are no rows, and of lost rows; an old file that holds more is kept beside the
-            new one.
-        eval_steps: steps between validations; None to skip the check for lost rows.
-        left: whether the row of the last step's validation is removed, too: the resuming run makes it first.
+        folder: folder of the run.
+        last_step: step of the checkpoint where the run resumes. Rows of later steps are removed, since the run
+            writes them again.
+        on_warning: function that is called with a message about damaged lines and lost rows. An old file with more rows
+            is copied under another name first.
+        eval_steps: number of steps between validations; None skips the check for lost rows.
+        repeats_validation: whether the validation of the last step is repeated, so that its row is removed.
     """
 
     def __init__(
         self,
         folder: Path,
         last_step: int = 0,
-        tell: Callable[[str], None] = lambda text: None,
+        on_warning: Callable[[str], None] = lambda text: None,
         eval_steps: int | None = None,
-        left: bool = False,
+        repeats_validation: bool = False,
     ) -> None:
         self.json_path = folder / "metrics.jsonl"
         self.csv_path = folder / "metrics.csv"
         rows = read_metrics(self.json_path)
-        kept = [row for row in rows if row["step"] <= last_step - left]
-        kept += [row for row in rows if left and row["step"] == last_step and row.get("split") == "train"]
-        if (wrong := complaint(self.json_path, last_step, eval_steps, left)) is not None:
-            aside = [keep_aside(self.json_path)] if damaged_lines(self.json_path) else []
-            aside += [keep_aside(self.csv_path)] if eval_steps and self._table_has_more(kept, last_step) else []
-            tell(wrong + "".join(f", the old file is {path}" for path in aside))
-        self._kept, self._ended = kept, rows[-1].get("seconds", 0.0) if rows else 0.0
+        kept_rows = [row for row in rows if row["step"] <= last_step - repeats_validation]
+        kept_rows += [
+            row for row in rows if repeats_validation and row["step"] == last_step and row.get("split") == "train"
+        ]
+        if (message := complaint(self.json_path, last_step, eval_steps, repeats_validation)) is not None:
+            copies = [copy_damaged_file(self.json_path)] if damaged_lines(self.json_path) else []
+            copies += (
+                [copy_damaged_file(self.csv_path)] if eval_steps and self._table_has_more(kept_rows, last_step) else []
+            )
+            on_warning(message + "".join(f", the old file is {path}" for path in copies))
+        self._kept, self._ended = kept_rows, rows[-1].get("seconds", 0.0) if rows else 0.0
         self._columns = list(LEADING_COLUMNS)
-        self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
-        write_text(self.json_path, "".join(dumps(row) + "\n" for row in kept))
-        self._write_table(kept)
+        self._columns += [
+            key for key in dict.fromkeys(key for row in kept_rows for key in row) if key not in self._columns
+        ]
+        write_text(self.json_path, "".join(dumps(row) + "\n" for row in kept_rows))
+        self._write_table(kept_rows)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row; a key that is new becomes a new column."""
+        """Append a row to both files. A key that is new becomes a new column."""
         with writing(self.json_path), self.json_path.open("a", encoding="utf-8") as lines:
             lines.write(dumps(row) + "\n")
-        new = [key for key in row if key not in self._columns]
-        if new:
-            self._columns += new
+        new_columns = [key for key in row if key not in self._columns]
+        if new_columns:
+            self._columns += new_columns
             self._write_table(read_metrics(self.json_path))
             return
         with writing(self.csv_path), self.csv_path.open("a", encoding="utf-8", newline="") as table:
             csv.DictWriter(table, self._columns).writerow(row)
 
     def last_kept(self, seconds: float) -> list[dict[str, Any]]:
-        """Return the kept rows of an interrupted run from its last ``seconds`` of training."""
+        """Return the rows of an interrupted run from its last ``seconds`` of training, up to the checkpoint."""
         return [row for row in self._kept if row.get("seconds", 0.0) >= self._ended - seconds]
 
-    def _table_has_more(self, kept: list[dict[str, Any]], last_step: int) -> bool:
-        """Whether the table has rows up to a step that are not among those kept."""
-        known = {(str(row["step"]), row.get("split")) for row in kept}
+    def _table_has_more(self, kept_rows: list[dict[str, Any]], last_step: int) -> bool:
+        """Return whether the CSV table has rows up to ``last_step`` that are missing in ``kept_rows``."""
+        known_steps = {(str(row["step"]), row.get("split")) for row in kept_rows}
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, csv.Error):
             with plain_file(self.csv_path).open(encoding="utf-8", newline="") as table:
-                there = [(row["step"], row["split"]) for row in csv.DictReader(table)]
-            return any(int(row[0]) <= last_step and row not in known for row in there)
+                table_steps = [(row["step"], row["split"]) for row in csv.DictReader(table)]
+            return any(int(row[0]) <= last_step and row not in known_steps for row in table_steps)
         return False
 
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
@@ -108,31 +118,46 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; none when there is no such file. Lines that are no rows are left out."""
-    return [row for row in map(_row, _split(path)) if row is not None]
+    """Return the rows of a metrics.jsonl without its damaged lines; an empty list if the file does not exist."""
+    return [row for row in map(_parse_row, _read_lines(path)) if row is not None]
 
 
 def damaged_lines(path: Path) -> list[int]:
-    """The numbers of the lines that are no rows, from 1. A last line cut short by a kill is not counted."""
-    *lines, last = _split(path) or [b""]
-    if not last.startswith(BEGINNING[: len(last)]):
+    """Return the numbers of damaged lines, counted from 1. A last line that a kill has cut off does not count."""
+    *lines, last = _read_lines(path) or [b""]
+    if not last.startswith(LINE_PREFIX[: len(last)]):
         lines.append(last)
-    return [number for number, line in enumerate(lines, start=1) if _row(line) is None]
+    return [number for number, line in enumerate(lines, start=1) if _parse_row(line) is None]
 
 
-def complaint(path: Path, last_step: int, eval_steps: int | None, left: bool = False) -> str | None:
-    """Say in a line what is wrong with a metrics.jsonl, and which rows up to a step are lost; None if all is well. The
-    last two arguments are as those of :class:`MetricsFile`."""
-    damaged = damaged_lines(path)
-    lost = _lost(read_metrics(path), last_step, eval_steps, left) if eval_steps else ""
-    if not damaged and not lost:
+def complaint(path: Path, last_step: int, eval_steps: int | None, repeats_validation: bool = False) -> str | None:
+    """Return a message about damaged lines and lost rows of a metrics.jsonl; None if it is complete.
+
+    Args:
+        path: file of metrics.
+        last_step: last step whose rows are expected.
+        eval_steps: number of steps between validations; None skips the check for lost rows.
+        repeats_validation: whether the validation of the last step is repeated, so that its row may be missing.
+    """
+    damaged_line_numbers = damaged_lines(path)
+    lost_rows = _describe_lost(read_metrics(path), last_step, eval_steps, repeats_validation) if eval_steps else ""
+    if not damaged_line_numbers and not lost_rows:
         return None
-    wrong = _lines(damaged) if damaged else "lacks rows" if path.exists() else "is missing"
-    return f"{path}: {wrong}; {f'lost are {lost}' if lost else 'the others stay'}"
+    description = (
+        _describe_lines(damaged_line_numbers)
+        if damaged_line_numbers
+        else "lacks rows"
+        if path.exists()
+        else "is missing"
+    )
+    return f"{path}: {description}; {f'lost are {lost_rows}' if lost_rows else 'the others stay'}"
 
 
 def complaint_of_finished(folder: Path) -> str | None:
-    """Like :func:`complaint`, for a finished run; None if its metrics.json does not tell its length."""
+    """Return a message about damaged lines and lost rows in the metrics of a finished run; None if they are complete.
+
+    None is also returned if metrics.json does not have the length of the run.
+    """
     try:
         training = read_json(folder / "metrics.json", "")["training"]
         return complaint(folder / "metrics.jsonl", int(training["steps"]), int(training["schedule"]["eval_steps"]))
@@ -142,39 +167,49 @@ def complaint_of_finished(folder: Path) -> str | None:
         return str(error)
 
 
-def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, left: bool) -> str:
-    """Say which rows of a run up to a step are missing; empty if none are."""
-    there = {(row.get("split"), row["step"]) for row in rows}
-    steps = {"train": range(1, last_step + 1), "validation": range(eval_steps, last_step + 1 - left, eval_steps)}
-    lost = {split: [step for step in of if (split, step) not in there] for split, of in steps.items()}
-    return " and ".join(f"the {split} rows of {_steps(missing)}" for split, missing in lost.items() if missing)
+def _describe_lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, repeats_validation: bool) -> str:
+    """Return a description of the rows up to ``last_step`` that are missing; empty if the rows are complete."""
+    existing = {(row.get("split"), row["step"]) for row in rows}
+    row_steps = {
+        "train": range(1, last_step + 1),
+        "validation": range(eval_steps, last_step + 1 - repeats_validation, eval_steps),
+    }
+    lost_steps = {
+        split_name: [step for step in step_numbers if (split_name, step) not in existing]
+        for split_name, step_numbers in row_steps.items()
+    }
+    return " and ".join(
+        f"the {split_name} rows of {_describe_steps(missing_steps)}"
+        for split_name, missing_steps in lost_steps.items()
+        if missing_steps
+    )
 
 
-def _steps(numbers: Sequence[int]) -> str:
-    """Name steps: the only one, or how many, the first and the last."""
+def _describe_steps(numbers: Sequence[int]) -> str:
+    """Return a description of steps: a single step, or their number with the first and the last."""
     if len(numbers) == 1:
         return f"step {numbers[0]}"
     return f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
 
 
-def keep_aside(path: Path) -> Path:
-    """Copy a file to a free name beside it; return that."""
-    names = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
-    aside = next(name for name in names if not name.exists())
-    with writing(aside):
-        shutil.copyfile(path, aside)
-    return aside
+def copy_damaged_file(path: Path) -> Path:
+    """Copy a file to a free name in the same folder, and return the path of the copy."""
+    candidates = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+    copy_path = next(candidate for candidate in candidates if not candidate.exists())
+    with writing(copy_path):
+        shutil.copyfile(path, copy_path)
+    return copy_path
 
 
-def _split(path: Path) -> list[bytes]:
-    """The lines of a file; what follows the last line break is one, too."""
+def _read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file, including the text after the last line break."""
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return []
     with reading(path, "remove it"):
         return plain_file(path).read_bytes().split(b"\n")
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _parse_row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -182,19 +217,22 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
-def _lines(numbers: list[int]) -> str:
+def _describe_lines(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return f"line {numbers[0]} is no row of metrics"
     return f"{len(numbers)} lines, the first of them {numbers[0]}, are no rows of metrics"
 
 
 class Tracker:
-    """All the places that a run's metrics go to.
+    """All files and services that record the metrics of a run.
 
     Args:
-        recipe: names trackers beside the files. Of several processes only the first has any.
-        last_step: the step that a resumed run starts from, 0 for a new one.
-        tell: see :class:`MetricsFile`; told as well if wandb fails.
+        folder: folder of the run.
+        recipe: recipe, which names further services. Only the first of several processes uses them.
+        last_step: step of the checkpoint where the run resumes, 0 for a new run.
+        on_warning: function that is called with a message about damaged or lost rows, or about a failure of wandb.
+        eval_steps: number of steps between validations; None skips the check for lost rows.
+        repeats_validation: whether the validation of the last step is repeated, so that its row is removed.
     """
 
     def __init__(
@@ -202,23 +240,23 @@ class Tracker:
         folder: Path,
         recipe: Recipe,
         last_step: int = 0,
-        tell: Callable[[str], None] = lambda text: None,
+        on_warning: Callable[[str], None] = lambda text: None,
         eval_steps: int | None = None,
-        left: bool = False,
+        repeats_validation: bool = False,
     ) -> None:
-        self._file = MetricsFile(folder, last_step, tell, eval_steps, left)
-        asked = recipe.tracking if is_first_process() else Tracking()
-        self._log_model = asked.log_model
-        self._wandb = WandbRun(folder, recipe, tell) if asked.wandb else None
-        self._visualdl = _start_visualdl(folder) if asked.visualdl else None
+        self._file = MetricsFile(folder, last_step, on_warning, eval_steps, repeats_validation)
+        tracking = recipe.tracking if is_first_process() else Tracking()
+        self._log_model = tracking.log_model
+        self._wandb = WandbRun(folder, recipe, on_warning) if tracking.wandb else None
+        self._visualdl = _start_visualdl(folder) if tracking.visualdl else None
         if self._wandb is not None:
             for row in self._file.last_kept(UNSAFE_SECONDS):
-                self._wandb.log(row, _numbers(row))
+                self._wandb.log(row, _named_metrics(row))
 
     def write(self, row: dict[str, Any]) -> None:
-        """Record the metrics of one step; `split` says on which examples, the numbers are recorded as split/name."""
+        """Record the metrics of a step. Services record a metric as ``split/name``, with the row's `split`."""
         self._file.write(row)
-        numbers = _numbers(row)
+        numbers = _named_metrics(row)
         if self._wandb is not None:
             self._wandb.log(row, numbers)
         if self._visualdl is not None:
@@ -226,21 +264,21 @@ class Tracker:
                 self._visualdl.add_scalar(name, value, row["step"])
 
     def summarize(self, results: dict[str, Any]) -> None:
-        """Record the final numbers, the content of metrics.json, when the run folder is complete."""
+        """Record the final metrics, the content of metrics.json, when the run folder is complete."""
         if self._wandb is not None:
             self._wandb.summarize(results)
             self._wandb.keep_files(self._log_model)
 
     def close(self, exit_status: int = 0) -> None:
-        """Send what is still to be sent; a status other than 0 marks the run as unfinished."""
+        """Send all remaining metrics. An exit status other than 0 marks the run as unfinished."""
         if self._wandb is not None:
             self._wandb.close(exit_status)
         if self._visualdl is not None:
             self._visualdl.close()
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a row, named ``split/name``."""
+def _named_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a row by the name ``split/name``."""
     return {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
 
 

@@ -1,13 +1,13 @@
-"""A run at Weights & Biases, where the recipe asks for it; wandb is imported nowhere else, and only then.
+"""Record a run at Weights & Biases if the recipe enables it. Only this module imports wandb, and only when needed.
 
-Training never depends on it: what wandb raises once training has begun is told in a line, and the run goes on without.
-wandb prompts for nothing, and outside ``online`` contacts nobody: its error reports, which it sends even when offline,
-are off unless ``WANDB_ERROR_REPORTING`` is set.
+Training never depends on wandb. If wandb raises an exception after training has started, a message is printed and the
+run continues without it. wandb never prompts, and uses the network only in the mode ``online``. Its error reports,
+which it would send even when offline, are off unless ``WANDB_ERROR_REPORTING`` is set.
 
-A resumed run is the same run there: it keeps its id, in :data:`IDENTITY`. wandb's own step only ever grows, while a
-resumed run repeats the steps since its last checkpoint. So the x axis of every metric is a number of ours, ``step``: a
-repeated step lands where it was, with the same value. Rows before the checkpoint that a kill may have lost
-(:data:`UNSAFE_SECONDS`) are logged again likewise.
+A resumed run keeps its id (:data:`IDENTITY`), so wandb shows it as the same run. wandb's internal step only grows, but
+a resumed run repeats the steps since its last checkpoint. Therefore the x axis of every metric is the metric ``step``:
+a repeated step has the same position and value. Rows before the checkpoint that a kill may have lost
+(:data:`UNSAFE_SECONDS`) are logged again.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ from toolkit.run_folder.folder import REPORT, read_starts
 from toolkit.run_folder.read import read_json
 from toolkit.terminal.escape import one_line
 
-#: In the run folder: the id under which wandb knows the run.
+#: Name of the file in the run folder with wandb's id of the run.
 IDENTITY = "wandb_id.txt"
-#: Seconds after which wandb writes what it was given; a killed process loses the rest.
+#: Seconds after which wandb writes logged rows to disk. A killed process loses later rows.
 FLUSH_SECONDS = 1.0
-#: Rows of this many seconds before a kill may not have been written.
+#: Seconds before a kill whose rows may be lost.
 UNSAFE_SECONDS = 5.0
-#: Modes, the most private first. Of the recipe's mode and wandb's own setting, the more private counts.
+#: Modes of wandb, the most private first. The more private of the recipe's mode and wandb's own setting is used.
 MODES = ("disabled", "offline", "online")
-#: wandb's other names for them.
+#: Alternative name of a mode in wandb -> mode.
 SYNONYMS = {"dryrun": "offline", "run": "online", "shared": "online"}
-#: Most characters of a wandb error shown.
-LONGEST_REASON = 300
-#: Pages of a run that are kept with it, if present.
+#: Maximum number of characters to show of an error of wandb.
+MAX_REASON_LENGTH = 300
+#: Pages of a run that are uploaded, if they exist.
 PAGES = ("parity/parity.html", "report.html")
 
 
 def check_wandb(recipe: Recipe) -> None:
-    """Stop before any computation if wandb could not take the run: a UserError, with what to do, if it is not
-    installed, its settings are wrong, or nobody is logged in."""
+    """Check before any computation that wandb can record the run.
+
+    Raises:
+        UserError: wandb is not installed, its settings are wrong, or a login is missing; the message has a remedy.
+    """
     if importlib.util.find_spec("wandb") is None:
         raise recipe.error(
             "tracking.wandb", f"wandb is not installed; {install_command('tracking')}, or set it to false"
@@ -56,7 +59,7 @@ def check_wandb(recipe: Recipe) -> None:
     try:
         own_mode, logged_in = own_settings()
     except Exception as error:
-        message = f"wandb does not start: {_reason(error)}; mend that, or set it to false"
+        message = f"wandb does not start: {_describe_error(error)}; mend that, or set it to false"
         raise recipe.error("tracking.wandb", message) from error
     if more_private(own_mode, recipe.tracking.wandb_mode) == "online" and not logged_in:
         raise recipe.error(
@@ -67,7 +70,7 @@ def check_wandb(recipe: Recipe) -> None:
 
 
 def own_settings() -> tuple[str, bool]:
-    """The mode (:data:`MODES`) that wandb's environment and files set, and whether it has a key; asks nobody."""
+    """Return wandb's own mode (:data:`MODES`), and whether there is a login, without using the network."""
     wandb = _wandb()
     from requests.utils import get_netrc_auth
 
@@ -77,47 +80,47 @@ def own_settings() -> tuple[str, bool]:
     return mode, bool(key)
 
 
-def more_private(own_mode: str, wanted: str | None) -> str:
-    """The mode of a run: the recipe's, unless wandb is set to a more private one."""
-    return min(own_mode, wanted or "online", key=MODES.index)
+def more_private(own_mode: str, recipe_mode: str | None) -> str:
+    """Return the more private of wandb's own mode and the recipe's mode, which is ``online`` by default."""
+    return min(own_mode, recipe_mode or "online", key=MODES.index)
 
 
 class WandbRun:
-    """The run at wandb. No method raises what wandb raises.
+    """A run at wandb, whose methods never raise an exception of wandb.
 
     Args:
-        folder: the run folder; wandb's files go into ``wandb/`` there.
-        recipe: its content is the run's config.
-        tell: told in a line if wandb fails.
+        folder: folder of the run; wandb writes to ``wandb/`` in it.
+        recipe: recipe, whose content becomes wandb's config.
+        on_warning: function that is called with a message if wandb fails.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, on_warning: Callable[[str], None]) -> None:
         self._folder = folder
-        self._tell = tell
+        self._on_warning = on_warning
         self._run: Any = None
-        with self._going_on_without():
-            self._run = _start(folder, recipe)
+        with self._continuing_after_errors():
+            self._run = _start_run(folder, recipe)
 
     def log(self, row: dict[str, Any], numbers: dict[str, Any]) -> None:
-        """Record a row of metrics: ``numbers`` by their names, at the row's step and epoch."""
-        with self._going_on_without():
+        """Record ``numbers``, metric -> value, at the step and epoch of a row of metrics."""
+        with self._continuing_after_errors():
             if self._run is not None:
                 self._run.log({"step": row["step"], "epoch": row["epoch"], **numbers})
 
     def summarize(self, results: dict[str, Any]) -> None:
-        """Record the content of metrics.json: the best step, and each split's numbers at it."""
+        """Record the content of metrics.json: the best step, and the metrics of each split at this step."""
         best = results["best"]
         summary = {"best/step": best["step"], f"best/{best['metric']}": best["value"]}
-        for split in ("validation", "test"):
-            prefix = "test" if split == "test" else "best/validation"
-            summary |= {f"{prefix}/{name}": value for name, value in results.get(split, {}).items()}
-        with self._going_on_without():
+        for split_name in ("validation", "test"):
+            prefix = "test" if split_name == "test" else "best/validation"
+            summary |= {f"{prefix}/{name}": value for name, value in results.get(split_name, {}).items()}
+        with self._continuing_after_errors():
             if self._run is not None:
                 self._run.summary.update(summary)
 
     def keep_files(self, log_model: bool) -> None:
-        """Give wandb the run's pages, and its model folder as an artifact if that is wanted."""
-        with self._going_on_without():
+        """Upload the run's pages, and its model folder as an artifact if ``log_model`` is set."""
+        with self._continuing_after_errors():
             if self._run is None:
                 return
             for page in PAGES:
@@ -129,52 +132,53 @@ class WandbRun:
                 self._run.log_artifact(artifact)
 
     def close(self, exit_status: int = 0) -> None:
-        """Send what is still to be sent; a status other than 0 marks the run as failed."""
-        with self._going_on_without():
+        """Send all remaining data. An exit status other than 0 marks the run as failed."""
+        with self._continuing_after_errors():
             if self._run is not None:
                 self._run.finish(exit_code=exit_status)
-                _wandb().teardown()  # waits until wandb's own process has written what finish() has only handed over
+                _wandb().teardown()  # waits until wandb's background process has written all data of finish()
 
     @contextlib.contextmanager
-    def _going_on_without(self) -> Iterator[None]:
+    def _continuing_after_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             self._run = None
-            self._tell(f"wandb failed, and the run goes on without it: {_reason(error)}")
+            self._on_warning(f"wandb failed, and the run goes on without it: {_describe_error(error)}")
 
 
 def gate_summary(folder: Path) -> dict[str, Any]:
-    """Summarize how this start of a run passed or skipped the gate.
+    """Return a summary of the gate at the latest start of a run.
 
     Returns:
-        ``gate/status``: passed, or skipped: REASON. If passed, ``gate/tensors``: number of comparisons;
-        ``gate/nearest`` and ``gate/margin``: the one nearest to its bound, and how near, as a share.
+        ``gate/status`` is ``passed`` or ``skipped: REASON``. After a passed gate, ``gate/tensors`` is the number of
+        comparisons, ``gate/nearest`` the tensor nearest to its bound, and ``gate/margin`` its error as a fraction of
+        the bound.
     """
     start = read_starts(folder)[-1:]
     if not start or start[0]["passed"] is None:
         return {"gate/status": f"skipped: {start[0]['skipped'] if start else 'unknown'}"}
-    found: dict[str, Any] = {"gate/status": "passed"}
-    with contextlib.suppress(UserError, KeyError, TypeError):  # somebody has changed the report
+    summary: dict[str, Any] = {"gate/status": "passed"}
+    with contextlib.suppress(UserError, KeyError, TypeError):  # the report was edited or is damaged
         tensors = read_json(folder / REPORT / "parity.json", "")["tensors"]
-        nearest = max(tensors, key=lambda one: one["margin"])
-        found["gate/tensors"] = len(tensors)
-        found |= {"gate/nearest": f"{nearest['name']} ({nearest['dtype']})", "gate/margin": nearest["margin"]}
-    return found
+        nearest = max(tensors, key=lambda tensor: tensor["margin"])
+        summary["gate/tensors"] = len(tensors)
+        summary |= {"gate/nearest": f"{nearest['name']} ({nearest['dtype']})", "gate/margin": nearest["margin"]}
+    return summary
 
 
-def _start(folder: Path, recipe: Recipe) -> Any:
+def _start_run(folder: Path, recipe: Recipe) -> Any:
     wandb = _wandb()
     run = wandb.init(
         project=recipe.tracking.project or "toolkit",
         name=folder.name,
-        id=_identity(folder),
+        id=_run_id(folder),
         resume="allow",
         dir=str(folder),
         mode=more_private(own_settings()[0], recipe.tracking.wandb_mode),
         config={**recipe.model_dump(mode="json"), "versions": versions()},
         allow_val_change=True,
-        # The terminal shows this program's bars, and its own lines only.
+        # wandb prints nothing, since the terminal shows this program's progress bar.
         settings=wandb.Settings(silent=True, console="off", x_transaction_log_flush_interval=FLUSH_SECONDS),
     )
     run.define_metric("step", hidden=True)
@@ -183,20 +187,20 @@ def _start(folder: Path, recipe: Recipe) -> Any:
     return run
 
 
-def _identity(folder: Path) -> str:
-    """The run's id, made with its first start."""
+def _run_id(folder: Path) -> str:
+    """Return wandb's id of the run, which is created at its first start."""
     path = folder / IDENTITY
     with contextlib.suppress(OSError, ValueError):
-        kept = path.read_text(encoding="utf-8").strip()
-        if re.fullmatch("[0-9a-z]{8,64}", kept):
-            return kept
-    made = secrets.token_hex(4)
-    write_text(path, made + "\n")
-    return made
+        saved_id = path.read_text(encoding="utf-8").strip()
+        if re.fullmatch("[0-9a-z]{8,64}", saved_id):
+            return saved_id
+    new_id = secrets.token_hex(4)
+    write_text(path, new_id + "\n")
+    return new_id
 
 
 def _wandb() -> Any:
-    """The module, which reads these variables when it is imported and hands them to the process that it starts."""
+    """Import wandb with quiet settings. It reads these variables at import and passes them to its own process."""
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
@@ -204,7 +208,7 @@ def _wandb() -> Any:
     return wandb
 
 
-def _reason(problem: Exception) -> str:
-    """wandb's error in one line. Its kind alone says little, and so does the first line of a wrong setting's."""
-    reason = one_line(str(problem))
-    return f"{type(problem).__name__}: {reason[:LONGEST_REASON]}" if reason else type(problem).__name__
+def _describe_error(error: Exception) -> str:
+    """Return an error of wandb in one line, with its type and its complete message."""
+    reason = one_line(str(error))
+    return f"{type(error).__name__}: {reason[:MAX_REASON_LENGTH]}" if reason else type(error).__name__
