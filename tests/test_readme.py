@@ -120,7 +120,7 @@ def test_the_source_files_that_a_document_names_are_there(document):
     """Written with their room. Capitals stand for any family; a file without a room is of the user's, or of the room
     that was named before it."""
     text = FENCED.sub("", (ROOT / document).read_text(encoding="utf-8"))
-    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.py)\b", text)
+    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.(?:py|yaml))\b", text)
     missing = [path for path in named if not re.search("[A-Z]{2}", path) and not any(
         (ROOT / folder / path).is_file() for folder in (DOCUMENTS[document], "."))]  # fmt: skip
     assert missing == []
