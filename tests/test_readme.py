@@ -39,6 +39,10 @@ def test_a_place_in_the_readme_is_the_line_it_names(sample, expected):
         assert re.search(wanted, source(path, line)), f"README.md: {path}:{line} is {source(path, line).strip()!r}"
 
 
+def test_the_readme_stays_short():
+    assert len(README.encode()) <= 15_000
+
+
 def blocks(text: str) -> list[str]:
     """The fenced blocks, without their comments, which are translated."""
     return [re.sub(r"\s*(^|\s)# .*", "", block, flags=re.MULTILINE) for block in FENCED.findall(text)]
