@@ -108,7 +108,7 @@ def _edited(loop: str, edits: tuple[SourceEdit, ...], port: Modules) -> list[tup
     return [(loop_code, "_address", lambda name: _loaded(loop, edits)[1] if name == loop else plain(name))]
 
 
-def _in_loops(function: str, removed: str, added: str) -> SourceEdit:
+def _loop_edit(function: str, removed: str, added: str) -> SourceEdit:
     return SourceEdit(f"models.operations.loops:{function}", removed, added)
 
 
@@ -135,29 +135,29 @@ BELOW_THE_NOISE: dict[str, Mutant] = {
         "softmax_rows",
         "cross_entropy_rows",
         "cross_entropy_rows_backward",
-        edits=(_in_loops("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
+        edits=(_loop_edit("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
     ),
     **_below(
         "one-pass-variance",
         "the variance is the difference of two sums",
         "norm_rows",
         "norm_rows_backward",
-        edits=(_in_loops("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
+        edits=(_loop_edit("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
     ),
     **_below(
         "float32-sum",
         "columns are added up in float32",
         "cross_entropy_rows",
         edits=(
-            _in_loops("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
-            _in_loops("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
+            _loop_edit("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
+            _loop_edit("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
         ),
     ),
     **_below(
         "float32-stream",
         "a residual stream is added up in float32",
         "add_on_grid",
-        edits=(_in_loops("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
+        edits=(_loop_edit("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
     ),
 }
 
@@ -171,14 +171,19 @@ def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
 OF_ADAMW = tuple(
     Mutant(f"float32-adamw-{name}", fault, expected, partial(_edited, "adamw", (edit,)), dtype="float32")
     for name, fault, expected, edit in (
-        ("unclipped", "AdamW's loop does not clip", "updated:", _in_loops("adamw", "factor * grad[i]", "grad[i]")),
+        ("unclipped", "AdamW's loop does not clip", "updated:", _loop_edit("adamw", "factor * grad[i]", "grad[i]")),
         (
             "always-first",
             "AdamW's loop takes each step for the first",
             "#2",
-            _in_loops("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
+            _loop_edit("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
         ),
-        ("no-decay", "AdamW's loop does not decay", "updated:", _in_loops("adamw", "decay * weight[i] + step", "step")),
+        (
+            "no-decay",
+            "AdamW's loop does not decay",
+            "updated:",
+            _loop_edit("adamw", "decay * weight[i] + step", "step"),
+        ),
     )
 )
 

@@ -15,7 +15,7 @@ from toolkit.parity.mutants.fault import Modules, Mutant, around, read_faults
 LOWEST = -3.3e38
 
 
-def _read(kind: str) -> tuple[Mutant, ...]:
+def _read_kind(kind: str) -> tuple[Mutant, ...]:
     return read_faults(Path(__file__).with_name(f"{kind}.yaml"))
 
 
@@ -43,7 +43,7 @@ def _master_weights_in_bfloat16(port: Modules) -> list[tuple[Any, str, Any]]:
     return around(port.paddle.optimizer.AdamW, "step", step)
 
 
-def _users(function: Callable) -> list[ModuleType]:
+def _importing_modules(function: Callable) -> list[ModuleType]:
     """Return the modules of the ports that have imported a function of the operations."""
     loaded = [module for name, module in sorted(sys.modules.items()) if name.startswith("models.")]
     name, home = function.__name__, function.__module__
@@ -70,19 +70,19 @@ def _softmax_in_bfloat16(port: Modules) -> list[tuple[Any, str, Any]]:
 
     return [
         (port.ops, "_masked", lowered),
-        *((module, "masked_softmax", rounding(masked_softmax)) for module in _users(masked_softmax)),
-        *((module, "softmax", rounding(of_rounded)) for module in _users(softmax)),
+        *((module, "masked_softmax", rounding(masked_softmax)) for module in _importing_modules(masked_softmax)),
+        *((module, "softmax", rounding(of_rounded)) for module in _importing_modules(softmax)),
     ]
 
 
 #: Faults of the optimizer step.
-TRAINING = _read("training")
+TRAINING = _read_kind("training")
 #: Faults of the loop around it.
 TRAINER = (
-    *_read("trainer"),
+    *_read_kind("trainer"),
     Mutant("trainer-third-update", "the third update is made twice", "#3", _third_update_doubled, kind="trainer"),
 )
-_OF_OPTIMIZERS = _read("optimizers")
+_OF_OPTIMIZERS = _read_kind("optimizers")
 #: Faults by the optimizer.
 OPTIMIZERS = {
     optimizer: tuple(fault for fault in _OF_OPTIMIZERS if fault.name.startswith(f"{optimizer}-"))
@@ -90,12 +90,12 @@ OPTIMIZERS = {
 }
 #: Faults by the configuration's ``problem_type``.
 CLASS_WEIGHTS = {
-    "single_label_classification": _read("class_weights"),
-    "multi_label_classification": _read("label_weights"),
+    "single_label_classification": _read_kind("class_weights"),
+    "multi_label_classification": _read_kind("label_weights"),
 }
-LABEL_SMOOTHING = _read("label_smoothing")
+LABEL_SMOOTHING = _read_kind("label_smoothing")
 #: Faults of an adapter.
-LORA = _read("lora")
+LORA = _read_kind("lora")
 #: Faults in bfloat16.
 PRECISION = (
     Mutant(
@@ -106,7 +106,7 @@ PRECISION = (
         operation="probabilities:",
         dtype="bfloat16",
     ),
-    *_read("precision"),
+    *_read_kind("precision"),
     Mutant(
         "bfloat16-master-weights",
         "updates are applied to weights in bfloat16",
