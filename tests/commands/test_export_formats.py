@@ -179,9 +179,9 @@ def test_onnx_says_what_is_missing_before_anything_is_computed(run, tmp_path, mo
 
 def test_what_paddle2onnx_complains_of_is_a_line():
     said = "[ERROR] There are some ops not supported yet, including pd_op.foo,pd_op.bar\nTraceback ...\nRuntimeError: x"
-    assert "pd_op.foo" in onnx_file.reason(said)
-    assert onnx_file.reason("a\nRuntimeError: it   broke\n") == "RuntimeError: it broke"
-    assert onnx_file.reason("") == "it says nothing"
+    assert "pd_op.foo" in onnx_file.failure_reason(said)
+    assert onnx_file.failure_reason("a\nRuntimeError: it   broke\n") == "RuntimeError: it broke"
+    assert onnx_file.failure_reason("") == "it says nothing"
 
 
 @pytest.mark.slow
@@ -189,8 +189,8 @@ def test_a_graph_that_cannot_be_converted_leaves_nothing(tmp_path):
     (tmp_path / "graph").mkdir()
     (tmp_path / "graph" / "model.json").write_text("{}")
     (tmp_path / "graph" / "model.pdiparams").write_bytes(b"")
-    with pytest.raises(onnx_file.NotConverted, match="--format onnx: Paddle2ONNX cannot convert this model: "):
-        onnx_file.convert(tmp_path / "graph", tmp_path)
+    with pytest.raises(onnx_file.ConversionError, match="--format onnx: Paddle2ONNX cannot convert this model: "):
+        onnx_file.convert_to_onnx(tmp_path / "graph", tmp_path)
     assert not (tmp_path / "model.onnx").exists()
 
 
