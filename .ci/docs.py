@@ -56,7 +56,7 @@ def quoted() -> dict[str, str]:
     """Return by name what stands at the markers of that name."""
     of_one_text, of_several = mutants.CLASS_WEIGHTS.values()
     pairs = [(ROOT / "tests" / "pairs" / name).glob("*.py") for name in ("bert", "opt", "t5")]
-    recipes = ((f"`{one.name}.yaml`", one.does, one.needs) for one in shipped.shipped())
+    recipes = ((f"`{one.name}.yaml`", one.does, one.needs) for one in shipped.shipped_recipes())
     targets = re.findall(r"^([a-z-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     lora = {key: field.default for key, field in keys.LoRA.model_fields.items() if key != "targets"}
     return {

@@ -158,9 +158,9 @@ class TwoWords(click.Group):
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Return the completions of a key of the recipe."""
-    from toolkit.recipe.load import keys
+    from toolkit.recipe.load import all_keys
 
-    return [f"{key}=" for key in keys() if key.startswith(begun)]
+    return [f"{key}=" for key in all_keys() if key.startswith(begun)]
 
 
 RUN = click.argument("run", type=PATH)
@@ -544,10 +544,10 @@ def list_recipes() -> None:
     """List the shipped recipes, what each does and what it needs."""
     from rich.table import Column, Table
 
-    from toolkit.recipe.shipped import shipped
+    from toolkit.recipe.shipped import shipped_recipes
 
     table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
-    for file in shipped():
+    for file in shipped_recipes():
         table.add_row(file.name, file.does, file.needs)
     console().print(table)
     click.echo("next: toolkit recipe copy NAME; for your own data: toolkit recipe new FILE")

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from toolkit.errors import UserError
-from toolkit.recipe.load import keys, load_recipe
+from toolkit.recipe.load import all_keys, load_recipe
 
 RECIPE = """\
 seed: 7
@@ -268,7 +268,7 @@ def test_the_card_s_licence_and_languages_are_plain(write):
 
 
 def test_every_key_of_a_recipe_is_listed():
-    known = keys()
+    known = all_keys()
     assert {"task", "seed", "data.max_length", "train.batch_size", "card.license"} <= set(known)
     assert "data" not in known and len(set(known)) == len(known)
 

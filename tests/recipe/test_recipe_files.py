@@ -28,7 +28,7 @@ def run(command_line, monkeypatch, tmp_path):
 
 
 def test_the_command_lists_every_recipe(run):
-    assert sorted(recipe.name for recipe in recipe_files.shipped()) == NAMES
+    assert sorted(recipe.name for recipe in recipe_files.shipped_recipes()) == NAMES
     status, out, err = run("recipe", "list")
     assert (status, err) == (0, "") and all(f" {name} " in out for name in NAMES)
 

@@ -16,7 +16,7 @@ from toolkit.files.cache import CACHE_VERSION, find, kept
 from toolkit.files.digest import digest
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
-from toolkit.recipe.revisions import settle_commit
+from toolkit.recipe.revisions import resolve_commit
 
 #: Reader of rows that were stored when a hub data set was read earlier, for when the hub cannot be reached.
 STORED_ROWS = "datasets.packaged_modules.cache.cache"
@@ -44,9 +44,9 @@ def from_hub(recipe: Recipe) -> DatasetDict:
 
 def settled_commit(recipe: Recipe) -> str:
     """Commit of the data set that the run uses; resolved now if it has not been yet. Raises as
-    :func:`toolkit.recipe.revisions.settle_commit`."""
+    :func:`toolkit.recipe.revisions.resolve_commit`."""
     if "data" not in recipe.found.commits:
-        settle_commit(recipe, "data")
+        resolve_commit(recipe, "data")
     return recipe.found.commits["data"]
 
 

@@ -42,7 +42,7 @@ from toolkit.finetune.passed_gate import handed_over, take_gate, to_hand_over, v
 from toolkit.finetune.results import finish, measure_best, show_results, tracked
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
-from toolkit.recipe.revisions import settle_commits
+from toolkit.recipe.revisions import resolve_commits
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import differing_keys, lock_run_folder, record_start
@@ -143,7 +143,7 @@ def _prepare(
     check_source(recipe, task_of(recipe).CORPORA)
     recipe.found.commits.update(told["commits"] if told else {})
     recipe.found.continues.update(told["continues"] if told else {})
-    notes = [] if told else settle_commits(recipe, folder)
+    notes = [] if told else resolve_commits(recipe, folder)
     job = assemble(recipe)
     recipe, backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
     if not told:

@@ -1,4 +1,4 @@
-"""A recipe: its keys, its YAML with line numbers, its checks, the revisions that it pins, and those that are shipped.
+"""Recipes: their keys, YAML with line numbers, checks, pinned revisions, and the recipes that the toolkit ships.
 
 It may import `files`, `pages`, `machine`, `terminal`. Begin with `keys.py`, which declares every key, and `recipe.py`.
 """

@@ -15,21 +15,29 @@ if TYPE_CHECKING:
 
 
 def check_task(recipe: Recipe) -> None:
-    """Check the recipe against its task."""
+    """Check that the model has the head of the recipe's task, that the metric exists, and the task's own rules.
+
+    Raises:
+        UserError: the recipe does not fit its task.
+    """
     task = recipe.task_module
-    able = [name for name in families.FAMILIES if task.HEAD in families.family(name).heads]
-    if recipe.model.name not in able:
-        raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(able)} can")
-    known = list(PROBLEM_METRICS.get(recipe.data.problem_type or "", task.LOWER_IS_BETTER))
-    if recipe.train.save_best not in known:
-        given = recipe.train.save_best or ""
-        message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
+    models = [name for name in families.FAMILIES if task.HEAD in families.family(name).heads]
+    if recipe.model.name not in models:
+        raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_join_with_or(models)} can")
+    known_metrics = list(PROBLEM_METRICS.get(recipe.data.problem_type or "", task.LOWER_IS_BETTER))
+    if recipe.train.save_best not in known_metrics:
+        metric = recipe.train.save_best or ""
+        message = f"{metric!r} is not one of {', '.join(known_metrics)}{yaml_source.suggest(metric, known_metrics)}"
         raise recipe.error("train.save_best", message)
     task.check(recipe)
 
 
 def check_choices(recipe: Recipe) -> None:
-    """Check keys that need or exclude each other."""
+    """Check keys that need or exclude each other.
+
+    Raises:
+        UserError: a key is missing, or cannot be combined with another key.
+    """
     train, data, tokenizer = recipe.train, recipe.data, recipe.tokenizer
     if (train.epochs is None) == (train.max_steps is None):
         if train.epochs is None:
@@ -45,10 +53,10 @@ def check_choices(recipe: Recipe) -> None:
         if data.dataset == "text" and getattr(data, key) is not None:
             raise recipe.error(f"data.{key}", "is for data with columns, not for text; remove it")
     if data.split_column is not None and data.files is not None:
-        for split in ("validation", "test"):
-            if getattr(data.files, split) is not None:
+        for split_name in ("validation", "test"):
+            if getattr(data.files, split_name) is not None:
                 message = "data.split_column says which rows are of which split; put all files in data.files.train"
-                raise recipe.error(f"data.files.{split}", message)
+                raise recipe.error(f"data.files.{split_name}", message)
     if data.splits is not None:
         if data.dataset in FILE_KINDS and data.split_column is None:
             message = f"is for folders and hub data sets; with {data.dataset}, name the files in data.files"
@@ -57,10 +65,12 @@ def check_choices(recipe: Recipe) -> None:
             raise recipe.error("data.splits.train", "null: without it there is nothing to train on; name a split")
     _check_files(recipe)
     if data.dataset not in FILE_KINDS and data.files is not None:
-        raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
+        raise recipe.error("data.files", f"is for dataset {_join_with_or(FILE_KINDS)}, not for {data.dataset}")
     kinds = families.family(recipe.model.name).tokenizers
     if tokenizer.kind not in kinds:
-        raise recipe.error("tokenizer.kind", f"{tokenizer.kind} is not for {recipe.model.name}; {_any(kinds)} is")
+        raise recipe.error(
+            "tokenizer.kind", f"{tokenizer.kind} is not for {recipe.model.name}; {_join_with_or(kinds)} is"
+        )
     file = TRAINED_KINDS.get(tokenizer.kind or "")
     if file and (tokenizer.path is None) == (tokenizer.vocab_size is None):
         message = f"give path ({file}) or vocab_size (train one on this recipe's training text), and not both"
@@ -68,7 +78,7 @@ def check_choices(recipe: Recipe) -> None:
     if not file:
         for key in ("path", "vocab_size"):
             if getattr(tokenizer, key) is not None:
-                owners = _any([kind for kind in kinds if kind in TRAINED_KINDS])
+                owners = _join_with_or([kind for kind in kinds if kind in TRAINED_KINDS])
                 raise recipe.error(f"tokenizer.{key}", f"is for kind: {owners}, not for kind: {tokenizer.kind}")
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
@@ -77,51 +87,53 @@ def check_choices(recipe: Recipe) -> None:
 
 
 def _check_files(recipe: Recipe) -> None:
-    """Check the layout, which only some kinds of files have."""
+    """Check the keys for the layout of files, which apply only to some kinds of files."""
     data, delimiter, encoding = recipe.data, recipe.data.delimiter, recipe.data.encoding
     if data.quote is not None and data.dataset != "csv":
         raise recipe.error("data.quote", f"is for dataset: csv, not for {data.dataset}; remove it")
     if data.columns is not None:
         if data.dataset not in HEADERLESS_KINDS:
-            right = _any(HEADERLESS_KINDS)
-            raise recipe.error("data.columns", f"is for dataset: {right}, not for {data.dataset}; remove it")
+            hint = _join_with_or(HEADERLESS_KINDS)
+            raise recipe.error("data.columns", f"is for dataset: {hint}, not for {data.dataset}; remove it")
         if not all(data.columns) or len(set(data.columns)) < len(data.columns):
             raise recipe.error("data.columns", "has a name twice or an empty one; name each column once")
     if delimiter is not None:
         if data.dataset != "csv":
             raise recipe.error("data.delimiter", f"is for dataset: csv, not for {data.dataset}; remove it")
         if not DELIMITER.fullmatch(delimiter):
-            right = "one character that is no letter or figure, such as ';' or \"\\t\" (a tab)"
-            raise recipe.error("data.delimiter", f"{delimiter!r} is none; it should be {right}")
+            hint = "one character that is no letter or figure, such as ';' or \"\\t\" (a tab)"
+            raise recipe.error("data.delimiter", f"{delimiter!r} is none; it should be {hint}")
     if encoding is not None:
-        known = ENCODED_KINDS if recipe.task != "question_answering" else ("csv",)
-        if data.dataset not in known:
-            raise recipe.error("data.encoding", f"is for dataset: {_any(known)}, not for {data.dataset}; remove it")
+        kinds = ENCODED_KINDS if recipe.task != "question_answering" else ("csv",)
+        if data.dataset not in kinds:
+            raise recipe.error(
+                "data.encoding", f"is for dataset: {_join_with_or(kinds)}, not for {data.dataset}; remove it"
+            )
         if not is_encoding(encoding):
-            right = "utf-8, cp1252 or utf-16"
-            raise recipe.error("data.encoding", f"no encoding of text is called {encoding!r}; set one such as {right}")
+            hint = "utf-8, cp1252 or utf-16"
+            raise recipe.error("data.encoding", f"no encoding of text is called {encoding!r}; set one such as {hint}")
 
 
 def _check_revisions(recipe: Recipe) -> None:
-    """Check revisions of hub repositories."""
-    places = (
+    """Check the revisions of hub repositories."""
+    sections = (
         ("model", "model.weights", recipe.model.weights, recipe.hub_weights),
         ("data", "data.dataset", recipe.data.dataset, recipe.hub_dataset),
     )
-    for section, key, written, repository in places:
+    for section, key, name, repository in sections:
         revision = getattr(recipe, section).revision
         if revision is None:
             continue
         if repository is None:
-            what = f"{key} is {written}, which is none" if written else f"{key} is not set"
-            raise recipe.error(f"{section}.revision", f"is of a hub repository, and {what}; remove it")
+            reason = f"{key} is {name}, which is none" if name else f"{key} is not set"
+            raise recipe.error(f"{section}.revision", f"is of a hub repository, and {reason}; remove it")
         if not revision.strip() or revision.startswith(("/", ".")) or ".." in revision:
-            right = "a branch, a tag, refs/pr/NUMBER or a commit of the hub repository"
-            raise recipe.error(f"{section}.revision", f"{revision!r} is no revision; it should be {right}")
+            hint = "a branch, a tag, refs/pr/NUMBER or a commit of the hub repository"
+            raise recipe.error(f"{section}.revision", f"{revision!r} is no revision; it should be {hint}")
 
 
 def _check_streaming(recipe: Recipe) -> None:
-    """Check streaming: only from the hub, and with a limit of training rows."""
+    """Check that data are streamed only from the hub, and with a limit of training rows."""
     data = recipe.data
     if not data.streaming:
         if data.shuffle_buffer is not None:
@@ -137,6 +149,6 @@ def _check_streaming(recipe: Recipe) -> None:
         raise recipe.error("data.split_column", message)
 
 
-def _any(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
+def _join_with_or(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

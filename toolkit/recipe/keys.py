@@ -1,4 +1,4 @@
-"""The keys of a recipe: their types, their defaults, and which tasks and models know them."""
+"""The keys of a recipe: their types and defaults, and the tasks and models that have them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from models.families import FAMILIES, default, family
 
-#: Largest number that Paddle and `datasets` keep in 32 bits.
+#: Largest signed integer of 32 bits, which Paddle and `datasets` use.
 MOST = 2**31 - 1
 #: NumPy's largest seed.
 MOST_SEED = 2**32 - 1
@@ -17,28 +17,30 @@ Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
-#: The families of models.
-KNOWN = {name: family(name) for name in FAMILIES}
-#: Settings of their ports -> the values.
-SETTINGS = {key: values for known in KNOWN.values() for key, values in known.settings.items()}
+#: Name of a model family -> its description.
+FAMILIES_BY_NAME = {name: family(name) for name in FAMILIES}
+#: Setting of a port -> its possible values.
+SETTINGS = {key: values for details in FAMILIES_BY_NAME.values() for key, values in details.settings.items()}
 if TYPE_CHECKING:
     FamilyName = str
     TokenizerKind = str
 else:
     FamilyName = Literal[FAMILIES]
-    TokenizerKind = Literal[tuple(dict.fromkeys(kind for known in KNOWN.values() for kind in known.tokenizers))]
+    TokenizerKind = Literal[
+        tuple(dict.fromkeys(kind for details in FAMILIES_BY_NAME.values() for kind in details.tokenizers))
+    ]
 
-#: Data sets that are the user's files.
+#: Values of ``data.dataset`` that stand for files of the user.
 FILE_KINDS = ("json", "csv", "xlsx", "parquet", "arrow", "text")
 
-#: Those that may be in another encoding than UTF-8.
+#: Kinds of files that may have another encoding than UTF-8.
 ENCODED_KINDS = ("csv", "json", "text")
-#: Those whose rows may come without the names of the columns.
+#: Kinds of files that may lack a header with the names of the columns.
 HEADERLESS_KINDS = ("csv", "xlsx", "json")
-#: Delimiters that csv may have.
+#: Pattern of a delimiter of csv.
 DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
-#: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
+#: Task -> keys that only some tasks have, with their defaults. Other tasks must not set them.
 TASK_KEYS: dict[str, dict[str, Any]] = {
     "classification": {
         "data.label": "label",
@@ -92,24 +94,24 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
     },
 }
 
-#: By ``data.problem_type``, what ``train.save_best`` may name; the first is its default.
+#: ``data.problem_type`` -> possible values of ``train.save_best``; the first is the default.
 PROBLEM_METRICS: dict[str, tuple[str, ...]] = {
     "single_label": ("accuracy", "macro_f1", "loss"),
     "multi_label": ("micro_f1", "macro_f1", "subset_accuracy", "loss"),
     "regression": ("mse", "mae", "pearson", "spearman", "loss"),
 }
 
-#: Likewise keys that only some models know.
+#: Model -> keys that only some models have, with their defaults.
 MODEL_KEYS: dict[str, dict[str, Any]] = {
     name: {
-        **{f"model.{key}": values[0] for key, values in known.settings.items()},
-        "tokenizer.kind": next(iter(known.tokenizers)),
-        **known.recipe_keys,
+        **{f"model.{key}": values[0] for key, values in details.settings.items()},
+        "tokenizer.kind": next(iter(details.tokenizers)),
+        **details.recipe_keys,
     }
-    for name, known in KNOWN.items()
+    for name, details in FAMILIES_BY_NAME.items()
 }
 
-#: Likewise keys that only some optimizers know.
+#: Optimizer -> keys that only some optimizers have, with their defaults.
 OPTIMIZER_KEYS: dict[str, dict[str, Any]] = {
     "adamw": {"train.adam_beta1": 0.9, "train.adam_beta2": 0.999, "train.adam_epsilon": 1e-8},
     "lion": {"train.adam_beta1": 0.9, "train.adam_beta2": 0.99},
@@ -117,26 +119,28 @@ OPTIMIZER_KEYS: dict[str, dict[str, Any]] = {
     "adafactor": {},
 }
 
-#: Keys' names in earlier versions -> their names now. The former are still understood, with a note.
+#: Former name of a key -> its current name. Former names still work, with a note.
 FORMER_KEYS = {"data.config_name": "data.config"}
 
-#: Split -> the key of its plain texts, by label or by control code.
+#: Split -> key of its plain texts by label or control code.
 SOURCE_KEYS = {"train": "sources", "validation": "validation_sources", "test": "test_sources"}
-#: Keys that take patterns of files.
+#: Keys whose values may be patterns of files.
 FILE_KEYS = (("data", "files"), *(("data", key) for key in SOURCE_KEYS.values()))
 
-#: Tokenizers that are read from a file or trained on the recipe's text -> the file, in words.
-TRAINED_KINDS = {kind: file for known in KNOWN.values() for kind, file in known.tokenizers.items() if file}
+#: Kind of tokenizer that is read from a file or trained on the recipe's text -> description of the file.
+TRAINED_KINDS = {
+    kind: file for details in FAMILIES_BY_NAME.values() for kind, file in details.tokenizers.items() if file
+}
 
 
 class Section(BaseModel):
-    """A mapping of the recipe. Values must have the type they are declared with: "3" is not 3."""
+    """A section of the recipe. Values must have the declared type, so "3" is not accepted for 3."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class NamedModel(Section):
-    """Which network, from which weights."""
+    """The model and its initial weights."""
 
     name: FamilyName = default()
     weights: str | None = None
@@ -149,11 +153,11 @@ class Model(
         "Model", __base__=NamedModel, **{key: (Literal[values] | None, None) for key, values in SETTINGS.items()}
     )
 ):
-    """The same, with the settings of the families' ports."""
+    """The model and its initial weights, with the settings of the ports of all families."""
 
 
 class Tokenizer(Section):
-    """How text becomes ids."""
+    """The tokenizer."""
 
     kind: TokenizerKind | None = None
     path: str | None = None
@@ -161,7 +165,7 @@ class Tokenizer(Section):
 
 
 class Files(Section):
-    """A file per split."""
+    """The file of each split."""
 
     train: str
     validation: str | None = None
@@ -169,89 +173,110 @@ class Files(Section):
 
 
 class Limit(Section):
-    """The most examples a split may hold."""
+    """The maximum number of examples of each split."""
 
     train: Positive | None = None
     validation: Positive | None = None
     test: Positive | None = None
 
 
-def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
-    """Return ``data.label_names`` as texts; a name may be a number. In a mapping, labels may share a name. Raises
-    ValueError for anything but a mapping or a list of two or more distinct names."""
-    if given is None:
+def _as_label_names(value: Any) -> dict[str, str] | list[str] | None:
+    """Return ``data.label_names`` with all names as texts. In a mapping, labels may share a name.
+
+    Raises:
+        ValueError: the value is not a mapping or a list, or has fewer than two distinct names.
+    """
+    if value is None:
         return None
-    right = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
-    names = list(given.values()) if isinstance(given, dict) else given
+    hint = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
+    names = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
-        raise ValueError(f"{given!r} names no labels; {right}")
+        raise ValueError(f"{value!r} names no labels; {hint}")
     texts = [str(name).lower() if isinstance(name, bool) else str(name) for name in names]
     if not all(text.strip() for text in texts):
         raise ValueError("a name is empty; write what the label is called")
     if len(set(texts)) < 2:
-        raise ValueError(f"{len(set(texts))} named; classification needs two labels or more: {right}")
-    if isinstance(given, dict):
-        return dict(zip(given, texts, strict=True))
-    if twice := next((text for text in texts if texts.count(text) > 1), None):
-        raise ValueError(f"{twice} is in the list twice; {{label: {twice}, label: {twice}}} joins labels")
+        raise ValueError(f"{len(set(texts))} named; classification needs two labels or more: {hint}")
+    if isinstance(value, dict):
+        return dict(zip(value, texts, strict=True))
+    if duplicate := next((text for text in texts if texts.count(text) > 1), None):
+        raise ValueError(f"{duplicate} is in the list twice; {{label: {duplicate}, label: {duplicate}}} joins labels")
     return texts
 
 
-def _as_text_columns(given: Any) -> str | list[str]:
-    """``data.text``: a column, or two. Raises ValueError for anything else."""
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) != 2:
-        raise ValueError(f"{given!r} is neither the name of a column nor two of them; write text, or [question, text]")
-    if given[0] == given[1]:
-        raise ValueError(f"{given[0]} is named twice; name two columns, or one without brackets")
-    return given
+def _as_text_columns(value: Any) -> str | list[str]:
+    """Return ``data.text`` after checking that it is a column or a list of two columns.
+
+    Raises:
+        ValueError: it has another type, or the columns are equal.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(column, str) for column in value) or len(value) != 2:
+        raise ValueError(f"{value!r} is neither the name of a column nor two of them; write text, or [question, text]")
+    if value[0] == value[1]:
+        raise ValueError(f"{value[0]} is named twice; name two columns, or one without brackets")
+    return value
 
 
-def _as_label_columns(given: Any) -> str | list[str] | None:
-    """``data.label``: a column, or several that hold 0 and 1. Raises ValueError for anything else."""
-    if given is None or isinstance(given, str):
-        return given
-    if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) < 2:
-        right = "write label, or [toxic, insult] for columns of 0 and 1"
-        raise ValueError(f"{given!r} is neither the name of a column nor several of them; {right}")
-    if twice := next((column for column in given if given.count(column) > 1), None):
-        raise ValueError(f"{twice} is named twice; name each column once")
-    return given
+def _as_label_columns(value: Any) -> str | list[str] | None:
+    """Return ``data.label`` after checking that it is a column or a list of columns with 0 and 1.
+
+    Raises:
+        ValueError: it has another type, or a column is named twice.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(column, str) for column in value) or len(value) < 2:
+        hint = "write label, or [toxic, insult] for columns of 0 and 1"
+        raise ValueError(f"{value!r} is neither the name of a column nor several of them; {hint}")
+    if duplicate := next((column for column in value if value.count(column) > 1), None):
+        raise ValueError(f"{duplicate} is named twice; name each column once")
+    return value
 
 
-def _as_missing_labels(given: Any) -> str | list[str] | None:
-    """``data.missing_labels``: ``refuse``, ``drop``, or the words that stand for no label. Raises ValueError for
-    anything else."""
-    if given in (None, "refuse", "drop"):
-        return given
-    if not isinstance(given, list) or not given or not all(isinstance(word, str | int | float) for word in given):
-        raise ValueError(f"{given!r} is not one of refuse, drop; nor a list of words for no label, such as [nan]")
-    return [str(word) for word in given]
+def _as_missing_labels(value: Any) -> str | list[str] | None:
+    """Return ``data.missing_labels``: ``refuse``, ``drop``, or a list of words that stand for a missing label.
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if value in (None, "refuse", "drop"):
+        return value
+    if not isinstance(value, list) or not value or not all(isinstance(word, str | int | float) for word in value):
+        raise ValueError(f"{value!r} is not one of refuse, drop; nor a list of words for no label, such as [nan]")
+    return [str(word) for word in value]
 
 
-def _as_filter(given: Any) -> dict[str, Any] | None:
-    """``data.filter``: a column -> the value, or the list of values, that its rows are to have. Raises ValueError for
-    anything else."""
-    if given is None:
+def _as_filter(value: Any) -> dict[str, Any] | None:
+    """Return ``data.filter`` after checking that it maps a column to a value, or to a list of values, to keep.
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if value is None:
         return None
-    right = "write {column: value} or {column: [value, value]}"
-    if not isinstance(given, dict) or not given:
-        raise ValueError(f"{given!r} names no column; {right}")
-    for column, values in given.items():
-        listed = values if isinstance(values, list) else [values]
-        if not listed or not all(value is None or isinstance(value, str | int | float) for value in listed):
-            raise ValueError(f"{values!r} is no value for {column} to have; {right}")
-    return given
+    hint = "write {column: value} or {column: [value, value]}"
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"{value!r} names no column; {hint}")
+    for column, entry in value.items():
+        entries = entry if isinstance(entry, list) else [entry]
+        if not entries or not all(value is None or isinstance(value, str | int | float) for value in entries):
+            raise ValueError(f"{entry!r} is no value for {column} to have; {hint}")
+    return value
 
 
-def _as_class_weights(given: Any) -> dict[str, Any] | str | None:
-    """``train.class_weights``: null, ``balanced``, or a label -> its weight. Raises ValueError for anything else."""
-    if given is None or given == "balanced":
-        return given
-    if not isinstance(given, dict) or not given:
-        raise ValueError(f"{given!r} weighs no labels; write balanced, or {{LABEL: 2.5}} (others weigh 1)")
-    return given
+def _as_class_weights(value: Any) -> dict[str, Any] | str | None:
+    """Return ``train.class_weights`` after checking that it is null, ``balanced``, or maps labels to weights.
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if value is None or value == "balanced":
+        return value
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"{value!r} weighs no labels; write balanced, or {{LABEL: 2.5}} (others weigh 1)")
+    return value
 
 
 ClassWeights = Annotated[dict[str, Any] | str | None, PlainValidator(_as_class_weights)]
@@ -264,7 +289,7 @@ LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_lab
 
 
 class Data(Section):
-    """Which texts and labels, and how long a text may be."""
+    """The data: texts, labels, splits, and the maximum length of a text."""
 
     dataset: str
     revision: str | None = None
@@ -310,26 +335,26 @@ class Data(Section):
 
     @property
     def paths(self) -> list[str]:
-        """The files of ``files`` and of all sources, as they are written; a name may be a pattern."""
-        written = [path for path in (self.files.model_dump().values() if self.files else ()) if path]
+        """Paths or patterns of all files in ``files`` and in the sources, as written in the recipe."""
+        paths = [path for path in (self.files.model_dump().values() if self.files else ()) if path]
         for key in SOURCE_KEYS.values():
             for source in (getattr(self, key) or {}).values():
-                written += [source] if isinstance(source, str) else source
-        return written
+                paths += [source] if isinstance(source, str) else source
+        return paths
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns of the texts: one, or two whose texts are classified together."""
+        """Columns of the texts: a single column, or two columns whose texts are classified as a pair."""
         return [self.text] if isinstance(self.text, str) else self.text
 
     @property
     def label_columns(self) -> list[str]:
-        """The columns of the labels: one, or several that hold 0 and 1; none for a task without labels."""
+        """Columns of the labels: a single column, or several columns with 0 and 1; empty for a task without labels."""
         return self.label if isinstance(self.label, list) else [] if self.label is None else [self.label]
 
 
 class LoRA(Section):
-    """Low-rank adaptation, trained instead of the weights."""
+    """Low-rank adaptation (LoRA), which trains small matrices instead of the weights."""
 
     rank: Positive = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
@@ -338,7 +363,7 @@ class LoRA(Section):
 
 
 class Train(Section):
-    """The optimisation."""
+    """The optimization: length, batches, optimizer, schedule and evaluation."""
 
     output_dir: str | None = None
     epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
@@ -370,7 +395,7 @@ class Train(Section):
 
 
 class Parity(Section):
-    """The gate's comparison before the run."""
+    """The comparison of the parity gate before the run."""
 
     dtype: Literal["both", "float64", "float32"] = "both"
     examples: Positive = 2
@@ -381,7 +406,7 @@ class Parity(Section):
 
 
 class Tracking(Section):
-    """Where metrics go beside the run folder."""
+    """The services that record metrics, in addition to the run folder."""
 
     wandb: bool = False
     wandb_mode: Literal["online", "offline"] | None = None
@@ -391,14 +416,14 @@ class Tracking(Section):
 
 
 class Runtime(Section):
-    """Where the run happens."""
+    """The device and the CPU threads of the run."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
 
 
 class Card(Section):
-    """Facts of the model card that nothing here can know: a licence's id on the hub, and language codes."""
+    """Facts for the model card that only the user knows: the id of a license on the hub, and language codes."""
 
     license: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = None
     language: list[Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]] | None = None

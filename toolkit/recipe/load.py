@@ -1,4 +1,4 @@
-"""Reads a recipe: YAML checked by the schema, former keys renamed, defaults of the task and the model filled in."""
+"""Load a recipe: rename former keys, check the YAML with the schema, and fill in the defaults of task and model."""
 
 from __future__ import annotations
 
@@ -13,84 +13,98 @@ from toolkit.errors import UserError
 from toolkit.machine.home import in_own_home
 from toolkit.recipe import yaml_source
 from toolkit.recipe.checks import check_choices, check_task
-from toolkit.recipe.defaults import settled_keys, settled_length
+from toolkit.recipe.defaults import fill_defaults, resolve_length
 from toolkit.recipe.keys import FORMER_KEYS
-from toolkit.recipe.recipe import Recipe, places_of_paths, section_of
+from toolkit.recipe.recipe import Recipe, path_locations, section_of
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe with ``key.path=value`` from the command line; values are YAML. Raises UserError with a
-    line for each thing that is wrong."""
+    """Read and check a recipe.
+
+    Args:
+        path: file of the recipe.
+        overrides: ``key.path=value`` options of the command line; values are YAML.
+
+    Raises:
+        UserError: the recipe is wrong; the message has a line for each error.
+    """
     values, source = yaml_source.read(Path(path), overrides)
     notes = _rename_former(values, source)
     try:
         recipe = Recipe.model_validate(values)
     except pydantic.ValidationError as error:
-        found = sorted(error.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
-        raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
+        errors = sorted(error.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
+        raise UserError("\n".join(str(source.error(*_explain_error(problem))) for problem in errors)) from None
     recipe._source = source
     recipe.found.notes += notes
     _check_paths(recipe)
-    recipe = settled_keys(recipe)
+    recipe = fill_defaults(recipe)
     check_task(recipe)
-    recipe = settled_length(recipe)
+    recipe = resolve_length(recipe)
     check_choices(recipe)
     return recipe
 
 
 def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
-    """Rename keys from their former to their present names; return a note for each. Raises UserError for a key under
-    both names."""
+    """Rename keys from their former to their current names, and return a note for each key.
+
+    Raises:
+        UserError: a key is set with both names.
+    """
     notes = []
-    for former, now in FORMER_KEYS.items():
-        old, new = tuple(former.split(".")), tuple(now.split("."))
-        section = values.get(old[0])
-        if not isinstance(section, dict) or old[1] not in section:
+    for former_key, current_key in FORMER_KEYS.items():
+        old_path, new_path = tuple(former_key.split(".")), tuple(current_key.split("."))
+        section = values.get(old_path[0])
+        if not isinstance(section, dict) or old_path[1] not in section:
             continue
-        if new[1] in section:
-            raise source.error(old, f"is called {now} now, which is set too; remove this one")
-        where, value = source.where(old), section.pop(old[1])
-        section[new[1]] = value
-        source.rename(old, new)
+        if new_path[1] in section:
+            raise source.error(old_path, f"is called {current_key} now, which is set too; remove this one")
+        location, value = source.where(old_path), section.pop(old_path[1])
+        section[new_path[1]] = value
+        source.rename(old_path, new_path)
         if value is not None:
-            notes.append(f"{where}: {former} is called {now} now")
+            notes.append(f"{location}: {former_key} is called {current_key} now")
     return notes
 
 
 def _check_paths(recipe: Recipe) -> None:
-    """Refuse impossible file names before any file is looked for."""
+    """Check that all paths of the recipe are valid file names; the files need not exist.
+
+    Raises:
+        UserError: a path cannot be a file name.
+    """
     values = recipe.model_dump()
-    for path in places_of_paths(values):
-        written = section_of(values, path)[path[-1]]
+    for path in path_locations(values):
+        file_name = section_of(values, path)[path[-1]]
         try:
-            Path(in_own_home(written)).expanduser().exists()
+            Path(in_own_home(file_name)).expanduser().exists()
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise recipe.error(tuple(map(str, path)), f"{written}: no file can be called so: {reason}") from None
+            raise recipe.error(tuple(map(str, path)), f"{file_name}: no file can be called so: {reason}") from None
 
 
-def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
-    """Turn a pydantic error into its key and a sentence that says what would be right."""
-    path = tuple(str(part) for part in problem["loc"] if part != "[key]")  # of a mapping, not of a section
-    kind, given = problem["type"], problem["input"]
+def _explain_error(error: Any) -> tuple[yaml_source.KeyPath, str]:
+    """Return the key of a pydantic error, and a message with a remedy."""
+    path = tuple(str(part) for part in error["loc"] if part != "[key]")  # pydantic adds this for keys of mappings
+    kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
-        known = _known_keys(path[:-1])
-        return path, "unknown key" + (yaml_source.suggest(path[-1], known) or f"; known: {', '.join(known)}")
+        choices = _known_keys(path[:-1])
+        return path, "unknown key" + (yaml_source.suggest(path[-1], choices) or f"; known: {', '.join(choices)}")
     if kind == "missing":
         return path, "missing; it has no default"
     if kind == "literal_error":
-        known = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        suggestion = yaml_source.suggest(str(given), known)
-        return path, f"{yaml_source.quote_value(given)} is not one of {', '.join(known)}{suggestion}"
-    if kind == "value_error":  # of a validator here
-        return path, str(problem["ctx"]["error"])
+        choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        suggestion = yaml_source.suggest(str(value), choices)
+        return path, f"{yaml_source.quote_value(value)} is not one of {', '.join(choices)}{suggestion}"
+    if kind == "value_error":  # raised by a validator of :mod:`toolkit.recipe.all_keys`
+        return path, str(error["ctx"]["error"])
     if kind in ("model_type", "dict_type"):
-        return path, f"expected a mapping of keys to values, got {yaml_source.quote_value(given)}"
-    return path, f"{yaml_source.quote_value(given)}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+        return path, f"expected a mapping of keys to values, got {yaml_source.quote_value(value)}"
+    return path, f"{yaml_source.quote_value(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
 def _known_keys(path: yaml_source.KeyPath) -> list[str]:
-    """The keys that the section at a path may have."""
+    """Return the keys of the section at a path."""
     section: type[BaseModel] = Recipe
     for name in path:
         annotation = section.model_fields[name].annotation
@@ -98,13 +112,13 @@ def _known_keys(path: yaml_source.KeyPath) -> list[str]:
     return list(section.model_fields)
 
 
-def keys() -> list[str]:
-    """Every key that a recipe may have, as the command line writes it."""
-    found = []
-    for section, known in Recipe.model_fields.items():
-        kind = known.annotation
+def all_keys() -> list[str]:
+    """Return every key of a recipe in the notation of the command line, such as ``train.epochs``."""
+    key_names = []
+    for section, field in Recipe.model_fields.items():
+        kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += [f"{section}.{key}" for key in kind.model_fields]
+            key_names += [f"{section}.{key}" for key in kind.model_fields]
         else:
-            found.append(section)
-    return found
+            key_names.append(section)
+    return key_names

@@ -1,8 +1,8 @@
-"""The recipe: what a run is made of. YAML checked by a schema, every error at its line, every default filled in.
+"""The recipe, which describes a run completely. A schema checks its YAML, and all defaults are filled in.
 
-This module decides what can be decided from the recipe alone. What needs the data or a model's configuration is decided
-later (:mod:`toolkit.data.load`, :mod:`toolkit.finetune.model_config`), with the same error positions, through
-:meth:`Recipe.error`.
+This package checks only the recipe. Checks that need the data or a model's configuration follow later
+(:mod:`toolkit.data.load`, :mod:`toolkit.finetune.model_config`). They report the line of a key through
+:meth:`Recipe.error`, too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Setting = TypeVar("Setting")
 
 @dataclass
 class Findings:
-    """What a run finds out about its recipe. All copies of a recipe share it.
+    """Facts that a run determines about its recipe. All copies of a recipe share them.
 
     Attributes:
-        notes: what the user should know about how the recipe was read, a line each.
-        commits: section -> commit used of its hub repository, once :mod:`toolkit.recipe.revisions` has settled it.
-        continues: the run whose weights this one begins with: its folder (``run``), the ``step`` of the weights, and
-            how its recipe ``differs``; empty for a run that continues none.
+        notes: lines for the user about how the recipe was read.
+        commits: section -> commit of its hub repository, as resolved by :mod:`toolkit.recipe.revisions`.
+        continues: description of the run whose weights this run starts with: its folder (``run``), the ``step`` of the
+            weights, and the differences of its recipe (``differs``); empty for a run with other initial weights.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -54,13 +54,13 @@ class Findings:
     continues: dict[str, Any] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note unless it exists already."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 class Recipe(Section):
-    """A checked recipe; :func:`load_recipe` makes one. Nobody changes it: :meth:`with_values` copies it."""
+    """A checked recipe, loaded by :func:`load_recipe`. It is immutable; :meth:`with_values` returns a changed copy."""
 
     task: Literal[
         "classification",
@@ -84,21 +84,21 @@ class Recipe(Section):
 
     @property
     def path(self) -> Path:
-        """The file that the recipe was read from."""
+        """Path of the recipe's file."""
         return Path(self._source.name)
 
     @property
     def output_dir(self) -> Path:
-        """The run folder."""
+        """Path of the run folder."""
         return Path(self.train.output_dir or Path("runs") / self.path.stem)
 
     @property
     def task_module(self) -> Any:
-        """The module of the task, ``toolkit.tasks.TASK.task``."""
-        return importlib.import_module(f"toolkit.tasks.{self.task}.task")  # by name: the tasks import this module
+        """Module of the task, ``toolkit.tasks.TASK.task``."""
+        return importlib.import_module(f"toolkit.tasks.{self.task}.task")  # not at the top: tasks import this module
 
     def with_values(self, values: Mapping[str, Any]) -> Recipe:
-        """The same recipe with other values, by ``section.key``. They are not checked."""
+        """Return a copy of the recipe with other values, by ``section.key``. The values are not checked."""
         sections: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             section, _, key = name.partition(".")
@@ -109,98 +109,103 @@ class Recipe(Section):
 
     @property
     def found(self) -> Findings:
-        """Findings about the recipe since it was read."""
+        """Facts about the recipe that were determined since it was read."""
         return self._found
 
     @property
     def hub_weights(self) -> str | None:
-        """The hub repository of `model.weights`; None for a folder or a file of Paddle's, and for new weights."""
+        """Hub repository of `model.weights`; None for a folder, a Paddle file, and randomly initialized weights."""
         weights = self.model.weights
         local = weights is None or weights.endswith(".pdparams") or self.resolve(weights).is_dir()
         return None if local else weights
 
     @property
     def hub_dataset(self) -> str | None:
-        """The hub repository of `data.dataset`; None for files, a folder, and data that is built in."""
+        """Hub repository of `data.dataset`; None for files, a folder, and built-in data."""
         name = self.data.dataset
         local = name in (*FILE_KINDS, *self.task_module.CORPORA) or self.resolve(name).is_dir()
         return None if local else name
 
     def is_overridden(self, key: str) -> bool:
-        """Whether the command line set a key, or its section."""
+        """Return whether the command line set a key or its section."""
         path = tuple(key.split("."))
         return any(path[:depth] in self._source.overridden for depth in range(1, len(path) + 1))
 
     def resolve(self, path: str) -> Path:
-        """A path of the recipe: relative to the current directory if it exists there, else to the recipe's folder."""
-        written = Path(in_own_home(path)).expanduser()
-        beside = self.path.parent / written
-        return beside if not written.exists() and beside.exists() else written
+        """Return a path of the recipe, relative to the recipe's folder if it exists only there."""
+        relative_path = Path(in_own_home(path)).expanduser()
+        path_next_to_recipe = self.path.parent / relative_path
+        return path_next_to_recipe if not relative_path.exists() and path_next_to_recipe.exists() else relative_path
 
     def resolve_all(self, path: str) -> list[Path]:
-        """Return the files that a path of the recipe names: the one of that name, or those that match it as a pattern
-        (``*``, ``?``, ``[...]``, and ``**`` for folders at any depth), sorted by name; empty if none match."""
-        found = self.resolve(path)
-        if os.path.lexists(found) or not glob.has_magic(path):
-            return [found]
+        """Return the files that a path or pattern of the recipe names, sorted by name; empty if a pattern has no match.
+
+        A pattern has ``*``, ``?``, ``[...]``, or ``**`` for folders at any depth. An existing file is never a pattern.
+        """
+        resolved_path = self.resolve(path)
+        if os.path.lexists(resolved_path) or not glob.has_magic(path):
+            return [resolved_path]
         for pattern in self._patterns(path):
             if matches := sorted(match for match in glob.glob(pattern, recursive=True) if not os.path.isdir(match)):
                 return [Path(match) for match in matches]
         return []
 
     def _patterns(self, path: str) -> list[str]:
-        """Prefix a pattern with the folders searched: here, then beside the recipe."""
-        written = os.path.expanduser(in_own_home(path))
-        return [os.path.join(glob.escape(os.path.abspath(folder)), written) for folder in (os.curdir, self.path.parent)]
+        """Return a pattern in the current folder, and the same pattern in the recipe's folder."""
+        expanded_path = os.path.expanduser(in_own_home(path))
+        return [
+            os.path.join(glob.escape(os.path.abspath(folder)), expanded_path)
+            for folder in (os.curdir, self.path.parent)
+        ]
 
     def error(self, key: str | yaml_source.KeyPath, message: str) -> UserError:
-        """The error to raise about one key, with its position: ``recipes/x.yaml:LINE: key.path: message``.
+        """Return an error about a key with its line: ``recipes/x.yaml:LINE: key.path: message``.
 
         Args:
-            key: a dotted path, or its parts where a part may hold a dot.
-            message: what is wrong, then what would be right.
+            key: dotted path of the key, or a tuple of its parts if a part may contain a dot.
+            message: description of the error and a remedy.
         """
         return self._source.error(key, message)
 
     def to_yaml(self) -> str:
-        """The recipe with every default written out, and with absolute paths: it means the same read from anywhere."""
+        """Return the recipe as YAML with all defaults and absolute paths, so that it is valid in any folder."""
         values = self.model_dump()
         values["train"]["output_dir"] = str(self.output_dir.absolute())
-        for path in places_of_paths(values):
+        for path in path_locations(values):
             section, key = section_of(values, path), path[-1]
-            if (found := self.resolve(section[key])).exists():
-                section[key] = str(found.absolute())
+            if (resolved_path := self.resolve(section[key])).exists():
+                section[key] = str(resolved_path.absolute())
             elif path[:2] in FILE_KEYS and glob.has_magic(section[key]):
-                patterns = (at for at in self._patterns(section[key]) if glob.glob(at, recursive=True))
+                patterns = (pattern for pattern in self._patterns(section[key]) if glob.glob(pattern, recursive=True))
                 section[key] = next(patterns, section[key])
         return yaml_source.dump(values)
 
 
-def places_of_paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Locate the values that may be a path, by keys and indices of list items."""
-    places: list[tuple[Any, ...]] = [
+def path_locations(values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the locations of all values that may be a path, as keys and indices of list items."""
+    locations: list[tuple[Any, ...]] = [
         ("model", "weights"),
         ("tokenizer", "path"),
         ("train", "output_dir"),
         ("parity", "reference_python"),
     ]
     if values["data"]["dataset"] not in FILE_KINDS:  # a folder may have the name of a kind
-        places.append(("data", "dataset"))
+        locations.append(("data", "dataset"))
     for section, key in FILE_KEYS:
         for name, files in (values[section].get(key) or {}).items():
-            place = (section, key, name)
-            places += [(*place, index) for index in range(len(files))] if isinstance(files, list) else [place]
-    return [path for path in places if section_of(values, path)[path[-1]]]
+            location = (section, key, name)
+            locations += [(*location, index) for index in range(len(files))] if isinstance(files, list) else [location]
+    return [path for path in locations if section_of(values, path)[path[-1]]]
 
 
 def section_of(values: Any, path: tuple[Any, ...]) -> Any:
-    """Return what holds the last key of a path."""
+    """Return the mapping or list that contains the last key of a path."""
     for name in path[:-1]:
         values = values[name]
     return values
 
 
 def settled(value: Setting | None) -> Setting:
-    """Return a value that is None only for other tasks or models: :func:`load_recipe` has filled in its default."""
+    """Return a value that is None only for other tasks or models, since :func:`load_recipe` fills in its default."""
     assert value is not None
     return value

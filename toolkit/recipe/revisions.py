@@ -1,4 +1,4 @@
-"""Commits of the hub repositories that a run uses: found once, recorded, and kept when the run is resumed."""
+"""Resolve the commits of a run's hub repositories once, and keep the recorded commits when the run is resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder
 from toolkit.recipe.recipe import Recipe
 
-#: In a run folder: what the run was begun with (:mod:`toolkit.finetune.identity`).
+#: Name of the file in a run folder with the run's data and commits (:mod:`toolkit.finetune.identity`).
 IDENTITY = "identity.json"
 
 
@@ -21,9 +21,10 @@ class Repository(NamedTuple):
     """A hub repository that a recipe names.
 
     Attributes:
-        section: of the recipe, ``model`` or ``data``; its key ``revision`` is the repository's.
-        key: the one that names it.
-        kind: ``model`` or ``dataset``.
+        section: section of the recipe, ``model`` or ``data``, whose key ``revision`` applies to the repository.
+        key: key of the recipe that names the repository.
+        kind: kind of the repository, ``model`` or ``dataset``.
+        wanted: name and revision for requests to the hub.
     """
 
     section: str
@@ -31,45 +32,60 @@ class Repository(NamedTuple):
     kind: str
     wanted: Wanted
 
-    def error(self, recipe: Recipe, problem: HubError) -> UserError:
-        """Report the hub's answer at the key to be changed."""
-        asked = problem.reason == "revision" and self.wanted.revision is not None
-        return recipe.error(f"{self.section}.revision" if asked else self.key, str(problem))
+    def error(self, recipe: Recipe, hub_error: HubError) -> UserError:
+        """Return an error of the hub as an error about the key to change."""
+        is_wrong_revision = hub_error.reason == "revision" and self.wanted.revision is not None
+        return recipe.error(f"{self.section}.revision" if is_wrong_revision else self.key, str(hub_error))
 
 
 def repositories(recipe: Recipe) -> Iterator[Repository]:
-    """The hub repositories of a recipe, at most one of each section."""
+    """Yield the hub repositories of a recipe, at most a single repository of each section."""
     if weights := recipe.hub_weights:
         yield Repository("model", "model.weights", "model", Wanted(weights, recipe.model.revision))
     if dataset := recipe.hub_dataset:
         yield Repository("data", "data.dataset", "dataset", Wanted(dataset, recipe.data.revision, kind="dataset"))
 
 
-def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
-    """Find each repository's commit once, so that all of a run uses the same: the one that the run in ``folder`` began
-    with, or else its branch's current one. Returns notes on branches that have moved since the run began. Raises
-    UserError at the recipe's line if the hub does not give it and the cache has nothing."""
+def resolve_commits(recipe: Recipe, folder: Path) -> list[str]:
+    """Resolve the commit of each repository, so that the whole run uses the same commit.
+
+    A run that exists already keeps its recorded commits. Otherwise the current commit of the branch is used.
+
+    Args:
+        recipe: recipe, whose commits are set.
+        folder: folder of the run.
+
+    Returns:
+        Notes on branches that have moved since the run started.
+
+    Raises:
+        UserError: the commit is neither available from the hub nor in the cache.
+    """
     notes = []
-    begun = recorded_commits(folder)
+    commits_of_run = recorded_commits(folder)
     for repository in repositories(recipe):
-        known = begun.get(repository.section)
-        if known is None:
-            settle_commit(recipe, repository.section)
+        recorded_commit = commits_of_run.get(repository.section)
+        if recorded_commit is None:
+            resolve_commit(recipe, repository.section)
             continue
-        recipe.found.commits[repository.section] = known
+        recipe.found.commits[repository.section] = recorded_commit
         id, revision, _, kind = repository.wanted
-        now = moved_to(id, revision, kind)
-        if now not in (None, known):
+        current = moved_to(id, revision, kind)
+        if current not in (None, recorded_commit):
             notes.append(
-                f"{id} ({revision or 'main'}) has moved since this run began, from {known} to {now}; the run goes on "
-                f"with {known}"
+                f"{id} ({revision or 'main'}) has moved since this run began, from {recorded_commit} to {current}; "
+                f"the run goes on with {recorded_commit}"
             )
     return notes
 
 
-def settle_commit(recipe: Recipe, section: str) -> None:
-    """Find the current commit of a section's repository. Raises as :func:`settle_commits`."""
-    repository = next(one for one in repositories(recipe) if one.section == section)
+def resolve_commit(recipe: Recipe, section: str) -> None:
+    """Resolve the current commit of the repository in a section of the recipe.
+
+    Raises:
+        UserError: the commit is neither available from the hub nor in the cache.
+    """
+    repository = next(candidate for candidate in repositories(recipe) if candidate.section == section)
     id, revision, _, kind = repository.wanted
     try:
         recipe.found.commits[section] = current_commit(id, revision, kind)
@@ -78,21 +94,28 @@ def settle_commit(recipe: Recipe, section: str) -> None:
 
 
 def recorded_commits(folder: Path) -> dict[str, str]:
-    """Return section -> commit that a run began with; empty for a folder in which none has trained yet."""
+    """Return section -> commit of a run; empty if no run has trained in the folder."""
     if not any((folder / "checkpoints").glob("step-*")) and not (folder / "metrics.json").exists():
         return {}
     try:
-        found = read_object(folder / IDENTITY).get("commits")
-    except (OSError, ValueError):  # :func:`toolkit.finetune.identity.check_identity` says so
+        commits = read_object(folder / IDENTITY).get("commits")
+    except (OSError, ValueError):  # :func:`toolkit.finetune.identity.check_identity` reports this
         return {}
     return (
-        {name: commit for name, commit in found.items() if isinstance(commit, str)} if isinstance(found, dict) else {}
+        {name: commit for name, commit in commits.items() if isinstance(commit, str)}
+        if isinstance(commits, dict)
+        else {}
     )
 
 
 def weights_folder(recipe: Recipe) -> Path | None:
-    """The folder of ``model.weights``, in Hugging Face's form; downloaded if it is a hub id; None for new weights.
-    Raises UserError at the recipe's line if there is none."""
+    """Return the folder of ``model.weights`` in Hugging Face's layout, downloaded if it is a hub repository.
+
+    Return None for randomly initialized weights.
+
+    Raises:
+        UserError: the weights cannot be found or read.
+    """
     if recipe.model.weights is None:
         return None
     if recipe.hub_weights is None:
@@ -113,6 +136,6 @@ def weights_folder(recipe: Recipe) -> Path | None:
 
 
 def hub_origin(recipe: Recipe, section: str) -> str | None:
-    """``ID at COMMIT`` of a section's hub repository; None if it has none."""
+    """Return ``ID at COMMIT`` for the hub repository of a section; None if the section does not use the hub."""
     commit = recipe.found.commits.get(section)
     return commit and f"{recipe.model.weights if section == 'model' else recipe.data.dataset} at {commit}"

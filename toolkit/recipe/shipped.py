@@ -1,4 +1,4 @@
-"""The recipes that ship: where they are, what each says of itself, a copy of one to change."""
+"""The recipes that the toolkit ships: their descriptions, and copies of them for the user."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
-from toolkit.recipe.yaml_source import SHIPPED as FOLDER
-from toolkit.recipe.yaml_source import suggest
+from toolkit.recipe.yaml_source import RECIPES_DIR, suggest
 
-#: The two lines of a recipe's first comment that say what it is.
+#: Pattern of the two lines in the first comment of a recipe that describe it.
 DESCRIPTION = re.compile(r"^# Does: (?P<does>.+)\n# Needs: (?P<needs>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A recipe that ships.
+    """A recipe that the toolkit ships.
 
     Attributes:
-        name: of the file, without its ending.
-        does, needs: in a few words, from its first comment.
+        name: name of the file without ``.yaml``.
+        does: purpose of the recipe, from its first comment.
+        needs: requirements of the recipe, from its first comment.
     """
 
     name: str
@@ -29,37 +29,45 @@ class RecipeFile:
     needs: str
 
 
-def shipped() -> list[RecipeFile]:
-    """Return the recipes that ship, those that need nothing first. Raises UserError if the installation has none."""
-    found = [_described(path) for path in sorted(FOLDER.glob("*.yaml"))]
-    if not found:
-        raise UserError(f"{FOLDER}: holds no recipes; reinstall the toolkit")
-    return sorted(found, key=lambda recipe: recipe.needs != "nothing")
+def shipped_recipes() -> list[RecipeFile]:
+    """Return the recipes that the toolkit ships, sorted so that recipes without requirements come first.
+
+    Raises:
+        UserError: the installation has no recipes.
+    """
+    recipes = [_read_description(path) for path in sorted(RECIPES_DIR.glob("*.yaml"))]
+    if not recipes:
+        raise UserError(f"{RECIPES_DIR}: holds no recipes; reinstall the toolkit")
+    return sorted(recipes, key=lambda recipe: recipe.needs != "nothing")
 
 
 def copy_recipe(name: str, target: Path | None) -> Path:
-    """Copy a recipe that ships.
+    """Copy a recipe that the toolkit ships, and return the path of the copy.
 
     Args:
-        name: with or without ``.yaml``.
-        target: a file that is not there yet, or a folder; None for the current folder.
+        name: name of the recipe, with or without ``.yaml``.
+        target: new file, or an existing folder; None for the current folder.
 
     Raises:
-        UserError: no recipe is called so, something is at the target's place, or its folder is missing.
-        WriteFailed: the system refuses it.
+        UserError: the recipe does not exist, the target exists already, or its folder is missing.
+        WriteFailed: the system cannot write the file.
     """
-    known = [recipe.name for recipe in shipped()]
-    plain = name.removesuffix(".yaml")
-    if plain not in known:
-        raise UserError(f"{name}: no such recipe{suggest(plain, known)}; `toolkit recipe list` shows all")
+    known_names = [recipe.name for recipe in shipped_recipes()]
+    base_name = name.removesuffix(".yaml")
+    if base_name not in known_names:
+        raise UserError(f"{name}: no such recipe{suggest(base_name, known_names)}; `toolkit recipe list` shows all")
     path = target or Path()
-    path = new_file(path / f"{plain}.yaml" if path.is_dir() else path)
-    write_text(path, (FOLDER / f"{plain}.yaml").read_text(encoding="utf-8"))
+    path = new_file(path / f"{base_name}.yaml" if path.is_dir() else path)
+    write_text(path, (RECIPES_DIR / f"{base_name}.yaml").read_text(encoding="utf-8"))
     return path
 
 
 def new_file(path: Path) -> Path:
-    """The path, if a file can be made there. Raises UserError if something is there already, or its folder is not."""
+    """Return the path after checking that a new file can be created there.
+
+    Raises:
+        UserError: the path exists already, or its folder is missing.
+    """
     try:
         path.lstat()
     except FileNotFoundError:
@@ -71,8 +79,8 @@ def new_file(path: Path) -> Path:
     raise UserError(f"{path}: exists and is not overwritten; name another file")
 
 
-def _described(path: Path) -> RecipeFile:
-    found = DESCRIPTION.search(path.read_text(encoding="utf-8"))
-    if found is None:
+def _read_description(path: Path) -> RecipeFile:
+    match = DESCRIPTION.search(path.read_text(encoding="utf-8"))
+    if match is None:
         raise UserError(f"{path}: its first comment should say '# Does: ...' and '# Needs: ...'")
-    return RecipeFile(path.stem, **found.groupdict())
+    return RecipeFile(path.stem, **match.groupdict())
