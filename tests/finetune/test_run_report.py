@@ -25,8 +25,8 @@ from toolkit.errors import UserError
 from toolkit.finetune.finetune import finetune
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.page import page
-from toolkit.pages.excerpts import LONGEST, excerpt
-from toolkit.pages.plot import MOST_POINTS, Series, lines, named_bins, round_ticks
+from toolkit.pages.excerpts import MAX_LENGTH, excerpt
+from toolkit.pages.plot import MAX_POINTS, Series, lines, named_bins, round_ticks
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions, write_predictions
 from toolkit.tasks.classification import report as classification
@@ -407,7 +407,7 @@ def test_curves_take_what_a_run_may_have_written():
     rows += [{"step": 10, "split": "validation", "loss": None, "accuracy": 0.5}, {"step": 20, "split": "validation"}]
     text = shown(curves(rows, 10))
     loss, metrics, rate = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
-    assert loss.count("L") < 2 * MOST_POINTS and "accuracy: 0.5 at step 10" in metrics and "best: step 10" in metrics
+    assert loss.count("L") < 2 * MAX_POINTS and "accuracy: 0.5 at step 10" in metrics and "best: step 10" in metrics
     assert "best" not in rate and "nan" not in text and "not finite" in text
     assert len(text) < 150_000
     assert shown(curves([], None)) == "" and lines("empty", [Series("x", [(1.0, math.nan)])], "step") is None
@@ -431,7 +431,7 @@ def test_bins_hold_every_value_once():
 def test_a_long_text_opens_on_a_click():
     assert tostring(excerpt("short"), encoding="unicode") == '<span dir="auto">short</span>'
     text = tostring(excerpt("word " * 100_000), encoding="unicode")
-    assert "<summary" in text and len(text) < LONGEST + 1000 and "more characters" in text
+    assert "<summary" in text and len(text) < MAX_LENGTH + 1000 and "more characters" in text
 
 
 # -- the card ---------------------------------------------------------------------------------------------------------

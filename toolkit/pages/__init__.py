@@ -1,1 +1,1 @@
-"""Pages of HTML that load nothing: elements, the frame of a document, its style, tables and curves."""
+"""HTML pages that load no other files: elements, the frame of a document, its style, tables and curves."""

@@ -8,12 +8,12 @@ from xml.etree.ElementTree import Element
 from toolkit.pages.markup import element, html_text
 from toolkit.pages.style import STYLE
 
-#: Nothing may be loaded, whatever a name on the page looks like.
+#: Content security policy: a page must not load anything, even if a name on it contains markup.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def document(title: str, style: str, body: Element, policy: str = POLICY) -> str:
-    """A whole page, which loads nothing; ``style`` is added to the style sheet of all pages."""
+    """Return the HTML of a complete page; ``style`` is added to the style sheet of all pages."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -26,12 +26,12 @@ def document(title: str, style: str, body: Element, policy: str = POLICY) -> str
 
 
 def name(text: str) -> Element:
-    """A name, such as a label or a parameter, for the cell of a table."""
+    """Return an element for a name in the cell of a table, such as a label or a parameter."""
     return element("span", text, class_="name")
 
 
 def scrolled(child: Element, heading: str, class_: str = "wide") -> Element:
-    """A box that scrolls, by keyboard too; ``heading`` is the id of the heading that names it."""
+    """Return a box that scrolls by mouse and keyboard; ``heading`` is the id of the heading that labels it."""
     return element("div", child, class_=class_, tabindex=0, role="region", aria_labelledby=heading)
 
 
@@ -41,11 +41,11 @@ def table(
     caption: str | None = None,
     class_: str | None = None,
 ) -> Element:
-    """A table whose first column names its rows, with a caption above it."""
+    """Return a table whose first column has the headings of the rows, with an optional caption above it."""
     head = element("tr", *(element("th", title, scope="col") for title in titles))
     lines = [
-        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
-        for first, *rest in rows
+        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in cells))
+        for first, *cells in rows
     ]
-    above = None if caption is None else element("caption", caption)
-    return element("table", above, element("thead", head), element("tbody", *lines), class_=class_)
+    caption_element = None if caption is None else element("caption", caption)
+    return element("table", caption_element, element("thead", head), element("tbody", *lines), class_=class_)

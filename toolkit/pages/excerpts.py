@@ -1,4 +1,4 @@
-"""Long texts on a page: the beginning, and all of it on a click."""
+"""Long texts on a page: an excerpt that opens on a click."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from xml.etree.ElementTree import Element
 
 from toolkit.pages.markup import element
 
-#: Characters of a text shown at once, and at the most.
-SHOWN, LONGEST = 160, 20_000
+#: Number of characters of an excerpt, and maximum number of characters after a click.
+EXCERPT_LENGTH, MAX_LENGTH = 160, 20_000
 
 STYLE = """
 details { max-width: 62rem; }
@@ -19,14 +19,18 @@ summary:focus-visible { outline: 2px solid var(--blue); }
 
 
 def excerpt(text: str) -> Element:
-    """Show the beginning of a text; a longer one opens on a click."""
-    line = " ".join(text[: 4 * SHOWN].split())
-    if len(text) <= SHOWN and line == text:
+    """Return an element with a text. A long text shows its first characters and opens on a click."""
+    line = " ".join(text[: 4 * EXCERPT_LENGTH].split())
+    if len(text) <= EXCERPT_LENGTH and line == text:
         return element("span", text, dir="auto")
-    shown = line if len(line) <= SHOWN and len(text) <= 4 * SHOWN else line[:SHOWN].rstrip() + "…"
-    more = f"\n… {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
+    excerpt_text = (
+        line
+        if len(line) <= EXCERPT_LENGTH and len(text) <= 4 * EXCERPT_LENGTH
+        else line[:EXCERPT_LENGTH].rstrip() + "…"
+    )
+    more = f"\n… {len(text) - MAX_LENGTH:,} more characters" if len(text) > MAX_LENGTH else ""
     return element(
         "details",
-        element("summary", shown or "(blank)", dir="auto"),
-        element("div", text[:LONGEST] + more, class_="whole", dir="auto"),
+        element("summary", excerpt_text or "(blank)", dir="auto"),
+        element("div", text[:MAX_LENGTH] + more, class_="whole", dir="auto"),
     )

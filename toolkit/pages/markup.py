@@ -1,4 +1,4 @@
-"""Elements of HTML, SVG and XML. Names and messages come from outside; the serializer escapes whatever is in them."""
+"""Elements of HTML, SVG and XML. The serializer escapes names and messages of users."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from toolkit.terminal.escape import visible
 
 
 def element(tag: str, *children: Element | str | None, **attributes: object) -> Element:
-    """Make an element with its children in order; None is skipped.
+    """Return an element with children and attributes; None values are skipped.
 
-    Attributes are written as Python names: ``class_`` is ``class``, ``aria_label`` is ``aria-label``. One that is None
-    is left out.
+    Attributes are written as Python names: ``class_`` -> ``class``, ``aria_label`` -> ``aria-label``.
     """
-    made = Element(tag)
+    new_element = Element(tag)
     for name, value in attributes.items():
         if value is not None:
-            made.set(name.rstrip("_").replace("_", "-"), visible(str(value)))
+            new_element.set(name.rstrip("_").replace("_", "-"), visible(str(value)))
     for child in children:
         if isinstance(child, str):
-            _append_text(made, visible(child))
+            _append_text(new_element, visible(child))
         elif child is not None:
-            made.append(child)
-    return made
+            new_element.append(child)
+    return new_element
 
 
 def html_text(root: Element) -> str:
-    """A whole HTML document; ``root`` is its ``html`` element."""
+    """Return the text of an HTML document; ``root`` is its ``html`` element."""
     return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"
 
 
 def xml_text(root: Element) -> str:
-    """A whole XML document in UTF-8."""
+    """Return the text of an XML document in UTF-8."""
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 

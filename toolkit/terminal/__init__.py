@@ -1,4 +1,4 @@
-"""Terminal output: consoles that escape what they print, progress bars, failures in one line.
+"""Terminal output: consoles that escape control characters, progress bars, failures in one line.
 
-It may import `errors`. Begin with `failure.py`, which decides what a traceback becomes.
+It may import `errors`. Begin with `failure.py`, which turns an exception into one line.
 """

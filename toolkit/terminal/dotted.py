@@ -1,4 +1,4 @@
-"""Names with dots in the cells of a table: a narrow column breaks them after a dot, never within a word."""
+"""Names with dots in the cells of a table, which a narrow column wraps after a dot and never within a word."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.text import Text
 
-#: A piece that is never broken: it ends in a dot, or in the blanks after a word.
+#: Pattern of a piece that is never wrapped. It ends in a dot or in the blanks after a word.
 PIECE = re.compile(r"[^\s.]*\.|[^\s.]+\s*|\s+")
 
 
 class Dotted:
-    """A text that is broken after its dots and blanks where a column is too narrow for it."""
+    """A text that wraps after its dots and blanks in a column that is too narrow for it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def lines(self, width: int) -> list[str]:
-        """The text in lines of at most this width, if its pieces have no more."""
+        """Return the text in lines of at most ``width`` columns, unless a single piece is wider."""
         lines = [""]
         for piece in PIECE.findall(self.text):
             if lines[-1] and cell_len(f"{lines[-1]}{piece}".rstrip()) > width:

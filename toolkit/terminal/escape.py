@@ -6,13 +6,13 @@ import re
 
 #: Characters that XML 1.0 cannot hold (most control characters, lone surrogates), and controls that it should not.
 UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-#: Markup characters of Markdown or HTML. An underscore within a word is none.
+#: Pattern of markup characters of Markdown or HTML. An underscore within a word is not markup.
 MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&]|(?<!\w)_|_(?!\w)")
 
 
 def visible(text: str) -> str:
     """Return ``text`` with unwritable characters as escapes, such as ``\\x1b``."""
-    return UNWRITABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return UNWRITABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
@@ -26,8 +26,8 @@ def markdown(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """``text`` as a code span, in a fence that no backtick in it closes."""
+    """Return ``text`` as a code span, whose fence is longer than all backticks in the text."""
     line = visible(text).replace("\n", "\\n").replace("\r", "\\r")
     longest = max(map(len, re.findall("`+", line)), default=0)
-    fence, room = "`" * (longest + 1), " " if longest or not line.strip() else ""
-    return f"{fence}{room}{line}{room}{fence}"
+    fence, padding = "`" * (longest + 1), " " if longest or not line.strip() else ""
+    return f"{fence}{padding}{line}{padding}{fence}"

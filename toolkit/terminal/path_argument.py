@@ -11,7 +11,7 @@ import click
 
 
 class PathArgument(click.Path):
-    """A path that the system can look up; nothing needs to be there."""
+    """Type of an argument that is a valid path, which need not exist."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)

@@ -10,18 +10,20 @@ from rich.text import Text
 
 from toolkit.terminal.escape import visible
 
-#: The bar's least width, with which the numbers are chosen.
-LEAST_BAR = 4
+#: Minimum width of the bar. Numbers that do not fit next to it are left out.
+MIN_BAR_WIDTH = 4
 
 
 class ProgressBar:
-    """A bar over `total` steps with the latest numbers beside it.
+    """A progress bar with the latest metrics next to it.
 
-    On a terminal it redraws itself; into a file or a pipe it prints only the lines of :meth:`line`.
+    On a terminal it redraws itself. In a file or a pipe it prints only the lines of :meth:`line`.
 
     Args:
-        title: what is going on, one word.
-        done: steps that an earlier run has done.
+        console: console to print to.
+        title: name of the activity, one word.
+        total: total number of steps.
+        done: number of steps that an earlier run has finished.
     """
 
     def __init__(self, console: Console, title: str, total: int, done: int = 0) -> None:
@@ -31,7 +33,7 @@ class ProgressBar:
         self._numbers: list[str] = []
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),  # the one column that shrinks
+            BarColumn(),  # only this column shrinks
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}", markup=False),
             Times(table_column=Column(no_wrap=True)),
@@ -57,26 +59,26 @@ class ProgressBar:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def update(self, done: int, **numbers: float | None) -> None:
-        """Show the steps done, and the numbers that are known and have room, the first ones first."""
+    def update(self, num_done: int, **numbers: float | None) -> None:
+        """Show the number of finished steps, and as many metrics as fit, in their order; None values are skipped."""
         self._numbers = [
             visible(f"{name} {format_number(value)}") for name, value in numbers.items() if value is not None
         ]
-        self._progress.update(self._task, completed=done)
+        self._progress.update(self._task, completed=num_done)
         self._show(self._title)
 
-    def busy(self, what: str) -> None:
-        """Show, in place of the title, what the run is doing between two steps, for example `validation 3/10`."""
-        self._show(visible(what))
+    def busy(self, activity: str) -> None:
+        """Show an activity between two steps instead of the title, for example `validation 3/10`."""
+        self._show(visible(activity))
 
     def _show(self, title: str) -> None:
-        """Show a title, and as many of the numbers as a line has room for beside it."""
-        others = f"{title} {self._total}/{self._total} {times_of(self._progress.tasks[0])}"
-        room = self._console.width - cell_len(others) - LEAST_BAR - len("  ")
-        shown = list(self._numbers)
-        while shown and cell_len("  ".join(shown)) > room:
-            shown.pop()
-        self._progress.update(self._task, description=title, numbers="  ".join(shown))
+        """Show a title, and as many metrics as fit on the line."""
+        fixed_text = f"{title} {self._total}/{self._total} {times_of(self._progress.tasks[0])}"
+        available_width = self._console.width - cell_len(fixed_text) - MIN_BAR_WIDTH - len("  ")
+        fitting_numbers = list(self._numbers)
+        while fitting_numbers and cell_len("  ".join(fitting_numbers)) > available_width:
+            fitting_numbers.pop()
+        self._progress.update(self._task, description=title, numbers="  ".join(fitting_numbers))
 
     def line(self, text: str) -> None:
         """Print a line above the bar."""
@@ -84,27 +86,27 @@ class ProgressBar:
 
 
 class Times(ProgressColumn):
-    """The times of :func:`times_of`."""
+    """Column of the progress bar with the elapsed and the remaining time."""
 
     def render(self, task: Task) -> Text:
-        """As text."""
+        """Return the times of a task as text."""
         return Text(times_of(task))
 
 
 def times_of(task: Task) -> str:
-    """The time that has passed, and what is left of it at this pace, once that is known."""
-    passed = f"{_time(task.elapsed or 0.0)} passed"
-    left = task.time_remaining
-    return passed if left is None else f"{passed}, {_time(left)} left"
+    """Return the elapsed time of a task, and the estimated remaining time as soon as it is known."""
+    elapsed_text = f"{_time(task.elapsed or 0.0)} passed"
+    remaining_seconds = task.time_remaining
+    return elapsed_text if remaining_seconds is None else f"{elapsed_text}, {_time(remaining_seconds)} left"
 
 
 def _time(seconds: float) -> str:
-    """``2:05`` or ``1:02:05``."""
-    minutes, rest = divmod(int(seconds), 60)
+    """Return a duration as ``2:05`` or ``1:02:05``."""
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
 def format_number(value: float) -> str:
-    """Format with four significant digits; `1.2e-05` for many zeros."""
+    """Return a number with four significant digits, such as `0.1235` or `1.2e-05`."""
     return f"{value:.4g}"

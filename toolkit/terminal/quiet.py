@@ -1,26 +1,26 @@
-"""Silencing of libraries' start-up messages; their later warnings and errors stay."""
+"""Silence the start-up messages of libraries. Their later warnings and errors are still shown."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 
-#: Beginnings of messages printed on every start, about nothing that a user can or need change.
+#: Prefixes of messages that libraries print on every start and that a user need not act on.
 PYTHON_WARNINGS = ("Setuptools is replacing distutils", "No ccache found", "pkg_resources is deprecated")
 PADDLENLP_MESSAGES = ("Detected that datasets module was imported before paddlenlp",)
 
 
 def silence_startup() -> None:
-    """Silence what importing Paddle and PaddleNLP prints. Call it before importing either."""
-    for beginning in PYTHON_WARNINGS:
-        warnings.filterwarnings("ignore", message=beginning)
+    """Silence the messages of Paddle and PaddleNLP at their import. Call this function before their import."""
+    for prefix in PYTHON_WARNINGS:
+        warnings.filterwarnings("ignore", message=prefix)
     logger = logging.getLogger("PaddleNLP")
     if not any(isinstance(present, _OnlyProblems) for present in logger.filters):
         logger.addFilter(_OnlyProblems())
 
 
 class _OnlyProblems(logging.Filter):
-    """Pass warnings and errors but no known message.
+    """Logging filter that passes warnings and errors, except the known start-up messages.
 
     PaddleNLP sets its logger's level to DEBUG when it is imported, so a level set before does not hold; a filter does.
     """
