@@ -215,7 +215,7 @@ def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[No
                 f"{shown(source)}{where}: Paddle has no float64 kernel of {lacking[1]}; "
                 "--dtype float32 judges such a port"
             ) from problem
-        said = inside.said if inside is not None and lines else _in_library(frames) + describe(problem)
+        said = inside.message if inside is not None and lines else _in_library(frames) + describe(problem)
         raise UserCodeError(f"{shown(source)}{where}: {said}") from problem
 
 
