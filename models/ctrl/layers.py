@@ -1,4 +1,6 @@
-"""A layer of CTRL: causal attention and feed-forward around the residual stream, positions, and the mask of scores.
+"""A layer of CTRL: causal self-attention and feed-forward layer, position table, and bias of the attention scores.
+
+Letters in the shape comments: B batch, T positions, past earlier positions whose keys and values are cached.
 
 Keskar et al. 2019, section 3; Vaswani et al. 2017, sections 3.2 and 3.5.
 """
@@ -17,9 +19,9 @@ from models.operations.ops import LayerNorm, Linear, ReLU, biased_softmax, produ
 from models.operations.randomness import Dropout
 from models.operations.trace import at, is_one_operation
 
-#: Epsilon of the norms inside a layer; a constant in the reference.
+#: Epsilon of the layer norms inside a layer; the reference has it as a constant.
 LAYER_EPSILON = 1e-6
-#: Added to the scores of positions that lie ahead.
+#: Bias of the scores of future positions.
 FUTURE = -1e4
 
 #: A layer's keys and values, (B, heads, T, depth) each.
@@ -27,11 +29,11 @@ Cache = tuple[Tensor, Tensor]
 
 
 def position_table(positions: int, width: int) -> np.ndarray:
-    """Sinusoids (Vaswani et al. 2017, section 3.5), all sines before all cosines: float32 (positions, width).
+    """Return the sinusoidal position embeddings (Vaswani et al. 2017, section 3.5), float32 (positions, width).
 
-    The reference computes the table in float32 whatever the model's dtype, so each step here ends in float32: the
-    frequencies, the angles, the sines. Each step is rounded correctly; torch's are sometimes off by a unit in the last
-    place, in places that depend on the processor.
+    All sines come before all cosines. The reference computes the table in float32 for every dtype of the model, so
+    each step is rounded to float32: the frequencies, the angles, and the sines. The rounding is correct here, but
+    torch's results are sometimes off by a unit in the last place, depending on the processor.
     """
     exponents = (np.arange(0, width, 2) / np.float32(width)).astype(np.float32)
     rates = np.float32(1) / np.power(10000.0, exponents.astype(np.float64)).astype(np.float32)
@@ -40,19 +42,22 @@ def position_table(positions: int, width: int) -> np.ndarray:
 
 
 def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype: str) -> Tensor:
-    """Return the bias of the scores of ``length`` queries after ``past`` positions.
+    """Return the bias that masks future positions and padding in the attention scores.
 
     Args:
-        attention_mask: (B, past + length), 0 for padding; None if there is none.
+        past: number of earlier positions.
+        length: number of query positions.
+        attention_mask: 1 for tokens and 0 for padding, (B, past + length); None without padding.
+        dtype: dtype of the bias.
 
     Returns:
-        (length, past + length), or (B, 1, length, past + length) with a mask.
+        The bias, (length, past + length), or (B, 1, length, past + length) with a mask.
     """
     total = past + length
     if paddle.in_dynamic_mode():
         ahead = np.arange(total) > np.arange(past, total)[:, None]  # (length, total)
         bias = paddle.to_tensor(np.where(ahead, FUTURE, 0.0).astype(dtype))
-    else:  # computed: a static graph would store the numbers of a constant
+    else:  # computed by operations, since a static graph would store a constant with all its values
         bias = paddle.triu(paddle.full([total, total], FUTURE, dtype), 1)[past:]
     if attention_mask is None:
         return bias
@@ -61,7 +66,11 @@ def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype:
 
 
 class MultiHeadAttention(nn.Layer):
-    """Causal self-attention (Vaswani et al. 2017, section 3.2)."""
+    """Causal multi-head self-attention (Vaswani et al. 2017, section 3.2).
+
+    Args:
+        config: configuration with the number of heads, ``n_head``, and the width, ``n_embd``.
+    """
 
     def __init__(self, config: CTRLConfig) -> None:
         super().__init__()
@@ -73,12 +82,14 @@ class MultiHeadAttention(nn.Layer):
         self.dense = Linear(config.n_embd, config.n_embd)
 
     def forward(self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None) -> tuple[Tensor, Cache]:
-        """(B, T, n_embd) -> (B, T, n_embd), and all keys and values so far.
+        """Return the output of the attention, (B, T, n_embd), and the keys and values of all positions so far.
 
         Args:
-            bias: from :func:`attention_bias`; None if every position sees all.
-            past: the keys and values of earlier positions.
+            hidden_states: input of the attention, (B, T, n_embd).
+            bias: bias of the scores from :func:`attention_bias`; None if every position attends to all positions.
+            past: keys and values of earlier positions, (B, heads, past, depth) each; None without earlier positions.
         """
+        # query, key and value: (B, heads, T, depth) each
         query, key, value = (self._split(of(hidden_states)) for of in (self.Wq, self.Wk, self.Wv))
         if past is not None:
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
@@ -88,7 +99,7 @@ class MultiHeadAttention(nn.Layer):
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
     def _weights(self, scores: Tensor, bias: Tensor | None) -> Tensor:
-        """What each position takes of each value, of the scores' shape."""
+        """Return the attention weights, softmax(scores / sqrt(depth) + bias), (B, heads, T, past + T)."""
         divisor = math.sqrt(self.depth)
         if is_one_operation(scores, loop="softmax"):
             return biased_softmax(scores, divisor, bias)
@@ -97,12 +108,18 @@ class MultiHeadAttention(nn.Layer):
         return at("probabilities", softmax(masked, unmasked=scores))
 
     def _split(self, x: Tensor) -> Tensor:
-        """(B, T, n_embd) -> (B, heads, T, depth)."""
+        """Split the last axis into heads: (B, T, n_embd) -> (B, heads, T, depth)."""
         return at("heads", split_heads(x, self.n_head))
 
 
 class EncoderLayer(nn.Layer):
-    """Norm and attention, norm and feed-forward, each added to its input (section 3 of the paper)."""
+    """A pre-norm layer: attention and feed-forward layer, each after a layer norm and with a residual connection.
+
+    See Keskar et al. 2019, section 3.
+
+    Args:
+        config: configuration with ``n_head``, ``n_embd``, ``dff`` and ``resid_pdrop``.
+    """
 
     def __init__(self, config: CTRLConfig) -> None:
         super().__init__()
@@ -114,7 +131,13 @@ class EncoderLayer(nn.Layer):
         self.dropout2 = Dropout(config.resid_pdrop)
 
     def forward(self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None) -> tuple[Tensor, Cache]:
-        """(B, T, n_embd) -> (B, T, n_embd), and the layer's keys and values. Arguments as the attention's."""
+        """Return the output of the layer, (B, T, n_embd), and its keys and values of all positions so far.
+
+        Args:
+            hidden_states: input of the layer, (B, T, n_embd).
+            bias: bias of the scores from :func:`attention_bias`; None if every position attends to all positions.
+            past: keys and values of earlier positions, (B, heads, past, depth) each; None without earlier positions.
+        """
         attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
         hidden_states = at("stream", hidden_states + self.dropout1(attended))
         return hidden_states + self.dropout2(self.ffn(self.layernorm2(hidden_states))), present

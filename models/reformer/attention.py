@@ -1,7 +1,7 @@
-"""Reformer's two self-attentions: local (within neighbouring chunks) and LSH (within buckets of similar vectors).
+"""Reformer's two kinds of self-attention: local (neighboring chunks) and LSH (buckets of similar vectors).
 
-Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer", section 2. Both cut the sequence into chunks and
-let each chunk attend to itself and its neighbours; LSH sorts the positions by bucket first.
+Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer", section 2. Both split the sequence into chunks,
+and each chunk attends to itself and its neighbors. LSH attention sorts the positions by bucket first.
 
 Letters in the shape comments: B batch, T positions, H heads, D size of a head, R hash rounds, n chunks, C positions
 in a chunk, K = C * (1 + chunks before + chunks after) positions that a chunk attends to.
@@ -25,12 +25,12 @@ from models.operations.trace import at, is_one_operation
 from models.reformer.config import ReformerConfig
 from models.reformer.schema import num_buckets
 
-#: Replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
+#: Value of a masked score; the smaller value is for float16, whose largest number is 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -1e4
-#: Replaces a position's score for itself (section 2, "Causal masking for shared-QK attention"): far above MASKED,
-#: so that a position attends to itself when it has nothing else.
+#: Value of the score of a position for itself (section 2, "Causal masking for shared-QK attention"). It is far above
+#: MASKED, so that a position attends to itself if all other positions are masked.
 SELF_MASKED, SELF_MASKED_FLOAT16 = -1e5, -1e3
-#: Added to the mean square of a key before its root.
+#: Epsilon, added to the mean square of a key before the square root.
 KEY_NORM_EPSILON = 1e-6
 
 
@@ -40,28 +40,36 @@ def masked_value(scores: Tensor) -> float:
 
 
 def self_masked_value(scores: Tensor) -> float:
-    """Return the replacement for a position's score for itself, in that precision."""
+    """Return the replacement for the score of a position for itself, in the scores' precision."""
     return SELF_MASKED_FLOAT16 if scores.dtype == paddle.float16 else SELF_MASKED
 
 
 def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tensor:
-    """Compare every position with all that its chunk sees: (., n, C) and (., n, K) -> bool (., n, C, K).
+    """Compare every position with all positions that its chunk attends to.
 
-    Both sides are expanded: Paddle's comparison is four times slower if it has to broadcast.
+    Both sides are expanded, because Paddle's comparison is four times slower if it broadcasts.
+
+    Args:
+        place: positions of each chunk, (., n, C).
+        seen: positions that each chunk attends to, (., n, K).
+        compare: elementwise comparison.
+
+    Returns:
+        bool (., n, C, K).
     """
     shape = [*place.shape, seen.shape[-1]]
     return compare(place.unsqueeze(3).expand(shape).contiguous(), seen.unsqueeze(2).expand(shape).contiguous())
 
 
 class ChunkedSelfAttention(nn.Layer):
-    """Shared by both attentions: splitting and merging heads, and attention between adjacent chunks.
+    """Base class of both kinds of attention: splits and merges heads, and attends between adjacent chunks.
 
     Args:
-        config: a ReformerConfig.
+        config: configuration of the model.
         kind: ``local`` or ``lsh``, the prefix of the configuration's keys.
     """
 
-    #: Whether a position does not attend to itself as long as it sees another.
+    #: Whether a position attends to itself only if all other positions are masked.
     hides_itself = False
 
     def __init__(self, config: ReformerConfig, kind: str) -> None:
@@ -75,28 +83,32 @@ class ChunkedSelfAttention(nn.Layer):
         self.dropout = config[f"{kind}_attention_probs_dropout_prob"]
 
     def projection(self, config: ReformerConfig) -> Linear:
-        """A linear map from the hidden size to all heads, without bias."""
+        """Return a linear layer without bias from the hidden size to all heads."""
         return Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
 
     def split_heads(self, projected: Tensor) -> Tensor:
-        """(B, T, H*D) -> (B*H*T, D), rows ordered by batch, head, position."""
+        """Split heads: (B, T, H*D) -> (B*H*T, D), with rows sorted by batch, head and position."""
         order = heads_first(batch_size(projected), projected.shape[1], self.num_attention_heads)
         return at("heads", reorder(projected.reshape([-1, self.attention_head_size]), order))
 
     def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
-        """(B*H*T, D) -> (B, T, H*D)."""
+        """Merge heads: (B*H*T, D) -> (B, T, H*D)."""
         order = heads_first(batch, length, self.num_attention_heads).inverted()
         return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
     def order(self, count: int) -> Tensor:
-        """Which chunks each of ``count`` sees: int64 (n, chunks seen); a single chunk is the whole sequence and has no
-        neighbours."""
+        """Return the indices of the chunks to which each of ``count`` chunks attends, int64 (n, chunks attended to).
+
+        A single chunk is the whole sequence and has no neighbors.
+        """
         before, after = (self.num_chunks_before, self.num_chunks_after) if count > 1 else (0, 0)
         return adjacent_chunks(1, count, before, after).index.reshape([count, -1])
 
     def adjacent(self, chunks: Tensor) -> Tensor:
-        """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no
-        neighbours."""
+        """Concatenate each chunk with its neighbors: (B*H, n, C, ...) -> (B*H, n, K, ...).
+
+        A single chunk is the whole sequence and has no neighbors.
+        """
         _, count, size, *rest = chunks.shape
         if count == 1 or self.num_chunks_before == self.num_chunks_after == 0:
             return chunks
@@ -106,14 +118,16 @@ class ChunkedSelfAttention(nn.Layer):
         return at("adjacent", reorder(rows, order).reshape([-1, count, seen, *rest]))
 
     def mask_per_head(self, attention_mask: Tensor) -> Tensor:
-        """(B, T) -> bool (B*H, T)."""
+        """Repeat the attention mask for each head: (B, T) -> bool (B*H, T)."""
         batch, length = attention_mask.shape
         kept = attention_mask.astype("bool").unsqueeze(1)
         return kept.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
 
     def drawn(self, batch: int, chunks: int, *sizes: int) -> Tensor | None:
-        """Draw which attention probabilities dropout keeps: bool (B*H, n, C, K), or None for all. The draw has the axes
-        B, H, n (if chunked), C, K."""
+        """Return which attention probabilities dropout keeps, bool (B*H, n, C, K); None if it keeps all.
+
+        The axes of the random draw are B, H, n (only for several chunks), C and K.
+        """
         axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
         kept = kept_cells(self.dropout, self.training, axes)
         return None if kept is None else kept.reshape([-1, chunks, *sizes])
@@ -131,12 +145,16 @@ class ChunkedSelfAttention(nn.Layer):
         """Attend between adjacent chunks.
 
         Args:
-            query, key, value: (B*H, n, C, D).
-            place: int64 (B*H or 1, n, C), the position in the text of every row; None if no mask asks.
-            kept: bool (B*H, n, C), whether the row is no padding; None if all are kept.
+            query: queries, (B*H, n, C, D).
+            key: keys, (B*H, n, C, D).
+            value: values, (B*H, n, C, D).
+            place: text position of every row, int64 (B*H or 1, n, C); None if no mask needs it.
+            kept: whether a row is a token and not padding, bool (B*H, n, C); None without padding.
+            batch: batch size, B.
+            with_normaliser: whether the log of the normalizers is returned.
 
         Returns:
-            (B*H, n, C, D); and, if asked for, the log of each row's normaliser, (B*H, n, C, 1).
+            The attention output, (B*H, n, C, D), and the log of the normalizer of each row, (B*H, n, C, 1), or None.
         """
         rings, chunks, size, _ = query.shape
         if is_one_operation(query, key, value, loop="attention"):
@@ -156,7 +174,7 @@ class ChunkedSelfAttention(nn.Layer):
         else:
             key = self.adjacent(key)
             masks = self.masks(place, kept, query)
-            # The scores, (B*H, n, C, K), are larger than all else here: no name keeps them longer than needed.
+            # The scores, (B*H, n, C, K), are the largest tensors here, so no variable keeps them longer than needed.
             weights = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks, with_normaliser)
             probabilities, normaliser = weights if isinstance(weights, tuple) else (weights, None)
             drawn = self.drawn(batch, *probabilities.shape[1:])
@@ -168,7 +186,7 @@ class ChunkedSelfAttention(nn.Layer):
         return at("context", context), normaliser
 
     def masks(self, place: Tensor | None, kept: Tensor | None, scores: Tensor) -> list[tuple[Tensor, float]]:
-        """Masks of the scores, each with the value where it is False."""
+        """Return the masks of the scores, each with the value that replaces scores whose mask is False."""
         seen = self.kept_positions(place, kept)
         masks = [] if seen is None else [(seen, masked_value(scores))]
         if self.hides_itself and place is not None:
@@ -176,7 +194,7 @@ class ChunkedSelfAttention(nn.Layer):
         return masks
 
     def kept_positions(self, place: Tensor | None, kept: Tensor | None) -> Tensor | None:
-        """Mask of scores that count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None if all."""
+        """Return the mask of padding and causality, bool, broadcastable to (B*H, n, C, K); None if all scores count."""
         seen = None if kept is None else self.adjacent(kept).unsqueeze(2)  # (B*H, n, 1, K)
         if self.is_decoder and place is not None:
             causal = against(place, self.adjacent(place), paddle.greater_equal)
@@ -194,14 +212,14 @@ class LocalSelfAttention(ChunkedSelfAttention):
         self.value = self.projection(config)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Attend.
+        """Return the output of the attention, before the output layer.
 
         Args:
-            hidden_states: (B, T, hidden); T at most one chunk, or a multiple of the chunk length.
-            attention_mask: (B, T), 0 for padding.
+            hidden_states: input, (B, T, hidden); T is at most a chunk, or a multiple of the chunk length.
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
 
         Returns:
-            (B, T, H*D).
+            The merged heads, (B, T, H*D).
         """
         batch, length = batch_size(hidden_states), hidden_states.shape[1]
         chunk = min(self.chunk_length, length)
@@ -234,15 +252,15 @@ class LSHSelfAttention(ChunkedSelfAttention):
         attention_mask: Tensor | None = None,
         buckets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Return the output of the attention, before the output layer, and the buckets.
 
         Args:
-            hidden_states: (B, T, hidden); T at most one chunk, or a multiple of the chunk length.
-            attention_mask: (B, T), 0 for padding.
-            buckets: reused ones of an earlier call on the same input.
+            hidden_states: input, (B, T, hidden); T is at most a chunk, or a multiple of the chunk length.
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            buckets: buckets of an earlier call on the same input, (B, H, R*T); None computes them.
 
         Returns:
-            (B, T, H*D), and the buckets (B, H, R*T), or None if the sequence is a single chunk.
+            The merged heads, (B, T, H*D), and the buckets, (B, H, R*T), or None if the sequence is a single chunk.
         """
         batch, length = batch_size(hidden_states), hidden_states.shape[1]
         query_key = self.split_heads(self.query_key(hidden_states))  # (B*H*T, D)
@@ -265,7 +283,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return self.merge_heads(context, batch, length), buckets
 
     def in_one_chunk(self, batch: int, length: int) -> Tensor:
-        """Positions of an unsorted one-chunk sequence: (B*H, 1, T)."""
+        """Return the positions of an unsorted sequence with a single chunk, (B*H, 1, T)."""
         return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
     def attend_rows(
@@ -279,12 +297,15 @@ class LSHSelfAttention(ChunkedSelfAttention):
         """Attend between adjacent chunks of rows that are already sorted.
 
         Args:
-            query_key, value: (B*H*n*C, D).
-            place: (B*H, n, C), the position in the text of every row.
+            query_key: shared queries and keys, (B*H*n*C, D).
+            value: values, (B*H*n*C, D).
+            place: text position of every row, (B*H, n, C).
+            batch: batch size, B.
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
 
         Returns:
-            (B*H*n*C, D); and with several hash rounds the log of each row's normaliser, (B*H*n*C, 1), which weights
-            its rounds.
+            The attention output, (B*H*n*C, D), and with several hash rounds the log of the normalizer of each row,
+            (B*H*n*C, 1), which weights the rounds; otherwise None.
         """
         query, value = (rows.reshape([*place.shape, self.attention_head_size]) for rows in (query_key, value))
         kept = None
@@ -297,14 +318,14 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return context.reshape([-1, self.attention_head_size]), None if weight is None else weight.reshape([-1, 1])
 
     def as_key(self, query_key: Tensor) -> Tensor:
-        """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
+        """Return the keys: queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK")."""
         return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
 
     def bucket_factors(self, length: int) -> list[int]:
         """Return the bucket count, as one number or as factors that are hashed separately.
 
-        If the configuration leaves it open, it becomes a power of two near 2 * length / chunk length, in two
-        factors if that is large. It is written into the configuration, so that it is saved with the weights.
+        If the configuration does not set it, it becomes a power of two near 2 * length / chunk length, with two factors
+        if this is large. It is stored in the configuration, so that it is saved with the weights.
         """
         if self.config.num_buckets is None:
             self.config.num_buckets = num_buckets(self.config, length)
@@ -312,21 +333,24 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return [count] if isinstance(count, int) else list(count)
 
     def draw_rotations(self, length: int, dtype: paddle.dtype) -> Tensor:
-        """Draw a rotation per head, hash round and bucket factor: (H, D, R, half the sum of the factors)."""
+        """Draw a rotation for each head, hash round and bucket factor, (H, D, R, half the sum of the factors)."""
         half = sum(self.bucket_factors(length)) // 2
         shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
         return normal(shape, _name(dtype), self.config.hash_seed)
 
     def hash_vectors(self, vectors: Tensor, rotations: Tensor, batch: int, attention_mask: Tensor | None) -> Tensor:
-        """Angular LSH (Andoni et al. 2015): the bucket is the nearest of the axes of a randomly rotated cross-polytope.
+        """Return the bucket of each vector by angular LSH (Andoni et al. 2015).
+
+        The bucket is the nearest axis of a randomly rotated cross-polytope.
 
         Args:
-            vectors: (B*H*T, D), without gradient.
-            rotations: from :meth:`draw_rotations`.
-            attention_mask: (B, T). Padding, if any, gets a bucket of its own.
+            vectors: shared queries and keys without gradient, (B*H*T, D).
+            rotations: rotations from :meth:`draw_rotations`.
+            batch: batch size, B.
+            attention_mask: 1 for tokens and 0 for padding, (B, T); padding gets a separate bucket.
 
         Returns:
-            int64 (B, H, R*T); the rounds' buckets do not overlap.
+            Buckets, int64 (B, H, R*T); the buckets of different rounds do not overlap.
         """
         heads, rounds, size = self.num_attention_heads, self.num_hashes, self.attention_head_size
         length = vectors.shape[0] // (batch * heads) if attention_mask is None else attention_mask.shape[1]
@@ -341,7 +365,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             own = nearest_axes(part)  # (B, H, T, R)
             buckets = own if buckets is None else buckets + count * own
             below, count = below + factor // 2, count * factor
-        # An empty bucket does not change the order: a static graph, which cannot look, always has it.
+        # An empty bucket does not change the order. A static graph cannot check for padding, so it always has it.
         if attention_mask is not None and not (paddle.in_dynamic_mode() and bool(attention_mask.astype("bool").all())):
             padding = attention_mask.astype("bool").logical_not().reshape([-1, 1, length, 1])
             buckets = paddle.where(padding, paddle.full([1], count, buckets.dtype), buckets)
@@ -354,11 +378,12 @@ class LSHSelfAttention(ChunkedSelfAttention):
         """Sort all positions by bucket, and within a bucket by position.
 
         Args:
-            buckets: (B, H, R*T).
+            buckets: buckets of all rounds, (B, H, R*T).
+            length: number of positions, T.
 
         Returns:
-            The text position of every sorted row (B*H, n, C); the order that sorts rows (B*H*T, D) into
-            (B*H*R*T, D); and the one that restores the order B, H, R, T.
+            The text position of every sorted row, (B*H, n, C); the order that sorts rows (B*H*T, D) into
+            (B*H*R*T, D); and the inverse order, which restores B, H, R, T.
         """
         buckets = buckets.reshape([-1, buckets.shape[-1]])
         count, rounds_length = batch_size(buckets), buckets.shape[1]
