@@ -30,7 +30,7 @@ from toolkit.finetune.finetune import finetune
 from toolkit.machine.disk import WriteFailed
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
-from toolkit.tasks.question_answering.answering import answer
+from toolkit.tasks.question_answering.answering import answer_question
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Batches of other sizes, and CTRL's padding, sum in another order: float32's rounding, some times over.
@@ -211,7 +211,7 @@ def test_questions_are_answered_row_by_row(asked, tmp_path, monkeypatch):
         if number in (3, 4, 5):
             assert [row[name] for name in new] == [None] * 4
             continue
-        best = answer(loaded, row["question"], row["context"])[0]
+        best = answer_question(loaded, row["question"], row["context"])[0]
         start = row["answer_start"]
         assert (row["predicted_answer"], start) == (best.text, best.start)
         assert row["context"][start : start + len(best.text)] == best.text

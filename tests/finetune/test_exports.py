@@ -27,7 +27,7 @@ from toolkit.finetune.finetune import finetune
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
-from toolkit.tasks.question_answering.answering import answer
+from toolkit.tasks.question_answering.answering import answer_question
 
 LENGTH = 64
 
@@ -251,5 +251,5 @@ def test_the_pipeline_answers_as_predict_does(tmp_path):
     names = {"question": row["question"], "context": row["context"]}
     ((tokenizer, _, answers),) = ask_transformers(CARD, tmp_path, cards=[python_of(run / "README.md")], names=names)
     assert tokenizer == "PreTrainedTokenizerFast"
-    best = answer(load_run(run), row["question"], row["context"])[0]
+    best = answer_question(load_run(run), row["question"], row["context"])[0]
     assert (answers[0]["answer"], answers[0]["start"]) == (best.text, best.start)

@@ -360,7 +360,7 @@ def test_wrong_answers_are_marked_in_their_passage(tmp_path):
     right = {**QUESTION, "id": "right", "prediction": "1914", "exact_match": 1.0, "f1": 1.0, "question": "How many?"}
     rows = [QUESTION, far, none, right]
     write_predictions(tmp_path / "p.csv", rows)
-    text = shown(question_answering.sections(tmp_path / "p.csv"))
+    text = shown(question_answering.report_sections(tmp_path / "p.csv"))
     assert '…in <mark class="ours theirs">191</mark><mark class="theirs">4</mark> &lt;it&gt; began' in text
     assert text.count("the model's answer stands elsewhere") == 1 and text.count("<article") == 3
     words = re.findall(r'<th scope="row">(which|quién|others|how many)</th><td>(\d)', text)

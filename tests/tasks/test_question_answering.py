@@ -162,7 +162,7 @@ def test_predictions_need_a_question_and_a_context(qa_run):
 def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
     run = load_run(qa_run)
     filler = " ".join(row["context"].translate(str.maketrans("0123456789", "abcdeabcde")) for row in rows("x", 4))
-    found = [answering.answer(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
+    found = [answering.answer_question(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
     assert [(answer.text, answer.start) for answer in found] == [("5", 0), ("5", len(filler) + 1)]
 
 
@@ -186,7 +186,7 @@ def test_answers_are_whole_words_however_they_are_asked_for(qa_run, tmp_path):
         (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
         scores = evaluate(folder, console(), "validation")
         run = load_run(folder)
-        one = answering.answer(run, question, context)[0]
+        one = answering.answer_question(run, question, context)[0]
         columns = question_answering.label_rows(
             run, {"question": [question], "context": [context]}, lambda count: None
         ).columns

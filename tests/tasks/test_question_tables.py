@@ -13,7 +13,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering import task as question_answering
-from toolkit.tasks.question_answering.placement import FIRST, NORMALIZED, ONLY, Placement, find
+from toolkit.tasks.question_answering.placement import FIRST, NORMALIZED_MATCH, ONLY, Placement, find_answer
 
 CONTEXTS = ["The part of art is art.", "She said “yes” in 1956.", "No more."]
 
@@ -63,15 +63,15 @@ def test_without_ids_and_places_questions_are_numbered_and_answers_found(tmp_pat
     found = recipe(tmp_path, columns, rows, more + "  misplaced_answers: find\n")
     assert answers_of(found) == {"1": (["art"], [12]), "2": (["“yes”"], [9]), "3": (["more"], [3])}
     (note,) = [note for note in found.found.notes if "no answer_start" in note]
-    assert "3 found (" in note and all(f"1 {way}" in note for way in (FIRST, ONLY, NORMALIZED))
+    assert "3 found (" in note and all(f"1 {way}" in note for way in (FIRST, ONLY, NORMALIZED_MATCH))
 
 
 def test_an_answer_without_a_place_is_the_whole_word_before_a_part_of_one():
-    assert find("art: party", "art", squad.NOWHERE) == Placement(0, "art", ONLY)
-    assert find("party, art", "art", squad.NOWHERE).start == 7
-    assert find("partys", "art", squad.NOWHERE).start == 1
-    assert find("北京是首都", "首都", squad.NOWHERE).start == 3
-    assert find("nothing", "art", squad.NOWHERE) is None
+    assert find_answer("art: party", "art", squad.UNKNOWN_START) == Placement(0, "art", ONLY)
+    assert find_answer("party, art", "art", squad.UNKNOWN_START).start == 7
+    assert find_answer("partys", "art", squad.UNKNOWN_START).start == 1
+    assert find_answer("北京是首都", "首都", squad.UNKNOWN_START).start == 3
+    assert find_answer("nothing", "art", squad.UNKNOWN_START) is None
 
 
 def test_a_column_that_is_named_must_be_there(tmp_path):

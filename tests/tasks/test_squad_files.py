@@ -15,7 +15,15 @@ from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering import task as question_answering
-from toolkit.tasks.question_answering.placement import NEAREST, NORMALIZED, UTF8, UTF16, Placement, find, placed
+from toolkit.tasks.question_answering.placement import (
+    NEAREST,
+    NORMALIZED_MATCH,
+    UTF8,
+    UTF16,
+    Placement,
+    find_answer,
+    place_answers,
+)
 from toolkit.tasks.question_answering.words import whole_words
 
 RECIPE = {
@@ -82,7 +90,7 @@ def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
     recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="find"))
     rows = question_answering.load_splits(recipe)["train"]
     (note,) = [note for note in recipe.found.notes if "234 of 800" in note]
-    assert ": 230 found (" in note and NEAREST in note and NORMALIZED in note and ", 4 left out: '" in note
+    assert ": 230 found (" in note and NEAREST in note and NORMALIZED_MATCH in note and ", 4 left out: '" in note
     texts = {str(asked["id"]): asked["answers"][0]["text"] for asked in _flat(covid_like())}
     assert len(rows) == 796 and all(isinstance(name, str) for name in rows["id"])
     for row in rows:
@@ -101,11 +109,11 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
     for place in [place for place in range(len(text)) if text.startswith("the sea", place)]:
         offset = len(text[:place].encode("utf-16-le")) // 2
         examples.append(squad.Example(f"q{place}", text, "?", ("the sea",), (offset,)))
-    kept, note = placed(examples, "find", "x.json")
+    kept, note = place_answers(examples, "find", "x.json")
     assert [f"q{item.answer_starts[0]}" for item in kept] == [item.id for item in examples]
     assert note is not None and "3 found, all by offsets in UTF-16 units, as JavaScript counts them" in note
     with pytest.raises(UserError, match=r"finds 3 of them, all by offsets in UTF-16 units"):
-        placed(examples, "refuse", "x.json")
+        place_answers(examples, "refuse", "x.json")
 
 
 @pytest.mark.parametrize(
@@ -117,35 +125,35 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
         ("a red, a red and a red", "red", 999, Placement(19, "red", NEAREST)),
         ("äöü red, red", "red", 7, Placement(4, "red", UTF8)),
         ("🙂 red, red", "red", 3, Placement(2, "red", UTF16)),
-        ("in the\n  deep sea", "the deep sea", 0, Placement(3, "the\n  deep sea", NORMALIZED)),
-        ("the “deep” sea’s", '"deep" sea\'s', 0, Placement(4, "“deep” sea’s", NORMALIZED)),
-        ("une e\u0301cole", "école", 0, Placement(4, "e\u0301cole", NORMALIZED)),
-        ("une école", "e\u0301cole", 0, Placement(4, "école", NORMALIZED)),
-        ("the ﬁsh", "fish", 0, Placement(4, "ﬁsh", NORMALIZED)),
+        ("in the\n  deep sea", "the deep sea", 0, Placement(3, "the\n  deep sea", NORMALIZED_MATCH)),
+        ("the “deep” sea’s", '"deep" sea\'s', 0, Placement(4, "“deep” sea’s", NORMALIZED_MATCH)),
+        ("une e\u0301cole", "école", 0, Placement(4, "e\u0301cole", NORMALIZED_MATCH)),
+        ("une école", "e\u0301cole", 0, Placement(4, "école", NORMALIZED_MATCH)),
+        ("the ﬁsh", "fish", 0, Placement(4, "ﬁsh", NORMALIZED_MATCH)),
         ("the ﬁsh", "ish", 0, None),  # half a ligature
         ("the\nﬁsh", "the f", 0, None),
         ("the e\u0301cole", "ecole", 0, None),
-        ("1\u00a0000 km", "1 000", 5, Placement(0, "1\u00a0000", NORMALIZED)),
-        ("soft\u00adware", "software", 3, Placement(0, "soft\u00adware", NORMALIZED)),
-        ("하나 한국 둘", "\u1112\u1161\u11ab\u1100\u116e\u11a8", 0, Placement(3, "한국", NORMALIZED)),
+        ("1\u00a0000 km", "1 000", 5, Placement(0, "1\u00a0000", NORMALIZED_MATCH)),
+        ("soft\u00adware", "software", 3, Placement(0, "soft\u00adware", NORMALIZED_MATCH)),
+        ("하나 한국 둘", "\u1112\u1161\u11ab\u1100\u116e\u11a8", 0, Placement(3, "한국", NORMALIZED_MATCH)),
         ("the sea", "the lake", 0, None),
         ("the sea", "\u200b", 0, None),
         ("", "sea", 0, None),
     ],
 )
 def test_an_answer_is_found_in_the_context_s_own_characters(context, text, start, expected):
-    assert find(context, text, start) == expected
+    assert find_answer(context, text, start) == expected
 
 
 def test_a_question_of_which_one_answer_stands_nowhere_is_left_out_and_nothing_left_is_an_error():
     two = squad.Example("q", "a red sea", "?", ("red", "blue"), (2, 3))
     good = squad.Example("r", "a red sea", "?", ("red", ""), (2, 10**12))
-    kept, note = placed([two, good], "find", "x")
+    kept, note = place_answers([two, good], "find", "x")
     assert [item.id for item in kept] == ["r"] and note is not None and "0 found, 1 left out: 'q'" in note
     assert kept[0].answer_starts == (2, 9)  # of an empty answer, which says nothing; columns hold 32 bits
     for policy in ("find", "drop"):
         with pytest.raises(UserError, match=r"x: no question has its answer where answer_start says.*'q' \('e"):
-            placed([two], policy, "x")
+            place_answers([two], policy, "x")
 
 
 LAYOUTS = {

@@ -22,7 +22,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions, write_predictions
 from toolkit.tasks.token_classification import conll, rows, tags
 from toolkit.tasks.token_classification.offsets import CHARACTERS
-from toolkit.tasks.token_classification.report import sections
+from toolkit.tasks.token_classification.report import report_sections
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
@@ -39,7 +39,7 @@ from toolkit.data.batches import without_padding  # noqa: E402
 from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.finetune.model_config import check_model  # noqa: E402
 from toolkit.tasks.token_classification import task as tokens  # noqa: E402
-from toolkit.tasks.token_classification.windows import NOWHERE, TaggedWindows  # noqa: E402
+from toolkit.tasks.token_classification.windows import NO_POSITION, TaggedWindows  # noqa: E402
 
 RECIPE = {
     "task": "token_classification",
@@ -148,7 +148,7 @@ def test_the_most_frequent_tag_of_a_word_is_that_of_training():
 
 def test_conll_is_read_with_more_columns_comments_and_documents():
     text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n# O\nruns VBZ B-VP O\n\n\n# id 7 domain=x\nNew York\tB-LOC\n \n"
-    assert conll.read(text) == [(["EU", "#", "runs"], ["B-ORG", "O", "O"]), (["New York"], ["B-LOC"])]
+    assert conll.read_sentences(text) == [(["EU", "#", "runs"], ["B-ORG", "O", "O"]), (["New York"], ["B-LOC"])]
     assert conll.looks_tagged(text) and not conll.looks_tagged("a O\nb O\n") and not conll.looks_tagged("a b\n")
 
 
@@ -162,7 +162,7 @@ def test_conll_is_read_with_more_columns_comments_and_documents():
 )
 def test_what_is_no_conll_is_refused_with_its_line(text, said):
     with pytest.raises(conll.ConllError, match=f"^{said}"):
-        conll.read(text)
+        conll.read_sentences(text)
 
 
 def test_tokens_become_a_text_and_spans_become_tags():
@@ -275,7 +275,7 @@ def test_each_word_is_labelled_once_at_its_first_token_far_from_the_edges():
     spans = [(5 * number, 5 * number + 4) for number in range(40)]
     labels = [number % 5 for number in range(40)]
     given = [["", text, "ab"], [[], spans, [(0, 2)]], [[], labels, [3]]]
-    windows = TaggedWindows(*given, ByteTokenizer(), 50, 10, length=64, cached=False)
+    windows = TaggedWindows(*given, ByteTokenizer(), 50, 10, length=64, uses_cache=False)
     assert windows.text_of.tolist() == [1, 1, 1, 1, 1, 2] and windows.sizes.tolist() == [50, 50, 50, 50, 39, 2]
     for index in range(40):
         window, place = windows.window_of[index], windows.place_of[index]
@@ -293,8 +293,8 @@ def test_each_word_is_labelled_once_at_its_first_token_far_from_the_edges():
 
 def test_a_word_without_a_token_of_its_own_goes_on_with_the_entity_before():
     one_token = SimpleNamespace(pad_token_id=0, encode_with_offsets=lambda text: ([7], [(0, len(text))]))
-    windows = TaggedWindows(["don't"], [[(0, 3), (3, 4), (4, 5)]], None, one_token, 8, 2, cached=False)
-    assert windows.window_of.tolist() == [0, NOWHERE, NOWHERE]
+    windows = TaggedWindows(["don't"], [[(0, 3), (3, 4), (4, 5)]], None, one_token, 8, 2, uses_cache=False)
+    assert windows.window_of.tolist() == [0, NO_POSITION, NO_POSITION]
     begins, inside, outside = (windows.of_words(np.full((1, 8), n), np.ones((1, 8)))[0][0].tolist() for n in (3, 4, 0))
     assert (begins, inside, outside) == ([3, 4, 4], [4, 4, 4], [0, 0, 0])
 
@@ -364,7 +364,7 @@ def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
 
 def test_a_page_without_any_entity_says_so(tmp_path):
     write_predictions(tmp_path / "x.csv", [{"row": 1, "text": "a", "entities": "[]", "predicted_entities": "[]"}])
-    said = [part.text for part in sections(tmp_path / "x.csv")]
+    said = [part.text for part in report_sections(tmp_path / "x.csv")]
     assert said == ["Entities by type", "None in the data, and none found."]
 
 

@@ -13,7 +13,7 @@ from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_se
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering.spans import answers, best_spans
 from toolkit.tasks.question_answering.squad import Example
-from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR, QuestionTooLong, Windows, tokenize_once
+from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR, QuestionTooLongError, Windows, tokenize_once
 
 CONTEXT = (
     "Töölö lies in Helsinki. The ﬁrst  trams e\u0301t\u0301 came in 1901, by the sea; Suomi 日本 has 187,888 lakes."
@@ -92,7 +92,7 @@ def test_a_window_without_the_whole_answer_says_that_there_is_none():
 
 
 def test_a_question_that_leaves_no_room_is_named():
-    with pytest.raises(QuestionTooLong, match=r"the question q has 20 tokens, which leaves 9 of 30"):
+    with pytest.raises(QuestionTooLongError, match=r"the question q has 20 tokens, which leaves 9 of 30"):
         Windows([example("abc", "b", "x" * 20)], ByteTokenizer(), 30, 9, 5)
 
 

@@ -169,7 +169,7 @@ def _tagged(path: Path, said: Said) -> DataFiles:
     checked_layout(said.layout, "text", path)
     data_files.encoding = _encoding(data_files, path, said)
     try:
-        sentences = conll.read(_whole(path, data_files.encoding or "utf-8", None))
+        sentences = conll.read_sentences(_whole(path, data_files.encoding or "utf-8", None))
     except conll.ConllError as problem:
         raise UserError(f"{path}:{problem}") from None
     data_files.rows = datasets.Dataset.from_dict(

@@ -1,4 +1,4 @@
-"""Answers of a finished run: to one question, and to those in the rows of a file."""
+"""Answer questions with a finished run: a single question, or the questions in the rows of a file."""
 
 from __future__ import annotations
 
@@ -27,79 +27,88 @@ def predict(run: Run, console: Console, question: str, context: str) -> Answer:
     """Print and return the answer to a question about a context, with its score and the sentence around it."""
     from rich.text import Text
 
-    best = answer(run, question, context)[0]
+    best = answer_question(run, question, context)[0]
     if not best.text:
         console.print(f"no answer (probability {best.probability:.3f})", highlight=False)
         return best
     start, end = sentence_around(context, best.start, best.end)
     console.print(Text(best.text, style="bold"), soft_wrap=True)
     console.print(f"score {best.score:.3f}, probability {best.probability:.3f}", highlight=False)
-    shown = Text(context[start:end])
-    shown.stylize("bold", best.start - start, best.end - start)
-    console.print(shown, soft_wrap=True)
+    highlighted_sentence = Text(context[start:end])
+    highlighted_sentence.stylize("bold", best.start - start, best.end - start)
+    console.print(highlighted_sentence, soft_wrap=True)
     return best
 
 
-def answer(run: Run, question: str, context: str) -> list[Answer]:
-    """The best answers to a question, best first."""
+def answer_question(run: Run, question: str, context: str) -> list[Answer]:
+    """Return the best answers to a question, best first."""
     if not question.strip() or not context.strip():
         raise UserError("the question or the context is empty")
-    asked = Example("question", context, question, (), ())
-    return answers_of(run, make_windows(run.recipe, run.tokenizer, [asked], "", run.length))[0]
+    example = Example("question", context, question, (), ())
+    return answers_of(run, make_windows(run.recipe, run.tokenizer, [example], "", run.length))[0]
 
 
 def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lambda count: None) -> list[list[Answer]]:
     """Return the best answers to each question, best first. Other questions do not affect them.
 
     Args:
-        advance: called with the number newly done.
+        run: finished run.
+        windows: windows of the questions.
+        advance: called with the number of questions answered since the last call.
     """
     import paddle
 
     from toolkit.tasks.question_answering import spans
 
-    size = settled(run.recipe.train.eval_batch_size)
-    found, done = [], 0
-    for start in range(0, len(windows), size):
-        past = min(start + size, len(windows))
-        batch = without_padding(collate([windows[index] for index in range(start, past)]), run.model.config)
-        paddle.seed(run.recipe.seed)  # or a window's LSH hashes would depend on its place among others
+    batch_size = settled(run.recipe.train.eval_batch_size)
+    outputs, num_done = [], 0
+    for start in range(0, len(windows), batch_size):
+        stop = min(start + batch_size, len(windows))
+        batch = without_padding(collate([windows[index] for index in range(start, stop)]), run.model.config)
+        paddle.seed(run.recipe.seed)  # otherwise the LSH hashes of a window would depend on the windows before it
         with paddle.no_grad():
             inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}
-            found.append(spans.best_of_batch(run.model(**inputs), inputs, windows))
-        complete = len(windows.examples) if past == len(windows) else int(windows.example_of[past])
-        advance(complete - done)
-        done = complete
-    kept = [np.concatenate([part.numpy() for part in parts]) for parts in zip(*found, strict=True)]
-    return spans.answers(windows, kept)
+            outputs.append(spans.best_of_batch(run.model(**inputs), inputs, windows))
+        num_complete = len(windows.examples) if stop == len(windows) else int(windows.example_of[stop])
+        advance(num_complete - num_done)
+        num_done = num_complete
+    arrays = [np.concatenate([part.numpy() for part in parts]) for parts in zip(*outputs, strict=True)]
+    return spans.answers(windows, arrays)
 
 
 def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
-    """Return the start and end of the sentence or line that holds ``context[start:end]``."""
+    """Return the start and end of the sentence or line that contains ``context[start:end]``."""
     breaks = [match.end() for match in re.finditer(r"[.!?…。]['\"”’)\]]*\s+|\n+", context)]
-    first = max((place for place in breaks if place <= start), default=0)
-    last = min((place for place in breaks if place >= end), default=len(context))
-    return first, first + len(context[first:last].rstrip())
+    sentence_start = max((index for index in breaks if index <= start), default=0)
+    sentence_end = min((index for index in breaks if index >= end), default=len(context))
+    return sentence_start, sentence_start + len(context[sentence_start:sentence_end].rstrip())
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """The best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.question_answering.windows import has_room
 
     data = run.recipe.data
-    fitting = [
+    fitting_rows = [
         index
         for index, question in enumerate(columns["question"])
         if has_room(question, run.tokenizer, data.max_length, settled(data.stride))
     ]
-    examples = [Example(str(index), columns["context"][index], columns["question"][index], (), ()) for index in fitting]
-    advance(len(columns["question"]) - len(fitting))
-    best: list[tuple[Any, ...]] = [(None, None, None, None)] * len(columns["question"])
+    examples = [
+        Example(str(index), columns["context"][index], columns["question"][index], (), ()) for index in fitting_rows
+    ]
+    advance(len(columns["question"]) - len(fitting_rows))
+    best_answers: list[tuple[Any, ...]] = [(None, None, None, None)] * len(columns["question"])
     if examples:
-        windows = make_windows(run.recipe, run.tokenizer, examples, "", run.length, cached=False)
-        for index, (one, *_) in zip(fitting, answers_of(run, windows, advance), strict=True):
-            best[index] = (one.text, one.score, one.probability, one.start if one.text else None)
-    asked = set(fitting)
-    what = "a question that leaves its context no room in the model, and no answer"
-    left_out = [index for index in range(len(best)) if index not in asked]
-    return LabeledRows([list(column) for column in zip(*best, strict=True)], {what: left_out})
+        windows = make_windows(run.recipe, run.tokenizer, examples, "", run.length, uses_cache=False)
+        for index, (best_answer, *_) in zip(fitting_rows, answers_of(run, windows, advance), strict=True):
+            best_answers[index] = (
+                best_answer.text,
+                best_answer.score,
+                best_answer.probability,
+                best_answer.start if best_answer.text else None,
+            )
+    answered_rows = set(fitting_rows)
+    note = "a question that leaves its context no room in the model, and no answer"
+    left_out = [index for index in range(len(best_answers)) if index not in answered_rows]
+    return LabeledRows([list(column) for column in zip(*best_answers, strict=True)], {note: left_out})

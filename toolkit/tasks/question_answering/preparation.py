@@ -1,4 +1,4 @@
-"""The windows of a split's questions, what the user should know about them, and how a guess without a model scores."""
+"""Prepare the windows of a split's questions, notes about them for the user, and the scores of a baseline."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ def make_windows(
     recipe: Recipe,
     tokenizer: Tokenizer,
     examples: Sequence[Example],
-    name: str,
+    split_name: str,
     length: int | None,
-    cached: bool = True,
+    uses_cache: bool = True,
 ) -> Windows:
-    """Make the windows of some questions, cut and padded as the recipe says.
+    """Make the windows of some questions, cut and padded according to the recipe.
 
     Args:
-        name: of their split; "" for questions to a finished run.
-        length: that windows are padded to; None for ``data.max_length``.
-        cached: whether their tokens are kept.
+        recipe: recipe of the run.
+        tokenizer: tokenizer of the model.
+        examples: questions.
+        split_name: name of their split; "" for questions to a finished run.
+        length: number of tokens to which windows are padded; None for ``data.max_length``.
+        uses_cache: whether the tokens are read from and written to the cache.
 
     Raises:
-        UserError: a question leaves its context no room.
+        UserError: a question leaves too few tokens for its context.
     """
-    from toolkit.tasks.question_answering.windows import QuestionTooLong, Windows
+    from toolkit.tasks.question_answering.windows import QuestionTooLongError, Windows
 
     data = recipe.data
     try:
@@ -47,59 +50,62 @@ def make_windows(
             settled(data.max_answer_length),
             data.no_answer_threshold,
             settled(data.whole_words),
-            name,
+            split_name,
             length,
-            cached,
+            uses_cache,
         )
-    except QuestionTooLong as problem:
-        raise recipe.error("data.max_length", str(problem)) from None
+    except QuestionTooLongError as error:
+        raise recipe.error("data.max_length", str(error)) from None
 
 
-def notes_of(name: str, windows: Windows) -> list[str]:
-    """List what the user should know, such as questions without an answer or answers that are no token span."""
+def notes_of(split_name: str, windows: Windows) -> list[str]:
+    """Return notes for the user, such as about questions without an answer or answers that start inside a token."""
     unanswerable = sum(not item.answers for item in windows.examples)
     notes = []
     if unanswerable and windows.no_answer_threshold is None:
         notes.append(
-            f"{unanswerable} {name} questions have no answer; set data.no_answer_threshold (0.0) so that none is given"
+            f"{unanswerable} {split_name} questions have no answer; "
+            "set data.no_answer_threshold (0.0) so that none is given"
         )
     if inexact := windows.inexact():
-        example, covered = inexact[0]
+        example, covered_text = inexact[0]
         notes.append(
-            f"{len(inexact)} {name} answers begin or end inside a token, such as {example.answers[0]!r} in {covered!r}"
+            f"{len(inexact)} {split_name} answers begin or end inside a token, "
+            f"such as {example.answers[0]!r} in {covered_text!r}"
         )
-    if windows.whole_words and (cut := inside_words(windows.examples)):
-        item = cut[0]
+    if windows.whole_words and (cut_examples := examples_inside_words(windows.examples)):
+        item = cut_examples[0]
         notes.append(
-            f"{len(cut)} {name} answers begin or end inside a word, such as {squad.shown(item.answers[0])} "
-            f"({item.id}), and are found with the whole word; data.whole_words: false looks for parts of words"
+            f"{len(cut_examples)} {split_name} answers begin or end inside a word, "
+            f"such as {squad.format_value(item.answers[0])} ({item.id}), and are found with the whole word; "
+            "data.whole_words: false looks for parts of words"
         )
-    tokens = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
-    lengths = tokens[:, 1] - tokens[:, 0] + 1
-    if (longer := int((lengths > windows.max_answer_length).sum())) > 0:
+    answer_spans = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
+    lengths = answer_spans[:, 1] - answer_spans[:, 0] + 1
+    if (num_longer := int((lengths > windows.max_answer_length).sum())) > 0:
         notes.append(
-            f"{longer} {name} answers are longer than data.max_answer_length and cannot be found; "
+            f"{num_longer} {split_name} answers are longer than data.max_answer_length and cannot be found; "
             f"the longest has {lengths.max()} tokens"
         )
     return notes
 
 
-def inside_words(examples: Sequence[Example]) -> list[Example]:
-    """Return the questions whose first answer begins or ends in a word."""
+def examples_inside_words(examples: Sequence[Example]) -> list[Example]:
+    """Return the questions whose first answer starts or ends inside a word."""
     from toolkit.tasks.question_answering.words import whole_words
 
-    found = []
+    examples_with_parts = []
     for item in examples:
         if item.answers and item.answers[0].strip():
             text = item.answers[0]
             start = item.answer_starts[0] + len(text) - len(text.lstrip())
             span = (start, start + len(text.strip()))
             if whole_words(item.context, *span) != span:
-                found.append(item)
-    return found
+                examples_with_parts.append(item)
+    return examples_with_parts
 
 
-def baseline_of(windows: Windows) -> dict[str, float]:
-    """The scores of :func:`.scoring.guess`, which answers without a model."""
-    found = {item.id: scoring.guess(item.question, item.context) for item in windows.examples}
-    return scoring.score(windows.examples, found) if windows.examples else {}
+def guess_scores(windows: Windows) -> dict[str, float]:
+    """Return the scores of :func:`.scoring.guess`, which answers without a model."""
+    guesses = {item.id: scoring.guess(item.question, item.context) for item in windows.examples}
+    return scoring.score(windows.examples, guesses) if windows.examples else {}

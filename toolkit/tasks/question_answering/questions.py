@@ -1,4 +1,4 @@
-"""Questions about contexts: check a data set's columns, and convert any layout to SQuAD's form."""
+"""Load questions about contexts: check a data set's columns, and convert any layout to SQuAD's form."""
 
 from __future__ import annotations
 
@@ -23,97 +23,106 @@ COLUMNS = ("id", "context", "question", "answers")
 
 
 def load_splits(recipe: Recipe, corpora: Mapping[str, str]) -> datasets.DatasetDict:
-    """Return splits with the columns ``id``, ``context``, ``question`` and ``answers``, all answers in place.
+    """Return splits with the columns ``id``, ``context``, ``question`` and ``answers``, with all answers in place.
 
-    A json file may have SQuAD's own nested form, or rows like the hub's data sets. A note of the recipe tells what
-    became of answers that are not where the data say.
+    A json file may have SQuAD's own nested form, or rows like the hub's data sets. A note of the recipe reports the
+    answers that were not at their position.
 
     Args:
-        corpora: the task's built-in data sets (:func:`toolkit.data.load.load_stored`).
+        recipe: recipe of the run.
+        corpora: built-in data sets of the task (:func:`toolkit.data.load.load_stored`).
 
     Raises:
-        UserError: at the line of the key to change.
+        UserError: the data is wrong; the error names the line of the key to change.
     """
     from datasets import DatasetDict
 
     from toolkit.data.load import hold_out, limited, load_stored
 
-    stored = load_stored(recipe, corpora, _read_file)
-    splits = DatasetDict({split: _checked(recipe, split, rows, corpora) for split, rows in stored.items()})
-    return limited(recipe, hold_out(recipe, splits, _divide))
+    stored_splits = load_stored(recipe, corpora, _read_file)
+    splits = DatasetDict(
+        {split_name: _check_split(recipe, split_name, rows, corpora) for split_name, rows in stored_splits.items()}
+    )
+    return limited(recipe, hold_out(recipe, splits, _divide_contexts))
 
 
-def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
-    """Read a SQuAD file, using the recipe's column names for its rows, or a file other than json as it is."""
+def _read_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
+    """Read a SQuAD file with the recipe's column names, or a file of another format unchanged."""
     if recipe.data.dataset != "json":
         from toolkit.data.sources import read_file
 
-        return read_file(recipe, split, path)
+        return read_file(recipe, split_name, path)
     try:
-        examples = squad.read_examples(path, _columns(recipe), recipe.data.document)
-        examples = _placed(recipe, examples, str(path))
-    except UserError as problem:
-        raise recipe.error(f"data.files.{split}", str(problem)) from None
-    return _dataset(squad.join_documents(examples) if recipe.data.document else examples)
+        examples = squad.read_examples(path, _data_columns(recipe), recipe.data.document)
+        examples = _place_answers(recipe, examples, str(path))
+    except UserError as error:
+        raise recipe.error(f"data.files.{split_name}", str(error)) from None
+    return _to_dataset(squad.join_documents(examples) if recipe.data.document else examples)
 
 
-def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Example]:
-    """Return the questions whose answers are in place; note what became of the others."""
-    from toolkit.tasks.question_answering.placement import placed
+def _place_answers(recipe: Recipe, examples: Sequence[Example], source: str) -> list[Example]:
+    """Return the questions whose answers are at their position; add a note about the others to the recipe."""
+    from toolkit.tasks.question_answering.placement import place_answers
 
-    kept, note = placed(examples, settled(recipe.data.misplaced_answers), where)
+    placed_examples, note = place_answers(examples, settled(recipe.data.misplaced_answers), source)
     if note:
         recipe.found.note(note)
-    return kept
+    return placed_examples
 
 
-def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mapping[str, str]) -> datasets.Dataset:
-    """The rows in SQuAD's columns, each row checked."""
+def _check_split(
+    recipe: Recipe, split_name: str, rows: datasets.Dataset, corpora: Mapping[str, str]
+) -> datasets.Dataset:
+    """Return the rows in SQuAD's columns, each row checked."""
     from toolkit.data.load import check_columns
     from toolkit.data.rows import quietly
 
     document = recipe.data.document
-    named = {name: column for name, column in _columns(recipe).items() if not _left_out(rows, name, column)}
-    columns = {**named, **({"document": document} if document else {})}
-    if rows.features == squad_features() and recipe.data.dataset in ("json", *corpora):  # read or made here
-        if recipe.data.files is not None:  # which may be several
+    data_columns = {
+        name: column for name, column in _data_columns(recipe).items() if not _may_lack_column(rows, name, column)
+    }
+    columns = {**data_columns, **({"document": document} if document else {})}
+    if rows.features == squad_features() and recipe.data.dataset in ("json", *corpora):  # already in SQuAD's form
+        if recipe.data.files is not None:  # ids may repeat between several files
             try:
-                squad.check_ids(rows["id"], f"the {split} split")
-            except UserError as problem:
-                raise recipe.error(f"data.files.{split}", str(problem)) from None
+                squad.check_ids(rows["id"], f"the {split_name} split")
+            except UserError as error:
+                raise recipe.error(f"data.files.{split_name}", str(error)) from None
         return rows
-    check_columns(recipe, split, rows, columns)
-    renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
+    check_columns(recipe, split_name, rows, columns)
+    squad_rows = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
     for key in squad.OTHER_KEYS:
-        if key in rows.column_names and key not in renamed.column_names:
-            renamed = quietly(renamed.add_column, key, rows[key])
+        if key in rows.column_names and key not in squad_rows.column_names:
+            squad_rows = quietly(squad_rows.add_column, key, rows[key])
     try:
-        examples = _placed(recipe, squad.check_rows(renamed, f"the {split} split"), f"the {split} split")
-    except UserError as problem:
-        raise recipe.error("data.answers", str(problem)) from None
-    return _dataset(squad.join_documents(examples) if document else examples)
+        examples = _place_answers(
+            recipe, squad.check_rows(squad_rows, f"the {split_name} split"), f"the {split_name} split"
+        )
+    except UserError as error:
+        raise recipe.error("data.answers", str(error)) from None
+    return _to_dataset(squad.join_documents(examples) if document else examples)
 
 
-def _left_out(rows: datasets.Dataset, name: str, column: str) -> bool:
-    """Whether rows may lack a column of SQuAD's name: they are numbered, or have one ``answer`` each."""
-    instead = name == "id" or (name == "answers" and "answer" in rows.column_names)
-    return instead and column == name and column not in rows.column_names
+def _may_lack_column(rows: datasets.Dataset, name: str, column: str) -> bool:
+    """Return whether rows may lack a column: ids can be numbered, and an ``answer`` column replaces ``answers``."""
+    has_substitute = name == "id" or (name == "answers" and "answer" in rows.column_names)
+    return has_substitute and column == name and column not in rows.column_names
 
 
-def _columns(recipe: Recipe) -> dict[str, str]:
-    """SQuAD's name of a column -> the data's."""
+def _data_columns(recipe: Recipe) -> dict[str, str]:
+    """Return the data's name of each of SQuAD's columns."""
     return {name: getattr(recipe.data, name) for name in COLUMNS}
 
 
 def squad_features() -> datasets.Features:
-    """The columns of a split, and their types."""
+    """Return the columns of a split and their types."""
     from datasets import Features, Sequence, Value
 
     answers = {"text": Sequence(Value("string")), "answer_start": Sequence(Value("int32"))}
     return Features({**{name: Value("string") for name in COLUMNS[:3]}, "answers": answers})
 
 
-def _dataset(examples: Sequence[Example]) -> datasets.Dataset:
+def _to_dataset(examples: Sequence[Example]) -> datasets.Dataset:
     from datasets import Dataset
 
     columns = {name: [representable(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
@@ -124,9 +133,11 @@ def _dataset(examples: Sequence[Example]) -> datasets.Dataset:
     return Dataset.from_dict({**columns, "answers": answers}, features=squad_features())
 
 
-def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
-    """Draw the indices of ``train`` and ``validation`` by the seed, whole contexts at a time, so that no validation
-    question is about a context of training."""
+def _divide_contexts(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+    """Draw the indices of ``train`` and ``validation`` by the seed, whole contexts at a time.
+
+    So no validation question is about a context of training.
+    """
     fraction = shares["validation"]
     contexts = list(dict.fromkeys(rows["context"]))
     count = min(round(len(contexts) * fraction), len(contexts) - 1)

@@ -1,5 +1,7 @@
-"""Question answering's sections of a run's page, from the predictions file alone: scores by question word and by
-context length, and the worst answers in their contexts."""
+"""Write question answering's sections of a run's page, from the predictions file only.
+
+They show the scores by question word and by context length, and the worst answers in their contexts.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from toolkit.run_folder.read import reading
 
 #: English question words; a question without any of them is grouped by its first word.
 QUESTION_WORDS = ("who", "whose", "whom", "what", "which", "when", "where", "why", "how")
-#: Number of listed question words, and answers.
+#: Number of question words and of answers in the lists.
 WORDS_SHOWN, WORST_SHOWN = 12, 20
-#: A longer first word is no word: a language without blanks.
-LONGEST_WORD = 20
-#: Exact match, F1.
+#: Maximum length of a question word. A longer first word belongs to a language without blanks.
+MAX_WORD_CHARACTERS = 20
+#: Exact match and F1 of a question, 0 to 1.
 Scores = tuple[float, float]
 
 
@@ -33,10 +35,10 @@ class AnswerOutcome:
     """Results on a split.
 
     Attributes:
-        scores: of each question, 0 to 1.
-        words: the question word of each.
-        tokens: of each context.
-        worst: the rows of the lowest-scoring answers, of equals the surest.
+        scores: exact match and F1 of each question, 0 to 1.
+        words: question word of each question.
+        tokens: number of tokens of each context.
+        worst: rows of the answers with the lowest F1; of equal answers, the most confident.
     """
 
     scores: list[Scores] = field(default_factory=list)
@@ -45,34 +47,35 @@ class AnswerOutcome:
     worst: list[dict[str, str]] = field(default_factory=list)
 
 
-def sections(predictions: Path) -> Iterator[Element]:
-    """The sections, in order.
+def report_sections(predictions_path: Path) -> Iterator[Element]:
+    """Yield the sections, in order.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    found = read_outcome(predictions)
+    outcome = read_outcome(predictions_path)
     yield element("h2", "Answers by the word that asks")
-    words = Counter(found.words).most_common(WORDS_SHOWN)
+    words = Counter(outcome.words).most_common(WORDS_SHOWN)
     groups: dict[str, Sequence[int]] = {
-        word: [place for place, one in enumerate(found.words) if one == word] for word, _ in words
+        word: [index for index, word_of_question in enumerate(outcome.words) if word_of_question == word]
+        for word, _ in words
     }
-    listed = {word for word, _ in words}
-    if others := [place for place, word in enumerate(found.words) if word not in listed]:
-        groups["others"] = others
-    yield _scores("question word", groups, found.scores, "Exact match and F1, in percent")
+    common_words = {word for word, _ in words}
+    if other_questions := [index for index, word in enumerate(outcome.words) if word not in common_words]:
+        groups["others"] = other_questions
+    yield _scores_table("question word", groups, outcome.scores, "Exact match and F1, in percent")
     yield element("h2", "Answers by the length of the context")
-    yield _scores("tokens", named_bins(found.tokens), found.scores, "Contexts by their number of tokens")
-    with reading(predictions, REMEDY):
-        yield from _worst(found.worst)
+    yield _scores_table("tokens", named_bins(outcome.tokens), outcome.scores, "Contexts by their number of tokens")
+    with reading(predictions_path, REMEDY):
+        yield from _worst_answers(outcome.worst)
 
 
-def read_outcome(predictions: Path) -> AnswerOutcome:
-    """Read the predictions file, keeping only the texts that are shown."""
+def read_outcome(predictions_path: Path) -> AnswerOutcome:
+    """Read the predictions file, and keep only the texts that are shown."""
     outcome = AnswerOutcome()
     worst: list[tuple[float, float, int, dict[str, str]]] = []
-    with reading(predictions, REMEDY):
-        for number, row in enumerate(read_predictions(predictions)):
+    with reading(predictions_path, REMEDY):
+        for number, row in enumerate(read_predictions(predictions_path)):
             exact, f1 = float(row["exact_match"]), float(row["f1"])
             outcome.scores.append((exact, f1))
             outcome.words.append(question_word(row["question"]))
@@ -83,36 +86,36 @@ def read_outcome(predictions: Path) -> AnswerOutcome:
                     heapq.heappop(worst)
         if not outcome.scores:
             raise ValueError("it has no rows")
-    outcome.worst = [row for *_, row in sorted(worst, key=lambda one: one[:3], reverse=True)]
+    outcome.worst = [row for *_, row in sorted(worst, key=lambda entry: entry[:3], reverse=True)]
     return outcome
 
 
 def question_word(question: str) -> str:
-    """Return the word that groups a question, in lower case; "others" if it has no blanks."""
+    """Return the word that groups a question, in lower case; "others" if the question has no blanks."""
     words = [word.strip("¿¡?!.,;:\"'«»“”()").lower() for word in question.split()]
     words = [word for word in words if word]
-    asking = next((word for word in words if word in QUESTION_WORDS), None)
-    if asking == "how" and (place := words.index("how")) + 1 < len(words) and words[place + 1] in ("many", "much"):
-        return f"how {words[place + 1]}"
-    if asking is not None:
-        return asking
-    return words[0] if words and len(words[0]) <= LONGEST_WORD and len(words) > 1 else "others"
+    asking_word = next((word for word in words if word in QUESTION_WORDS), None)
+    if asking_word == "how" and (index := words.index("how")) + 1 < len(words) and words[index + 1] in ("many", "much"):
+        return f"how {words[index + 1]}"
+    if asking_word is not None:
+        return asking_word
+    return words[0] if words and len(words[0]) <= MAX_WORD_CHARACTERS and len(words) > 1 else "others"
 
 
-def _scores(title: str, groups: Mapping[str, Sequence[int]], scores: Sequence[Scores], caption: str) -> Element:
+def _scores_table(title: str, groups: Mapping[str, Sequence[int]], scores: Sequence[Scores], caption: str) -> Element:
     rows = []
-    for name, places in groups.items():
-        exact, f1 = (100 * _mean(scores[place][which] for place in places) for which in (0, 1))
-        rows.append((name, f"{len(places):,}", share(exact, f"{exact:.1f}", 100), share(f1, f"{f1:.1f}", 100)))
+    for name, indices in groups.items():
+        exact, f1 = (100 * _mean(scores[index][column] for index in indices) for column in (0, 1))
+        rows.append((name, f"{len(indices):,}", share(exact, f"{exact:.1f}", 100), share(f1, f"{f1:.1f}", 100)))
     return table((title, "questions", "exact match", "F1"), rows, caption, "numbers")
 
 
 def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
 
 
-def _worst(rows: Sequence[dict[str, str]]) -> Iterator[Element]:
+def _worst_answers(rows: Sequence[dict[str, str]]) -> Iterator[Element]:
     if not rows:
         return
     yield element("h2", "The worst answers")
@@ -142,24 +145,26 @@ def _worst(rows: Sequence[dict[str, str]]) -> Iterator[Element]:
 
 
 def marked_passage(row: dict[str, str], answers: Sequence[str]) -> Element:
-    """Mark the two answers in a row's passage; where they overlap, both marks apply."""
+    """Mark the two answers in a row's passage. Both marks apply to their overlap."""
     text, shift = row["passage"], int(row["passage_start"])
-    marks = [_span(row["start"], row["prediction"], shift, "ours")]
-    marks.append(_span(row["answer_start"], answers[0] if answers else "", shift, "theirs"))
-    found = [(max(start, 0), min(end, len(text)), kind) for start, end, kind in marks if end > 0 and start < len(text)]
-    cuts = sorted({0, len(text), *(place for start, end, _ in found for place in (start, end))})
+    marks = [_span_in_passage(row["start"], row["prediction"], shift, "ours")]
+    marks.append(_span_in_passage(row["answer_start"], answers[0] if answers else "", shift, "theirs"))
+    visible_marks = [
+        (max(start, 0), min(end, len(text)), kind) for start, end, kind in marks if end > 0 and start < len(text)
+    ]
+    cuts = sorted({0, len(text), *(position for start, end, _ in visible_marks for position in (start, end))})
     parts: list[Element | str] = ["…"] if shift else []
     for start, end in pairwise(cuts):
-        kinds = [kind for left, right, kind in found if left <= start and end <= right]
+        kinds = [kind for first, last, kind in visible_marks if first <= start and end <= last]
         parts.append(element("mark", text[start:end], class_=" ".join(kinds)) if kinds else text[start:end])
     note = None
-    if row["prediction"] and not any(kind == "ours" for *_, kind in found):
+    if row["prediction"] and not any(kind == "ours" for *_, kind in visible_marks):
         note = element("span", " (the model's answer stands elsewhere)", class_="soft")
     return element("p", *parts, note, class_="passage", dir="auto")
 
 
-def _span(start: str, text: str, shift: int, kind: str) -> tuple[int, int, str]:
-    """Span of an answer in the passage; empty without an answer."""
+def _span_in_passage(start: str, text: str, shift: int, kind: str) -> tuple[int, int, str]:
+    """Return the span of an answer in the passage; it is empty without an answer."""
     if not (start and text):
         return 0, 0, kind
     return int(start) - shift, int(start) - shift + len(text), kind

@@ -1,5 +1,7 @@
-"""Score answers as SQuAD's official scripts do (v1.1; v2, where a question may have no answer), and guess answers
-without a model, as a baseline."""
+"""Score answers as SQuAD's official scripts do, and guess answers without a model, as a baseline.
+
+The scripts are v1.1, and v2, in which a question may have no answer.
+"""
 
 from __future__ import annotations
 
@@ -15,124 +17,133 @@ from toolkit.tasks.question_answering.squad import Example, read_examples, read_
 
 PUNCTUATION = set(string.punctuation)
 
-#: Between two sentences.
+#: Pattern of the gap between two sentences.
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Return ``exact_match`` and ``f1`` in percent, as the official script of v1.1 gives them, or that of v2 if any
-    question has no answer: the mean over all questions of the best agreement with one of the references.
+    """Return ``exact_match`` and ``f1`` in percent, as the official script computes them.
 
-    If any question has no answer, add ``HasAns_exact``, ``HasAns_f1`` and ``HasAns_total`` (their number) for those
-    with an answer, and ``NoAns_...`` for the others, named as in v2's script.
+    Both are means over all questions of the best agreement with one of the references. The script is v1.1, or v2 if any
+    question has no answer. In that case, ``HasAns_exact``, ``HasAns_f1`` and ``HasAns_total`` (their number) are the
+    results of the questions with an answer, and ``NoAns_...`` of the others, named as in v2's script.
 
-    A question that has no prediction counts as wrong, as in v1.1; the script of v2 leaves it out of the mean, so that
-    a file with one right answer scores 100.
+    A question without a prediction counts as wrong, as in v1.1. The script of v2 leaves it out of the mean, so that a
+    file with one correct answer scores 100.
 
     Args:
-        predictions: id -> text, "" for no answer; ids of no question are ignored.
+        examples: questions.
+        predictions: predicted text of each id, "" for no answer; ids without a question are ignored.
 
     Raises:
-        ValueError: there are no examples.
+        ValueError: ``examples`` is empty.
     """
     if not examples:
         raise ValueError("there are no questions to score")
-    unanswerable = any(not item.answers for item in examples)
-    agreed = [
-        agreement(predictions[item.id], item.answers, unanswerable) if item.id in predictions else (0.0, 0.0)
+    has_unanswerable = any(not item.answers for item in examples)
+    agreements = [
+        agreement(predictions[item.id], item.answers, has_unanswerable) if item.id in predictions else (0.0, 0.0)
         for item in examples
     ]
-    scores = dict(zip(("exact_match", "f1"), _percent(agreed), strict=True))
-    if unanswerable:
+    scores = dict(zip(("exact_match", "f1"), _percent(agreements), strict=True))
+    if has_unanswerable:
         for group, answerable in (("HasAns", True), ("NoAns", False)):
-            of = [pair for pair, item in zip(agreed, examples, strict=True) if bool(item.answers) is answerable]
-            if of:
-                scores[f"{group}_exact"], scores[f"{group}_f1"] = _percent(of)
-                scores[f"{group}_total"] = len(of)
+            group_agreements = [
+                pair for pair, item in zip(agreements, examples, strict=True) if bool(item.answers) is answerable
+            ]
+            if group_agreements:
+                scores[f"{group}_exact"], scores[f"{group}_f1"] = _percent(group_agreements)
+                scores[f"{group}_total"] = len(group_agreements)
     return scores
 
 
-def _percent(agreed: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The means of pairs of numbers, in percent."""
-    exact = overlap = 0.0  # added up one by one in the data's order, as the official scripts do, to the last digit
-    for pair in agreed:
-        exact, overlap = exact + pair[0], overlap + pair[1]
-    return 100.0 * exact / len(agreed), 100.0 * overlap / len(agreed)
+def _percent(agreements: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the means of pairs of numbers, in percent."""
+    exact_sum = f1_sum = 0.0  # added up one by one in the data's order, as the official scripts do, to the last digit
+    for pair in agreements:
+        exact_sum, f1_sum = exact_sum + pair[0], f1_sum + pair[1]
+    return 100.0 * exact_sum / len(agreements), 100.0 * f1_sum / len(agreements)
 
 
-def agreement(prediction: str, answers: Sequence[str], unanswerable: bool) -> tuple[float, float]:
+def agreement(prediction: str, answers: Sequence[str], has_unanswerable: bool) -> tuple[float, float]:
     """Return the best exact match and the best F1 of a prediction over a question's answers, 0 to 1.
 
     Args:
-        answers: at least one, unless ``unanswerable``.
-        unanswerable: score as v2 does, since some question of the data has no answer.
+        prediction: predicted text.
+        answers: reference answers; at least one, unless ``has_unanswerable``.
+        has_unanswerable: whether some question of the data has no answer, so that scores follow v2.
     """
-    references = _references(answers) if unanswerable else answers
+    references = _references(answers) if has_unanswerable else answers
     exact = max(exact_match(prediction, reference) for reference in references)
-    return exact, max(f1(prediction, reference, unanswerable) for reference in references)
+    return exact, max(f1(prediction, reference, has_unanswerable) for reference in references)
 
 
 def exact_match(prediction: str, reference: str) -> float:
-    """1 where the two are equal after :func:`normalize`, else 0."""
+    """Return 1 if the two texts are equal after :func:`normalize`, and 0 otherwise."""
     return float(normalize(prediction) == normalize(reference))
 
 
-def f1(prediction: str, reference: str, unanswerable: bool = False) -> float:
-    """The harmonic mean of precision and recall over normalised words, each counted as often as it occurs.
+def f1(prediction: str, reference: str, has_unanswerable: bool = False) -> float:
+    """Return the harmonic mean of precision and recall over normalized words, each counted as often as it occurs.
 
     Args:
-        unanswerable: score an empty side as v2 does: 1 where both are empty. v1.1 gives 0.
+        prediction: predicted text.
+        reference: reference answer.
+        has_unanswerable: whether an empty side is scored as in v2: 1 if both are empty. v1.1 gives 0.
     """
-    ours, theirs = normalize(prediction).split(), normalize(reference).split()
-    if unanswerable and not (ours and theirs):
-        return float(ours == theirs)
-    same = sum((Counter(ours) & Counter(theirs)).values())
-    if same == 0:
+    predicted_words, reference_words = normalize(prediction).split(), normalize(reference).split()
+    if has_unanswerable and not (predicted_words and reference_words):
+        return float(predicted_words == reference_words)
+    num_common = sum((Counter(predicted_words) & Counter(reference_words)).values())
+    if num_common == 0:
         return 0.0
-    precision, recall = same / len(ours), same / len(theirs)
+    precision, recall = num_common / len(predicted_words), num_common / len(reference_words)
     return (2 * precision * recall) / (precision + recall)
 
 
 def normalize(text: str) -> str:
-    """Lower-case a text, drop ASCII punctuation, a, an and the, and leave single spaces."""
+    """Lower-case a text, drop ASCII punctuation and articles, and collapse white space."""
     text = "".join(character for character in text.lower() if character not in PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def _references(answers: Sequence[str]) -> Sequence[str]:
-    """Return, as v2 does, the answers that are not empty after normalisation; if there are none, no answer ("")."""
+    """Return the answers that are not empty after normalization, or [""] without such answers, as v2 does."""
     return [answer for answer in answers if normalize(answer)] or [""]
 
 
 def guess(question: str, context: str) -> str:
-    """Answer without a model, as a baseline: from the sentence that shares most words with the question, take the
-    longest run of capitalised words and numbers that are not in the question; without a run, the sentence."""
-    asked = set(normalize(question).split())
-    best, _ = max(_sentences(context), key=lambda sentence: len(asked & sentence[1]))
+    """Answer a question without a model, as a baseline.
+
+    The sentence that shares most words with the question is chosen. The answer is its longest run of capitalized words
+    and numbers that are not in the question, or the sentence if it has no such run.
+    """
+    question_words = set(normalize(question).split())
+    best_sentence, _ = max(_sentences(context), key=lambda sentence: len(question_words & sentence[1]))
     runs: list[list[str]] = [[]]
-    for word in best.split():
-        if (word[:1].isupper() or word[:1].isdigit()) and normalize(word) not in asked:
+    for word in best_sentence.split():
+        if (word[:1].isupper() or word[:1].isdigit()) and normalize(word) not in question_words:
             runs[-1].append(word)
         else:
             runs.append([])
     longest = max((" ".join(run) for run in runs), key=len)
-    return longest.rstrip(".,;:!?") or best
+    return longest.rstrip(".,;:!?") or best_sentence
 
 
 @functools.lru_cache(maxsize=4)  # questions about one context follow each other
 def _sentences(context: str) -> list[tuple[str, set[str]]]:
-    """The sentences of a text, each with its words."""
+    """Return the sentences of a text, each with its words."""
     return [(text, set(normalize(text).split())) for text in SENTENCE_END.split(context)]
 
 
 def score_files(dataset: str | Path, predictions: str | Path) -> tuple[dict[str, float], int]:
-    """:func:`score` of two files, and how many questions have no prediction.
+    """Return :func:`score` of two files, and the number of questions without a prediction.
 
     Raises:
-        UserError: as the readers; also where no id of the predictions is a question's.
+        UserError: a file cannot be read, or the predictions contain none of the questions' ids.
     """
-    examples, found = read_examples(dataset), read_predictions(predictions)
-    missing = sum(item.id not in found for item in examples)
-    if missing == len(examples):
+    examples, predictions_by_id = read_examples(dataset), read_predictions(predictions)
+    num_missing = sum(item.id not in predictions_by_id for item in examples)
+    if num_missing == len(examples):
         raise UserError(f"{predictions}: answers none of the {len(examples)} questions of {dataset}; are its keys ids?")
-    return score(examples, found), missing
+    return score(examples, predictions_by_id), num_missing

@@ -46,12 +46,12 @@ DESCRIPTION = Description(
 
 #: Files in the run folder: the best answers in SQuAD's official format, and the n best of each question.
 PREDICTIONS, NEXT_BEST = "predictions.json", "nbest.json"
-#: Characters of a context that a row of predictions shows around an answer.
-PASSAGE = 480
+#: Number of characters of a context that a row of predictions shows around an answer.
+MAX_PASSAGE_CHARACTERS = 480
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse data that cannot hold answers, and a stride that leaves no room for new context in the next window."""
+    """Reject data that cannot contain answers, and a stride that leaves no tokens for new context in a window."""
     data = recipe.data
     if data.dataset == "text":
         raise recipe.error("data.dataset", "plain text holds no questions; use json, as SQuAD's, or csv")
@@ -66,22 +66,22 @@ def check(recipe: Recipe) -> None:
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
-    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``; see :func:`.questions.load_splits`."""
+    """Return the splits of :func:`.questions.load_splits`, with the columns of SQuAD."""
     from toolkit.tasks.question_answering import questions
 
     return questions.load_splits(recipe, CORPORA)
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
-    """The questions of a split, and each context once."""
-    found: dict[str, None] = {}
+    """Return the questions of a split, and each context once."""
+    distinct_texts: dict[str, None] = {}
     for context, question in zip(rows["context"], rows["question"], strict=True):
-        found[question] = found[context] = None
-    return list(found)
+        distinct_texts[question] = distinct_texts[context] = None
+    return list(distinct_texts)
 
 
 def control_codes(rows: datasets.Dataset) -> Sequence[str]:
-    """None: a question is asked as it stands."""
+    """Return no control codes, because questions are asked without them."""
     return ()
 
 
@@ -91,148 +91,159 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 def prepare(
     recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
 ) -> PreparedData:
-    """Cut the splits of :func:`load_splits` into windows (:class:`.windows.Windows`) of up to ``data.max_length``
-    tokens, padded to ``length``.
+    """Cut the splits of :func:`load_splits` into windows of up to ``data.max_length`` tokens, padded to ``length``.
+
+    See :class:`.windows.Windows`.
 
     Raises:
-        UserError: a question that leaves its context no room.
+        UserError: a question leaves too few tokens for its context.
     """
     from toolkit.tasks.question_answering.preparation import make_windows, notes_of
 
     windows = {
-        name: make_windows(recipe, tokenizer, [squad.example(row, name) for row in rows], name, length)
-        for name, rows in splits.items()
+        split_name: make_windows(
+            recipe, tokenizer, [squad.parse_example(row, split_name) for row in rows], split_name, length
+        )
+        for split_name, rows in splits.items()
     }
-    sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
-    count = sum(len(rows) for rows in windows.values())
+    question_counts = ", ".join(f"{len(rows.examples)} {split_name}" for split_name, rows in windows.items())
+    num_windows = sum(len(rows) for rows in windows.values())
     return PreparedData(
         train=windows["train"],
         validation=windows["validation"],
         test=windows.get("test"),
-        summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
+        summary=f"{question_counts} questions in {num_windows} windows of {recipe.data.max_length} tokens",
         offsets=True,
-        notes=lambda: [note for name, rows in windows.items() for note in notes_of(name, rows)],
+        notes=lambda: [note for split_name, rows in windows.items() for note in notes_of(split_name, rows)],
     )
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """The number of windows: each has one start and one end position."""
+    """Return the number of windows: each has one start and one end position."""
     return len(batch["start_positions"])
 
 
 def token_counts(dataset: Windows) -> np.ndarray:
-    """Return each window's tokens: question, separator and part of the context."""
+    """Return the number of tokens of each window: question, separator and part of the context."""
     return dataset.offset_of + dataset.size_of
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
-    """:func:`.spans.best_of_batch`."""
+    """Return the best spans of each window (:func:`.spans.best_of_batch`)."""
     from toolkit.tasks.question_answering.spans import best_of_batch
 
     return best_of_batch(output, batch, dataset)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[str, float]:
-    """Return ``exact_match`` and ``f1`` in percent of whole questions: many windows, one answer.
+    """Return ``exact_match`` and ``f1`` in percent of whole questions, each with one answer from many windows.
 
-    The answers themselves are left in ``dataset.answered``.
+    The answers themselves are stored in ``dataset.best_answers``.
     """
     from toolkit.tasks.question_answering import spans
 
-    dataset.answered = spans.answers(dataset, outputs)
-    return scoring.score(dataset.examples, _first(dataset))
+    dataset.best_answers = spans.answers(dataset, outputs)
+    return scoring.score(dataset.examples, _best_texts(dataset))
 
 
-def _first(windows: Windows) -> dict[str, str]:
-    """Return id -> best answer, as in a predictions file."""
-    return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered or (), strict=True)}
+def _best_texts(windows: Windows) -> dict[str, str]:
+    """Return the text of the best answer by id, as in a predictions file."""
+    return {item.id: best[0].text for item, best in zip(windows.examples, windows.best_answers or (), strict=True)}
 
 
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: Windows, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Yield for each question: the best answer, the reference answers as a JSON list, exact match and F1 (0 to 1), the
-    answer's score and probability, both starts in the context, its number of tokens, a passage that shows them.
+    """Yield the row of each question in ``predictions-SPLIT.csv``.
 
-    Starts are in characters of the context; the cell is empty without an answer.
+    It has the best answer, the reference answers as a JSON list, exact match and F1 (0 to 1), the answer's score and
+    probability, both starts in the context, its number of tokens, and a passage that shows them. Starts are in
+    characters of the context; the cell is empty without an answer.
     """
     from toolkit.tasks.question_answering import spans
 
-    unanswerable = any(not item.answers for item in dataset.examples)
+    has_unanswerable = any(not item.answers for item in dataset.examples)
     sizes = dataset.contexts.sizes()[dataset.context_of]
-    for item, best, size in zip(dataset.examples, spans.answers(dataset, outputs), sizes, strict=True):
-        first = best[0]
-        exact, overlap = scoring.agreement(first.text, item.answers, unanswerable)
-        start, end = passage(item, first)
+    for item, best_answers, num_tokens in zip(dataset.examples, spans.answers(dataset, outputs), sizes, strict=True):
+        best_answer = best_answers[0]
+        exact, f1 = scoring.agreement(best_answer.text, item.answers, has_unanswerable)
+        start, end = passage(item, best_answer)
         yield {
             "id": item.id,
             "question": item.question,
-            "prediction": first.text,
+            "prediction": best_answer.text,
             "answers": json.dumps(item.answers, ensure_ascii=False),
             "exact_match": exact,
-            "f1": overlap,
-            "score": first.score,
-            "probability": first.probability,
-            "start": first.start if first.text else "",
+            "f1": f1,
+            "score": best_answer.score,
+            "probability": best_answer.probability,
+            "start": best_answer.start if best_answer.text else "",
             "answer_start": item.answer_starts[0] if item.answers else "",
-            "context_tokens": int(size),
+            "context_tokens": int(num_tokens),
             "passage_start": start,
             "passage": item.context[start:end],
         }
 
 
 def passage(item: Example, answer: Answer) -> tuple[int, int]:
-    """The part of a context around the first reference answer, and around the model's too where that is near."""
-    ours = (answer.start, answer.end) if answer.text else None
-    theirs = (item.answer_starts[0], item.answer_starts[0] + len(item.answers[0])) if item.answers else None
-    start, end = theirs or ours or (0, 0)
-    if ours and max(end, ours[1]) - min(start, ours[0]) <= PASSAGE:
-        start, end = min(start, ours[0]), max(end, ours[1])
-    margin = max(PASSAGE - (end - start), 0) // 2
+    """Return the span of a context around the first reference answer, and around the model's answer if it is near."""
+    predicted_span = (answer.start, answer.end) if answer.text else None
+    reference_span = (item.answer_starts[0], item.answer_starts[0] + len(item.answers[0])) if item.answers else None
+    start, end = reference_span or predicted_span or (0, 0)
+    if predicted_span and max(end, predicted_span[1]) - min(start, predicted_span[0]) <= MAX_PASSAGE_CHARACTERS:
+        start, end = min(start, predicted_span[0]), max(end, predicted_span[1])
+    margin = max(MAX_PASSAGE_CHARACTERS - (end - start), 0) // 2
     return max(start - margin, 0), min(end + margin, len(item.context))
 
 
-def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
     """Show scores by question word and by context length, and the worst answers."""
-    from toolkit.tasks.question_answering.report import sections
+    from toolkit.tasks.question_answering.report import report_sections
 
-    return sections(predictions)
+    return report_sections(predictions_path)
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the scores of :func:`.scoring.guess`, which answers without a model."""
-    from toolkit.tasks.question_answering.preparation import baseline_of
+    from toolkit.tasks.question_answering.preparation import guess_scores
 
-    windows = {"validation": prepared.validation, "test": prepared.test}
-    found = {split: baseline_of(rows) for split, rows in windows.items() if rows is not None}
-    return {"longest name of the likeliest sentence": found}
+    windows = {"validation": prepared_data.validation, "test": prepared_data.test}
+    scores_by_split = {split_name: guess_scores(rows) for split_name, rows in windows.items() if rows is not None}
+    return {"longest name of the likeliest sentence": scores_by_split}
 
 
-def calibrate(recipe: Recipe, prepared: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Any]:
-    """None: answers are ranked, and have no probabilities."""
+def calibrate(
+    recipe: Recipe, prepared_data: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...]]
+) -> dict[str, Any]:
+    """Return no parameters, because answers are only ranked."""
     return {}
 
 
-def write_artifacts(run: Run, trainer: Any, prepared: PreparedData, console: Console) -> None:
-    """Write the best model's answers on the test split, or where there is none on the validation split:
-    ``predictions.json`` in SQuAD's official format, ``nbest.json`` with the next best ones."""
+def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
+    """Write the best model's answers on the test split, or on the validation split without a test split.
+
+    ``predictions.json`` has SQuAD's official format; ``nbest.json`` has several answers to each question.
+    """
     from toolkit.files.whole import write_text
 
-    split = "validation" if prepared.test is None else "test"
-    windows = getattr(prepared, split)
-    if split == "validation" or windows.answered is None:  # its answers are the last weights', maybe not the best
-        trainer.measure(windows, split)
-    ranked = {
+    split_name = "validation" if prepared_data.test is None else "test"
+    windows = getattr(prepared_data, split_name)
+    if (
+        split_name == "validation" or windows.best_answers is None
+    ):  # recorded answers may belong to the last weights instead of the best
+        trainer.measure(windows, split_name)
+    answers_by_id = {
         item.id: [
-            {"text": answer.text, "start": answer.start, "probability": round(answer.probability, 6)} for answer in best
+            {"text": answer.text, "start": answer.start, "probability": round(answer.probability, 6)}
+            for answer in best_answers
         ]
-        for item, best in zip(windows.examples, windows.answered or (), strict=True)
+        for item, best_answers in zip(windows.examples, windows.best_answers or (), strict=True)
     }
-    for name, content in ((PREDICTIONS, _first(windows)), (NEXT_BEST, ranked)):
+    for name, content in ((PREDICTIONS, _best_texts(windows)), (NEXT_BEST, answers_by_id)):
         write_text(run.folder / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    console.print(f"answers on {split}: {run.folder / PREDICTIONS}", highlight=False, soft_wrap=True)
+    console.print(f"answers on {split_name}: {run.folder / PREDICTIONS}", highlight=False, soft_wrap=True)
 
 
 # -- predictions ----------------------------------------------------------------------------------------------------
@@ -246,13 +257,16 @@ def predict(run: Run, console: Console, question: str, context: str) -> Answer:
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """``predicted_answer`` ("" for no answer), its ``score`` and ``probability``, and ``answer_start``, where in
-    the context it begins, in characters."""
+    """Return the types of the columns, by name.
+
+    They are ``predicted_answer`` ("" for no answer), its ``score`` and ``probability``, and ``answer_start``, its
+    position in the context in characters.
+    """
     return {"predicted_answer": str, "score": float, "probability": float, "answer_start": int}
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """The best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Predict the best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.question_answering import answering
 
     return answering.label_rows(run, columns, advance)

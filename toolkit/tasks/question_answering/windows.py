@@ -1,9 +1,9 @@
-"""Questions and contexts cut into the windows that a model reads, with the character span of each token.
+"""Cut questions and contexts into the windows that a model reads, with the character span of each token.
 
 A window is ``question, separator, part of the context, padding``. A question is never cut. A context that does not fit
 is cut into windows that overlap by ``stride`` tokens, so that every answer of up to ``stride`` tokens is whole in one
-of them. Reformer's tokenizers have no separator token, so id 1 serves as one: both have it (``<s>`` in SentencePiece,
-unused by google/reformer-enwik8's bytes), and neither produces it.
+of them. Reformer's tokenizers have no separator token, so id 1 is used: both have it (``<s>`` in SentencePiece, unused
+by google/reformer-enwik8's bytes), and neither produces it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 SEPARATOR = 1
 
-#: Start and end position of a window that does not hold the whole answer: the question's first token.
+#: Start and end position in a window that does not contain the whole answer: the question's first token.
 NO_ANSWER = 0
 
-#: The file of some texts' tokens in the cache.
-TOKENS = "tokens.safetensors"
+#: Name of the file of tokens in the cache.
+TOKENS_FILE = "tokens.safetensors"
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class TokenizedTexts:
     """The tokens of some texts, one text after the other.
 
     Attributes:
-        ids: int32 (tokens,).
-        spans: int32 (tokens, 2), the characters of its text that a token stands for, ``text[first:past]``. A token can
-            be a part of a character, or the space in front of a word alone: then it is empty.
-        bounds: int64 (texts + 1,); text i has the tokens ``bounds[i]:bounds[i + 1]``.
+        ids: ids of the tokens, (tokens,) int32.
+        spans: characters ``text[first:past]`` of each token in its text, (tokens, 2) int32. The span is empty if the
+            token is a part of a character, or only the space in front of a word.
+        bounds: start of each text's tokens, and their total number, (texts + 1,) int64; text i has the tokens
+            ``bounds[i]:bounds[i + 1]``.
     """
 
     ids: np.ndarray
@@ -50,68 +51,72 @@ class TokenizedTexts:
     bounds: np.ndarray
 
     def of(self, index: int) -> slice:
-        """The tokens of a text."""
+        """Return the slice with the tokens of a text."""
         return slice(int(self.bounds[index]), int(self.bounds[index + 1]))
 
     def sizes(self) -> np.ndarray:
-        """How many tokens each text has."""
+        """Return the number of tokens of each text, (texts,)."""
         return np.diff(self.bounds)
 
 
-def tokenize(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> TokenizedTexts:
-    """The tokens of texts with their offsets."""
-    ids, spans = [], []
-    for text in tqdm(texts, desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False):
-        found, places = tokenizer.encode_with_offsets(text)
-        ids.append(np.asarray(found, dtype=np.int32))
-        spans.append(np.asarray(places, dtype=np.int32).reshape(-1, 2))
-    bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer, title: str = "texts") -> TokenizedTexts:
+    """Return the tokens of texts with their offsets."""
+    ids_of_texts, spans_of_texts = [], []
+    for text in tqdm(texts, desc=f"tokenizing {title}", unit=" texts", delay=2, leave=False):
+        token_ids, token_spans = tokenizer.encode_with_offsets(text)
+        ids_of_texts.append(np.asarray(token_ids, dtype=np.int32))
+        spans_of_texts.append(np.asarray(token_spans, dtype=np.int32).reshape(-1, 2))
+    bounds = np.cumsum([0, *map(len, ids_of_texts)], dtype=np.int64)
     empty = np.zeros((0, 2), dtype=np.int32)
-    return TokenizedTexts(np.concatenate([empty[:, 0], *ids]), np.concatenate([empty, *spans]), bounds)
+    return TokenizedTexts(
+        np.concatenate([empty[:, 0], *ids_of_texts]), np.concatenate([empty, *spans_of_texts]), bounds
+    )
 
 
-def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> TokenizedTexts:
-    """As :func:`tokenize`, from the cache if these texts were seen before with this tokenizer."""
+def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, title: str = "texts") -> TokenizedTexts:
+    """Return the tokens of texts with their offsets, from the cache if it has them for this tokenizer."""
 
     def fill(folder: Path) -> None:
-        save_file(vars(tokenize(texts, tokenizer, name)), folder / TOKENS)
+        save_file(vars(tokenize(texts, tokenizer, title)), folder / TOKENS_FILE)
 
     key = digest(tokenizer.fingerprint(), CACHE_VERSION, *texts)
-    return TokenizedTexts(**load_file(kept("tokens", key, fill) / TOKENS))
+    return TokenizedTexts(**load_file(kept("tokens", key, fill) / TOKENS_FILE))
 
 
-class QuestionTooLong(ValueError):
-    """A question fills the window, so that no context fits beside it."""
+class QuestionTooLongError(ValueError):
+    """A question fills the window, so that no context fits."""
 
 
 def has_room(question: str, tokenizer: Tokenizer, max_length: int, stride: int) -> bool:
-    """Whether a question leaves room for more than ``stride`` tokens of its context beside it, as :class:`Windows`
-    demands."""
+    """Return whether a question leaves enough tokens of a window for its context.
+
+    :class:`Windows` needs more than ``stride`` tokens.
+    """
     return max_length - 1 - len(tokenizer.encode(question.strip())) > stride
 
 
 class Windows:
     """A map-style data set of the windows of some questions.
 
-    An item is ``input_ids`` and ``attention_mask`` (T,), ``start_positions`` and ``end_positions`` (scalars): the first
-    and the last token of the question's first answer, :data:`NO_ANSWER` where the window does not hold the whole of it.
-    All int64.
+    An item is ``input_ids`` and ``attention_mask`` (T,), ``start_positions`` and ``end_positions`` (scalars), all
+    int64. The positions are the first and the last token of the question's first answer, or :data:`NO_ANSWER` if the
+    window does not contain the whole answer.
 
     Args:
-        examples: the questions.
-        tokenizer: with ``encode_with_offsets``.
-        max_length: the most tokens that a window has.
-        stride: tokens that a window shares with the one before.
-        max_answer_length: the most tokens that an answer found in a window may have.
-        no_answer_threshold: no answer is given if "no answer" scores above the best span by more than this; None:
-            there always is one.
-        whole_words: an answer is widened to the words that it begins and ends in (:mod:`.words`).
-        name: of the split, for the progress bar.
+        examples: questions.
+        tokenizer: tokenizer with ``encode_with_offsets``.
+        max_length: maximum number of tokens of a window.
+        stride: number of tokens that a window shares with the previous window.
+        max_answer_length: maximum number of tokens of an answer that is found in a window.
+        no_answer_threshold: score difference to the best span above which the result is "no answer"; None if there
+            always is an answer.
+        whole_words: whether an answer is widened to the words that it starts and ends in (:mod:`.words`).
+        split_name: name of the split, for the progress bar.
         length: T, to which windows are padded; None for ``max_length``.
-        cached: keep the tokens for the next time.
+        uses_cache: whether the tokens are read from and written to the cache.
 
     Raises:
-        QuestionTooLong: a question leaves no room for more than ``stride`` tokens of its context.
+        QuestionTooLongError: a question leaves at most ``stride`` tokens for its context.
     """
 
     def __init__(
@@ -123,9 +128,9 @@ class Windows:
         max_answer_length: int,
         no_answer_threshold: float | None = None,
         whole_words: bool = False,
-        name: str = "texts",
+        split_name: str = "texts",
         length: int | None = None,
-        cached: bool = True,
+        uses_cache: bool = True,
     ) -> None:
         self.examples = list(examples)
         self.max_length, self.stride, self.length = max_length, stride, length or max_length
@@ -133,47 +138,54 @@ class Windows:
         self.whole_words = whole_words
         self.pad_token_id = tokenizer.pad_token_id
         contexts = {item.context: None for item in self.examples}
-        places = {context: index for index, context in enumerate(contexts)}
-        self.context_of = np.array([places[item.context] for item in self.examples], dtype=np.int64)
-        encode = tokenize_once if cached else tokenize
-        self.contexts = encode(list(contexts), tokenizer, f"{name} contexts")
-        # White space around a question says nothing, and published ones have up to 25,000 blanks of it.
-        self.questions = encode([item.question.strip() for item in self.examples], tokenizer, f"{name} questions")
+        context_indices = {context: index for index, context in enumerate(contexts)}
+        self.context_of = np.array([context_indices[item.context] for item in self.examples], dtype=np.int64)
+        encode = tokenize_once if uses_cache else tokenize
+        self.contexts = encode(list(contexts), tokenizer, f"{split_name} contexts")
+        # White space around a question has no meaning, and published questions have up to 25,000 blanks.
+        self.questions = encode([item.question.strip() for item in self.examples], tokenizer, f"{split_name} questions")
         self._cut()
         self._find_answers()
-        #: The answers of the last evaluation, which :func:`.task.compute_metrics` sets.
-        self.answered: list[list[Answer]] | None = None
+        #: Answers of the last evaluation, set by :func:`.task.compute_metrics`.
+        self.best_answers: list[list[Answer]] | None = None
 
     def _cut(self) -> None:
-        """Lay out the windows: each one's question, first context token (of all contexts') and number of these."""
-        room = self.max_length - 1 - self.questions.sizes()
-        if len(room) and room.min() <= self.stride:
-            worst = self.examples[int(room.argmin())]
-            raise QuestionTooLong(
-                f"the question {worst.id} has {self.questions.sizes().max()} tokens, which leaves {room.min()} of "
-                f"{self.max_length} for its context; windows overlap by {self.stride}"
+        """Compute the windows: the question of each, its first context token, and its number of context tokens.
+
+        Context tokens are counted over all contexts.
+        """
+        num_context_tokens = self.max_length - 1 - self.questions.sizes()
+        if len(num_context_tokens) and num_context_tokens.min() <= self.stride:
+            longest_question = self.examples[int(num_context_tokens.argmin())]
+            raise QuestionTooLongError(
+                f"the question {longest_question.id} has {self.questions.sizes().max()} tokens, "
+                f"which leaves {num_context_tokens.min()} of {self.max_length} for its context; "
+                f"windows overlap by {self.stride}"
             )
-        step = room - self.stride
+        step = num_context_tokens - self.stride
         sizes = self.contexts.sizes()[self.context_of]
-        counts = 1 + np.maximum(0, -(-(sizes - room) // step))
+        counts = 1 + np.maximum(0, -(-(sizes - num_context_tokens) // step))
         self.example_of = np.repeat(np.arange(len(sizes)), counts)
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        skipped = within * step[self.example_of]
-        self.size_of = np.minimum(room[self.example_of], sizes[self.example_of] - skipped)
-        self.first_of = self.contexts.bounds[self.context_of[self.example_of]] + skipped
-        #: Where in each window the context begins.
+        window_indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        num_skipped = window_indices * step[self.example_of]
+        self.size_of = np.minimum(num_context_tokens[self.example_of], sizes[self.example_of] - num_skipped)
+        self.first_of = self.contexts.bounds[self.context_of[self.example_of]] + num_skipped
+        #: Position in each window at which the context starts, (windows,).
         self.offset_of = self.questions.sizes()[self.example_of] + 1
 
     def _find_answers(self) -> None:
         tokens = np.array([self.answer_tokens(index) for index in range(len(self.examples))]).reshape(-1, 2)
         first, last = tokens[self.example_of].T
-        whole = (first >= self.first_of) & (last < self.first_of + self.size_of) & (first <= last)
+        is_whole = (first >= self.first_of) & (last < self.first_of + self.size_of) & (first <= last)
         shift = self.offset_of - self.first_of
-        self.start_positions = np.where(whole, first + shift, NO_ANSWER)
-        self.end_positions = np.where(whole, last + shift, NO_ANSWER)
+        self.start_positions = np.where(is_whole, first + shift, NO_ANSWER)
+        self.end_positions = np.where(is_whole, last + shift, NO_ANSWER)
 
     def answer_tokens(self, index: int, reference: int = 0) -> tuple[int, int]:
-        """The first and the last token (of all contexts') that overlap a reference answer; (0, -1) without one."""
+        """Return the first and last token (of all contexts) that overlap a reference answer.
+
+        They are (0, -1) without an answer.
+        """
         example = self.examples[index]
         if reference >= len(example.answers):
             return 0, -1
@@ -186,18 +198,18 @@ class Windows:
         return tokens.start + int(first), tokens.start + int(last)
 
     def text(self, index: int, first: int, last: int) -> str:
-        """The text of a question's context from one token (of all contexts') to another, both included."""
+        """Return the text of a question's context between two tokens (of all contexts), both included."""
         start, end = self.contexts.spans[first, 0], self.contexts.spans[last, 1]
         return self.examples[index].context[start:end]
 
     def inexact(self) -> list[tuple[Example, str]]:
-        """The questions whose first answer begins or ends inside a token, with the text of its tokens."""
-        covered = [
+        """Return the questions whose first answer starts or ends inside a token, with the text of its tokens."""
+        covered_texts = [
             (item, self.text(index, *self.answer_tokens(index)))
             for index, item in enumerate(self.examples)
             if item.answers
         ]
-        return [(item, text) for item, text in covered if text != item.answers[0]]
+        return [(item, text) for item, text in covered_texts if text != item.answers[0]]
 
     def __len__(self) -> int:
         return len(self.example_of)
@@ -205,12 +217,12 @@ class Windows:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         question = self.questions.ids[self.questions.of(int(self.example_of[index]))]
         first, size = int(self.first_of[index]), int(self.size_of[index])
-        row = np.concatenate([question, [SEPARATOR], self.contexts.ids[first : first + size]])
+        token_ids = np.concatenate([question, [SEPARATOR], self.contexts.ids[first : first + size]])
         input_ids = np.full(self.length, self.pad_token_id, dtype=np.int64)
-        input_ids[: len(row)] = row
+        input_ids[: len(token_ids)] = token_ids
         return {
             "input_ids": input_ids,
-            "attention_mask": (np.arange(self.length) < len(row)).astype(np.int64),
+            "attention_mask": (np.arange(self.length) < len(token_ids)).astype(np.int64),
             "start_positions": np.asarray(self.start_positions[index], dtype=np.int64),
             "end_positions": np.asarray(self.end_positions[index], dtype=np.int64),
         }

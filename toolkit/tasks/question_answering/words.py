@@ -1,11 +1,11 @@
-"""Whole words: nearly the boundaries of Unicode Standard Annex 29, and spans of text widened to them.
+"""Find whole words: nearly the boundaries of Unicode Standard Annex 29, and text spans widened to them.
 
-The annex takes "Manning's", "l’eau", "example.com" and a missing blank ("end.Next") for one word each; answers do not:
-of the 34,726 in SQuAD's development set 244 begin or end inside a word of the annex, 86 if these marks separate words.
-"3.5" and "1,000" are a word each, since half a number is another one.
+The annex reads "Manning's", "l’eau", "example.com" and a missing blank ("end.Next") as one word each, but answers do
+not. Of the 34,726 answers in SQuAD's development set, 244 start or end inside a word of the annex, and 86 if these
+marks separate words. "3.5" and "1,000" are a word each, because half a number is another number.
 
 For scripts without spaces (Han, Hiragana, Thai, Lao, Khmer, Burmese), the annex makes each character, with its marks, a
-word of its own. A span there changes only if it would cut a character.
+separate word. A span there changes only if it would cut a character.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 import numpy as np
 import regex
 
-#: Word boundaries (UAX 29, section 4), and grapheme clusters: what a reader takes for one character (section 3).
+#: Word boundaries (UAX 29, section 4), and grapheme clusters: characters as a reader perceives them (section 3).
 BOUNDARY, GRAPHEME = regex.compile(r"(?w)\b"), regex.compile(r"\X")
 #: Marks between letters that the annex has inside words.
 INNER_MARK = regex.compile(r"(?<=[\p{L}\p{M}])['’.:](?=\p{L})")
@@ -23,8 +23,10 @@ INNER_MARK = regex.compile(r"(?<=[\p{L}\p{M}])['’.:](?=\p{L})")
 
 @functools.lru_cache(maxsize=8)  # questions about one context follow each other
 def boundaries(text: str) -> np.ndarray:
-    """Return where a text's words begin and end, in characters, int64, ascending. What is between words, such as a
-    blank, has boundaries too. No boundary lies inside a grapheme cluster."""
+    """Return the positions where a text's words start and end, in characters, int64, ascending.
+
+    Text between words, such as a blank, has boundaries too. No boundary is inside a grapheme cluster.
+    """
     words = [match.start() for match in BOUNDARY.finditer(text)]
     words += [place for match in INNER_MARK.finditer(text) for place in match.span()]
     if text.isascii() and "\r" not in text:  # each character is a cluster
@@ -34,8 +36,8 @@ def boundaries(text: str) -> np.ndarray:
 
 
 def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
-    """Find the smallest span of whole words that holds a non-empty ``text[start:end]``."""
-    places = boundaries(text)
-    first = np.searchsorted(places, start, side="right") - 1
-    last = np.searchsorted(places, end, side="left")
-    return int(places[first]), int(places[last])
+    """Return the smallest span of whole words that contains a non-empty ``text[start:end]``."""
+    word_boundaries = boundaries(text)
+    first = np.searchsorted(word_boundaries, start, side="right") - 1
+    last = np.searchsorted(word_boundaries, end, side="left")
+    return int(word_boundaries[first]), int(word_boundaries[last])

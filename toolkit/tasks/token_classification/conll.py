@@ -1,5 +1,7 @@
-"""CoNLL files: a line for each token, its first column the token and its last one the tag, parted by tabs or blanks; a
-blank line between sentences, ``-DOCSTART-`` between documents."""
+"""Read CoNLL files: a line for each token, with the token in the first column and its tag in the last column.
+
+Columns are separated by tabs or blanks. A blank line separates sentences, and ``-DOCSTART-`` documents.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +11,31 @@ from collections.abc import Iterator
 from toolkit.tasks.token_classification.tags import OUTSIDE, TAG
 
 DOCUMENT = "-DOCSTART-"
-#: Files that are nothing else.
+#: File name extensions that only CoNLL files have.
 ENDINGS = (".conll", ".bio", ".iob", ".iob2")
 #: Tokens and their tags.
 Sentence = tuple[list[str], list[str]]
 
 
 class ConllError(ValueError):
-    """What is wrong, with the number of the line before it."""
+    """A line of the file is wrong. The message starts with the number of the line."""
 
 
-def read(text: str) -> list[Sentence]:
+def read_sentences(text: str) -> list[Sentence]:
     """Return the sentences of a file's text.
 
     Raises:
-        ConllError: a line is no token with a tag, or all tokens are numbers that count them.
+        ConllError: a line is not a token with a tag, or the tokens are consecutive numbers.
     """
-    found = list(_sentences(text))
-    numbered = all(token == str(place) for tokens, _ in found for place, token in enumerate(tokens, 1))
-    if numbered and len(found) < sum(len(tokens) for tokens, _ in found):
+    sentences = list(_sentences(text))
+    has_numbers = all(token == str(number) for tokens, _ in sentences for number, token in enumerate(tokens, 1))
+    if has_numbers and len(sentences) < sum(len(tokens) for tokens, _ in sentences):
         raise ConllError("1: the first column counts the tokens; the first should be the token, the last its tag")
-    return found
+    return sentences
 
 
 def _sentences(text: str) -> Iterator[Sentence]:
-    """Yield the sentences. A line that begins with ``#`` and ends in no tag is a comment."""
+    """Yield the sentences. A line that starts with ``#`` and does not end in a tag is a comment."""
     tokens: list[str] = []
     tags: list[str] = []
     for number, line in enumerate([*text.split("\n"), ""], 1):
@@ -46,14 +48,14 @@ def _sentences(text: str) -> Iterator[Sentence]:
             tokens.append(columns[0])
             tags.append(tag)
         elif not line.startswith("#"):
-            shown = repr(columns[-1][:40])
-            wrong = f"{shown} is no tag" if len(columns) > 1 else f"{shown} stands alone, without a tag"
-            raise ConllError(f"{number}: {wrong}; a line is a token and its tag: O, B-PER, I-PER (or IOB1, BIOES)")
+            last_column = repr(columns[-1][:40])
+            problem = f"{last_column} is no tag" if len(columns) > 1 else f"{last_column} stands alone, without a tag"
+            raise ConllError(f"{number}: {problem}; a line is a token and its tag: O, B-PER, I-PER (or IOB1, BIOES)")
 
 
 def looks_tagged(text: str) -> bool:
-    """Whether the beginning of a file is one of CoNLL with entities in it."""
+    """Return whether the start of a file is in CoNLL's format and has entities."""
     try:
-        return any(tag != OUTSIDE for _, tags in read(text) for tag in tags)
+        return any(tag != OUTSIDE for _, tags in read_sentences(text) for tag in tags)
     except ConllError:
         return False

@@ -1,4 +1,4 @@
-"""Entities that a finished run finds in texts."""
+"""Find the entities of texts with a finished run."""
 
 from __future__ import annotations
 
@@ -22,96 +22,116 @@ if TYPE_CHECKING:
     from toolkit.tasks.interface import Run
 
 #: ``start``, ``end`` (characters), ``label`` and ``text``; of a prediction also ``score``.
-Found = dict[str, Any]
+EntityRecord = dict[str, Any]
 
 
 def best_of_batch(output: Any, length: int) -> tuple[Any, Any]:
-    """Return each token's likeliest label, int64 (B, length), and its probability, float32; 0 beyond the batch's T."""
+    """Return the most probable label of each token, and its probability; 0 after the batch's T.
+
+    Returns:
+        Labels (B, length) int64, and probabilities (B, length) float32.
+    """
     import paddle.nn.functional as F
 
-    shares = F.softmax(output.logits.astype("float32"), axis=-1)
-    missing = [0, 0, 0, length - shares.shape[1]]
-    kept = shares.argmax(-1), shares.max(-1)
-    return tuple(F.pad(one, missing, pad_from_left_axis=True) if missing[-1] else one for one in kept)
+    probabilities = F.softmax(output.logits.astype("float32"), axis=-1)
+    padding = [0, 0, 0, length - probabilities.shape[1]]
+    best_labels = probabilities.argmax(-1), probabilities.max(-1)
+    return tuple(F.pad(tensor, padding, pad_from_left_axis=True) if padding[-1] else tensor for tensor in best_labels)
 
 
-def spans(text: str, words: Sequence[Span], tags: Sequence[str], shares: np.ndarray | None = None) -> list[Found]:
-    """Return the entities of a text's tags; the score is the mean probability of their words' tags."""
-    found = []
-    for first, past, kind in entities(tags):
+def entity_records(
+    text: str, words: Sequence[Span], tags: Sequence[str], probabilities: np.ndarray | None = None
+) -> list[EntityRecord]:
+    """Return the entities of a text's tags; the score is the mean probability of the tags of an entity's words."""
+    records = []
+    for first, past, label in entities(tags):
         start, end = words[first][0], words[past - 1][1]
-        one = {"start": int(start), "end": int(end), "label": kind, "text": text[start:end]}
-        found.append(one if shares is None else {**one, "score": float(np.mean(shares[first:past]))})
-    return found
+        record = {"start": int(start), "end": int(end), "label": label, "text": text[start:end]}
+        records.append(
+            record if probabilities is None else {**record, "score": float(np.mean(probabilities[first:past]))}
+        )
+    return records
 
 
 def entities_of(
     run: Run, texts: Sequence[str], advance: Callable[[int], None] = lambda count: None
-) -> list[list[Found]]:
+) -> list[list[EntityRecord]]:
     """Return the entities of each text. Other texts affect them only through the rounding of sums.
 
     Args:
-        advance: called with the number of texts newly done.
+        run: finished run.
+        texts: any strings.
+        advance: called with the number of texts that were finished since the last call.
     """
     import paddle
 
-    data, size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
+    data, batch_size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
     words = [words_of(text) for text in texts]
     windows = TaggedWindows(
-        texts, words, None, run.tokenizer, data.max_length, settled(data.stride), "", run.length, cached=False
+        texts, words, None, run.tokenizer, data.max_length, settled(data.stride), "", run.length, uses_cache=False
     )
     labels = np.zeros((len(windows), windows.length), np.int64)
-    shares = np.zeros((len(windows), windows.length), np.float32)
-    left = np.bincount(windows.text_of, minlength=len(texts))
-    advance(int(np.sum(left == 0)))
+    probabilities = np.zeros((len(windows), windows.length), np.float32)
+    num_pending_windows = np.bincount(windows.text_of, minlength=len(texts))
+    advance(int(np.sum(num_pending_windows == 0)))
     order = np.argsort(-windows.sizes, kind="stable")  # batches of like lengths: less padding
-    for batch in np.split(order, range(size, len(order), size)) if len(order) else ():
+    for batch in np.split(order, range(batch_size, len(order), batch_size)) if len(order) else ():
         inputs = without_padding(collate([windows[index] for index in batch]), run.model.config)
         paddle.seed(run.recipe.seed)  # or a window's LSH hashes would depend on its place among others
         with paddle.no_grad():
-            given = {name: paddle.to_tensor(inputs[name]) for name in ("input_ids", "attention_mask")}
-            best = best_of_batch(run.model(**given), windows.length)
-        labels[batch], shares[batch] = (one.numpy() for one in best)
-        done, _ = np.unique(windows.text_of[batch], return_counts=True)
-        np.subtract.at(left, windows.text_of[batch], 1)
-        advance(int(np.sum(left[done] == 0)))
+            inputs_of_model = {name: paddle.to_tensor(inputs[name]) for name in ("input_ids", "attention_mask")}
+            best = best_of_batch(run.model(**inputs_of_model), windows.length)
+        labels[batch], probabilities[batch] = (array.numpy() for array in best)
+        finished_texts, _ = np.unique(windows.text_of[batch], return_counts=True)
+        np.subtract.at(num_pending_windows, windows.text_of[batch], 1)
+        advance(int(np.sum(num_pending_windows[finished_texts] == 0)))
     names = settled(run.label_names)
     return [
-        spans(text, own, [names[label] for label in given], probable)
-        for text, own, given, probable in zip(texts, words, *windows.of_words(labels, shares), strict=True)
+        entity_records(text, words_of_text, [names[label] for label in labels_of_text], tag_probabilities)
+        for text, words_of_text, labels_of_text, tag_probabilities in zip(
+            texts, words, *windows.of_words(labels, probabilities), strict=True
+        )
     ]
 
 
-def predict(run: Run, console: Console, texts: Sequence[str]) -> list[list[Found]]:
-    """Print and return the entities of each text, with their places in characters."""
+def predict(run: Run, console: Console, texts: Sequence[str]) -> list[list[EntityRecord]]:
+    """Print and return the entities of each text, with their positions in characters."""
     from rich.table import Table
     from rich.text import Text
 
-    found = entities_of(run, texts)
-    for text, own in zip(texts, found, strict=True):
-        if not own:
+    records_of_texts = entities_of(run, texts)
+    for text, records in zip(texts, records_of_texts, strict=True):
+        if not records:
             console.print(Text(f"no entity: {visible(' '.join(text.split()))}"), soft_wrap=True)
             continue
         table = Table("entity", "label", "score", "characters")
-        for one in own:
-            place = f"{one['start']}-{one['end']}"
-            table.add_row(Text(visible(one["text"])), Text(visible(one["label"])), f"{one['score']:.3f}", place)
+        for record in records:
+            character_range = f"{record['start']}-{record['end']}"
+            table.add_row(
+                Text(visible(record["text"])), Text(visible(record["label"])), f"{record['score']:.3f}", character_range
+            )
         console.print(table)
-    return found
+    return records_of_texts
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> LabeledRows:
-    """The entities of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
+    """Find the entities of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     return LabeledRows([entities_of(run, columns["text"], advance)], {})
 
 
 def predictions(
     run: Run, rows: Any, dataset: TaggedWindows, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Yield for each text: its number from 1, the text, its entities and those that the model finds, as JSON lists."""
+    """Yield the row of each text in ``predictions-SPLIT.csv``.
+
+    It has the row's number from 1, the text, its entities, and the predicted entities, as JSON lists.
+    """
     names = settled(run.label_names)
-    for number, (row, given, probable) in enumerate(zip(rows, *dataset.of_words(*outputs), strict=True), 1):
+    for number, (row, labels, tag_probabilities) in enumerate(zip(rows, *dataset.of_words(*outputs), strict=True), 1):
         text, words = row["text"], row["words"]
-        found = spans(text, words, [names[label] for label in given], probable)
-        written = [json.dumps(one, ensure_ascii=False) for one in (spans(text, words, row["tags"]), found)]
-        yield {"row": number, "text": text, "entities": written[0], "predicted_entities": written[1]}
+        predicted_records = entity_records(text, words, [names[label] for label in labels], tag_probabilities)
+        json_lists = [
+            json.dumps(records, ensure_ascii=False)
+            for records in (entity_records(text, words, row["tags"]), predicted_records)
+        ]
+        yield {"row": number, "text": text, "entities": json_lists[0], "predicted_entities": json_lists[1]}

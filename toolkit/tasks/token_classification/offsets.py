@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolkit.tasks.question_answering.placement import NEAREST, UTF8, UTF16, find, to_characters
+from toolkit.tasks.question_answering.placement import NEAREST, UTF8, UTF16, find_answer, to_characters
 
 #: Common keys of a span's start, end and label; the first that is there is read.
 STARTS, ENDS = ("start", "start_offset", "begin", "start_char"), ("end", "end_offset", "stop", "end_char")
@@ -165,7 +165,7 @@ def place_span(text: str, span: EntitySpan, counting: Counting) -> tuple[int, in
         ValueError: the span is not inside the text, or the span's text does not occur in it.
     """
     if span.text is not None and not (span.start >= 0 and text[span.start : span.end] == span.text):
-        if (occurrence := find(text, span.text, span.start)) is None:
+        if (occurrence := find_answer(text, span.text, span.start)) is None:
             there = text[span.start : span.end] if 0 <= span.start < span.end else ""
             wrong = f"has {there!r:.40} at {span.start} to {span.end}, not the entity {span.text!r:.40}"
             raise ValueError(f"{wrong}, and does not have it elsewhere; correct or remove it")

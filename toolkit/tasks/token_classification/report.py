@@ -20,64 +20,88 @@ from toolkit.run_folder.read import reading
 from toolkit.tasks.metrics import scores_of_labels
 from toolkit.tasks.question_answering.report import marked_passage
 
-#: Mistakes listed, and characters of the text that are shown around each.
-SHOWN, AROUND = 20, 100
+#: Maximum number of mistakes in the list, and number of characters that are shown around each.
+MAX_MISTAKES, NUM_CONTEXT_CHARACTERS = 20, 100
 
 
-def sections(predictions: Path) -> Iterator[Element]:
-    """The sections, in order.
+def report_sections(predictions_path: Path) -> Iterator[Element]:
+    """Yield the sections, in order.
 
     Raises:
         UserError: the file is missing or damaged.
     """
     counts: dict[str, Counter[str]] = {"right": Counter(), "true": Counter(), "found": Counter()}
     mistakes: list[tuple[float, dict[str, Any], dict[str, Any] | None, str]] = []
-    with reading(predictions, REMEDY):
-        for row in read_predictions(predictions):
-            true, found = json.loads(row["entities"]), json.loads(row["predicted_entities"])
-            known = {_key(one) for one in true}
-            counts["true"].update(one["label"] for one in true)
-            counts["found"].update(one["label"] for one in found)
-            counts["right"].update(one["label"] for one in found if _key(one) in known)
-            for one in found:
-                if _key(one) not in known:
-                    near = [other for other in true if other["start"] < one["end"] and one["start"] < other["end"]]
-                    mistakes.append((one["score"], one, near[0] if near else None, row["text"]))
-            mistakes = sorted(mistakes, key=lambda mistake: -mistake[0])[:SHOWN]
+    with reading(predictions_path, REMEDY):
+        for row in read_predictions(predictions_path):
+            reference_entities, predicted_entities = json.loads(row["entities"]), json.loads(row["predicted_entities"])
+            reference_keys = {_entity_key(entity) for entity in reference_entities}
+            counts["true"].update(entity["label"] for entity in reference_entities)
+            counts["found"].update(entity["label"] for entity in predicted_entities)
+            counts["right"].update(
+                entity["label"] for entity in predicted_entities if _entity_key(entity) in reference_keys
+            )
+            for entity in predicted_entities:
+                if _entity_key(entity) not in reference_keys:
+                    overlapping = [
+                        reference
+                        for reference in reference_entities
+                        if reference["start"] < entity["end"] and entity["start"] < reference["end"]
+                    ]
+                    mistakes.append((entity["score"], entity, overlapping[0] if overlapping else None, row["text"]))
+            mistakes = sorted(mistakes, key=lambda mistake: -mistake[0])[:MAX_MISTAKES]
     yield element("h2", "Entities by type")
-    yield _by_type(counts) if counts["true"] | counts["found"] else element("p", "None in the data, and none found.")
+    yield (
+        _scores_by_type(counts)
+        if counts["true"] | counts["found"]
+        else element("p", "None in the data, and none found.")
+    )
     if mistakes:
         yield element("h2", "The most confident mistakes")
         yield element("p", element("mark", "The model's entity", class_="ours"), " and ",
                       element("mark", "that of the data", class_="theirs"), ".")  # fmt: skip
-    for _, one, other, text in mistakes:
-        yield _mistake(one, other, text)
+    for _, entity, reference, text in mistakes:
+        yield _mistake(entity, reference, text)
 
 
-def _key(entity: dict[str, Any]) -> tuple[int, int, str]:
+def _entity_key(entity: dict[str, Any]) -> tuple[int, int, str]:
     return entity["start"], entity["end"], entity["label"]
 
 
-def _by_type(counts: dict[str, Counter[str]]) -> Element:
-    kinds = sorted(counts["true"] | counts["found"])
-    scores = scores_of_labels(*(np.array([counts[of][kind] for kind in kinds]) for of in ("right", "true", "found")))
+def _scores_by_type(counts: dict[str, Counter[str]]) -> Element:
+    entity_types = sorted(counts["true"] | counts["found"])
+    scores = scores_of_labels(
+        *(
+            np.array([counts[count_name][entity_type] for entity_type in entity_types])
+            for count_name in ("right", "true", "found")
+        )
+    )
     rows: list[tuple[Element | str, ...]] = [
-        (kind, f"{counts['true'][kind]:,}", f"{counts['found'][kind]:,}", *(share(v, f"{v:.3f}", 1) for v in values))
-        for kind, *values in zip(kinds, scores.precision, scores.recall, scores.f1, strict=True)
+        (
+            entity_type,
+            f"{counts['true'][entity_type]:,}",
+            f"{counts['found'][entity_type]:,}",
+            *(share(v, f"{v:.3f}", 1) for v in values),
+        )
+        for entity_type, *values in zip(entity_types, scores.precision, scores.recall, scores.f1, strict=True)
     ]
     header = ("type", "in the data", "found", "precision", "recall", "F1")
     return table(header, rows, "An entity is found if its first and last word and its type are right", "numbers")
 
 
-def _mistake(one: dict[str, Any], other: dict[str, Any] | None, text: str) -> Element:
-    first = max(one["start"] - AROUND, 0)
-    row = {"passage": text[first : one["end"] + AROUND], "passage_start": str(first)}
-    row |= {"start": str(one["start"]), "prediction": one["text"], "answer_start": str(other["start"]) if other else ""}
-    said = f" {one['label']} (score {one['score']:.2f}); the data say "
-    theirs = f"{other['text']} {other['label']}" if other else "nothing here"
+def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str) -> Element:
+    passage_start = max(entity["start"] - NUM_CONTEXT_CHARACTERS, 0)
+    row = {"passage": text[passage_start : entity["end"] + NUM_CONTEXT_CHARACTERS], "passage_start": str(passage_start)}
+    row |= {
+        "start": str(entity["start"]),
+        "prediction": entity["text"],
+        "answer_start": str(reference["start"]) if reference else "",
+    }
+    verdict = f" {entity['label']} (score {entity['score']:.2f}); the data say "
+    theirs = f"{reference['text']} {reference['label']}" if reference else "nothing here"
     return element(
         "article",
-        element("p", element("strong", one["text"], dir="auto"), said, element("strong", theirs, dir="auto")),
-        marked_passage(row, [other["text"]] if other else []),
+        element("p", element("strong", entity["text"], dir="auto"), verdict, element("strong", theirs, dir="auto")),
+        marked_passage(row, [reference["text"]] if reference else []),
         class_="answer",
     )

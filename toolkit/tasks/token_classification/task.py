@@ -42,14 +42,14 @@ DESCRIPTION = Description(
     name="token classification",
     pipeline_tag="token-classification",
     metrics=("f1", "precision", "recall", "accuracy"),
-    auto_class="AutoModel",  # of the body: there is none with the head
+    auto_class="AutoModel",  # loads only the body: transformers has no class with this head
     examples="windows",
     next_command='toolkit predict {run} --text "..."',
 )
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse several columns of labels, and a stride that leaves no room for new text in the next window."""
+    """Reject several columns of labels, and a stride that leaves no tokens for new text in a window."""
     data = recipe.data
     if len(data.label_columns) > 1:
         raise recipe.error("data.label", "several columns are for task classification; name the one of the entities")
@@ -61,87 +61,93 @@ def check(recipe: Recipe) -> None:
 def prepare(
     recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
 ) -> PreparedData:
-    """Cut the splits of :func:`load_splits` into windows (:class:`.windows.TaggedWindows`). The labels are ``O``, and
-    ``B-TYPE`` and ``I-TYPE`` of each type in any split."""
+    """Cut the splits of :func:`load_splits` into windows (:class:`.windows.TaggedWindows`).
+
+    The labels are ``O``, and ``B-TYPE`` and ``I-TYPE`` of each type in any split.
+    """
     from toolkit.tasks.token_classification.windows import TaggedWindows
 
-    data, kinds = recipe.data, tags.types_of(one for rows in splits.values() for one in rows["tags"])
-    names = [tags.OUTSIDE, *(f"{mark}-{kind}" for kind in kinds for mark in "BI")]
+    data, entity_types = recipe.data, tags.types_of(row_tags for rows in splits.values() for row_tags in rows["tags"])
+    names = [tags.OUTSIDE, *(f"{prefix}-{entity_type}" for entity_type in entity_types for prefix in "BI")]
     ids = {name: index for index, name in enumerate(names)}
     windows = {
         name: TaggedWindows(
             rows["text"][:],
             rows["words"][:],
-            [[ids[tag] for tag in given] for given in rows["tags"]],
+            [[ids[tag] for tag in tags_of_text] for tags_of_text in rows["tags"]],
             tokenizer,
             data.max_length,
             settled(data.stride),
             name,
             length,
-            names=names,
+            label_names=names,
         )
         for name, rows in splits.items()
     }
-    for name, found in windows.items():
-        if not len(found):
+    for name, split_windows in windows.items():
+        if not len(split_windows):
             raise recipe.error("data.dataset", f"the {name} split has no word")
-    sizes = ", ".join(f"{len(rows)} {name}" for name, rows in splits.items())
-    count = sum(map(len, windows.values()))
+    row_counts = ", ".join(f"{len(rows)} {name}" for name, rows in splits.items())
+    num_windows = sum(map(len, windows.values()))
     return PreparedData(
         train=windows["train"],
         validation=windows["validation"],
         test=windows.get("test"),
-        summary=f"{sizes} texts in {count} windows of {data.max_length} tokens, {len(kinds)} types of entities",
+        summary=f"{row_counts} texts in {num_windows} windows of {data.max_length} tokens, "
+        f"{len(entity_types)} types of entities",
         label_names=names,
         offsets=True,
     )
 
 
 def token_counts(dataset: TaggedWindows) -> np.ndarray:
-    """Return each window's tokens."""
+    """Return the number of tokens of each window."""
     return dataset.sizes
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: TaggedWindows) -> tuple[Any, ...]:
-    """:func:`.labelling.best_of_batch`."""
+    """Return the best label of each token and its probability (:func:`.labelling.best_of_batch`)."""
     from toolkit.tasks.token_classification.labelling import best_of_batch
 
     return best_of_batch(output, dataset.length)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> dict[str, float]:
-    """See :func:`.tags.score`."""
-    given, _ = dataset.of_words(*outputs)
-    return tags.score(*(_named(one, dataset.names) for one in (dataset.by_text(dataset.labels), given)))
+    """Return the metrics of :func:`.tags.score`."""
+    predicted_labels, _ = dataset.of_words(*outputs)
+    return tags.score(
+        *(_names_of_labels(labels, dataset.names) for labels in (dataset.by_text(dataset.labels), predicted_labels))
+    )
 
 
-def _named(labels: Sequence[np.ndarray], names: Sequence[str]) -> list[list[str]]:
-    return [[names[label] for label in one] for one in labels]
+def _names_of_labels(labels: Sequence[np.ndarray], names: Sequence[str]) -> list[list[str]]:
+    return [[names[label] for label in labels_of_text] for labels_of_text in labels]
 
 
-def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
     """Show scores by type of entity, and the most confident mistakes."""
-    from toolkit.tasks.token_classification.report import sections
+    from toolkit.tasks.token_classification.report import report_sections
 
-    return sections(predictions)
+    return report_sections(predictions_path)
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared: PreparedData
+    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the scores of each word's most frequent tag in training, ``O`` for words that are not there."""
+    """Return the scores of each word's most frequent tag in training; words that do not occur there get ``O``."""
     words = {name: [[row["text"][a:b] for a, b in row["words"]] for row in rows] for name, rows in splits.items()}
-    known = tags.most_frequent(words["train"], splits["train"]["tags"])
+    frequent_tags = tags.most_frequent(words["train"], splits["train"]["tags"])
     scores = {
-        split: tags.score(
-            splits[split]["tags"][:], [[known.get(word, tags.OUTSIDE) for word in text] for text in words[split]]
+        split_name: tags.score(
+            splits[split_name]["tags"][:],
+            [[frequent_tags.get(word, tags.OUTSIDE) for word in text] for text in words[split_name]],
         )
-        for split in prepared.sizes
-        if split != "train"
+        for split_name in prepared_data.sizes
+        if split_name != "train"
     }
     return {"most frequent tag of each word": scores}
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """``predicted_entities``: a list of mappings with ``start``, ``end``, ``label``, ``text`` and ``score``."""
+    """Return ``predicted_entities``: a list of mappings with ``start``, ``end``, ``label``, ``text`` and ``score``."""
     return {"predicted_entities": list}

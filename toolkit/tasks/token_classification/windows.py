@@ -1,4 +1,4 @@
-"""Texts cut into the windows that a model reads, with each word's tag at the first token of the word."""
+"""Cut texts into the windows that a model reads, with each word's tag at the first token of the word."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ if TYPE_CHECKING:
     from models.port.tokenization import Tokenizer
     from toolkit.tasks.token_classification.rows import Span
 
-#: The place of a word that has no token of its own.
-NOWHERE = -1
+#: Position of a word without a separate token.
+NO_POSITION = -1
 
 
 class TaggedWindows:
     """A map-style data set of the windows of some texts.
 
-    A text longer than ``max_length`` tokens is cut into windows that overlap by ``stride`` tokens. A word is labelled
-    in the one in which it is further from the edges. Windows without such a word are left out. An item is
-    ``input_ids``, ``attention_mask`` and ``labels``, int64 (T,); labels are -100 but at the first token of each word.
+    A text longer than ``max_length`` tokens is cut into windows that overlap by ``stride`` tokens. A word in two
+    windows is labeled in the window in which it is further from the edges. Windows without such a word are left out. An
+    item is ``input_ids``, ``attention_mask`` and ``labels``, (T,) int64; labels are -100 except at the first token of
+    each word.
 
     Args:
         texts: any strings.
-        words: the spans of each text's words.
-        labels: the label of each of these; None for texts to be labelled, whose labels are all 0.
-        max_length: the most tokens of a window.
-        stride: tokens that a window shares with the one before.
+        words: spans of each text's words.
+        labels: label ids of each text's words; None for texts without labels, which are all 0 then.
+        tokenizer: tokenizer with ``encode_with_offsets``.
+        max_length: maximum number of tokens of a window.
+        stride: number of tokens that a window shares with the previous window.
+        title: name of the texts in the progress bar.
         length: T, to which windows are padded; None for ``max_length``.
-        cached: keep the tokens for the next time.
-        names: of the labels, by their ids.
+        uses_cache: whether the tokens are read from and written to the cache.
+        label_names: names of the labels, in the order of their ids.
 
     Attributes:
-        text_of: of each window, its text.
-        sizes: of each window, its tokens.
-        word_bounds: text i has the words ``word_bounds[i]:word_bounds[i + 1]`` of all.
-        window_of, place_of: of each word, its window and its place there; :data:`NOWHERE` if it shares its token with
-            the word before, or has none.
+        text_of: index of each window's text, (windows,).
+        sizes: number of tokens of each window, (windows,).
+        word_bounds: text i has the words ``word_bounds[i]:word_bounds[i + 1]`` of all words.
+        window_of, place_of: window of each word, and its position there, (words,); :data:`NO_POSITION` if it shares its
+            token with the previous word, or has none.
     """
 
     def __init__(
@@ -51,47 +54,54 @@ class TaggedWindows:
         tokenizer: Tokenizer,
         max_length: int,
         stride: int,
-        name: str = "texts",
+        title: str = "texts",
         length: int | None = None,
-        cached: bool = True,
-        names: Sequence[str] = (),
+        uses_cache: bool = True,
+        label_names: Sequence[str] = (),
     ) -> None:
-        self.names = names
+        self.names = label_names
         self.max_length, self.length, self.pad_token_id = max_length, length or max_length, tokenizer.pad_token_id
-        self.tokens = (tokenize_once if cached else tokenize)(texts, tokenizer, name)
+        self.tokens = (tokenize_once if uses_cache else tokenize)(texts, tokenizer, title)
         self.word_bounds = np.cumsum([0, *map(len, words)], dtype=np.int64)
-        counted = np.concatenate([np.zeros(0, np.int64), *(np.asarray(one, np.int64) for one in labels or ())])
-        self.labels = np.zeros(self.word_bounds[-1], np.int64) if labels is None else counted
+        all_labels = np.concatenate(
+            [np.zeros(0, np.int64), *(np.asarray(labels_of_text, np.int64) for labels_of_text in labels or ())]
+        )
+        self.labels = np.zeros(self.word_bounds[-1], np.int64) if labels is None else all_labels
         self._cut(self._first_tokens(words), stride)
 
     def _first_tokens(self, words: Sequence[Sequence[Span]]) -> np.ndarray:
-        """The first token of each word, of all texts' words, within its text."""
-        found = []
+        """Return the first token of each word within its text, (words,)."""
+        first_tokens = []
         for index, spans in enumerate(words):
             starts, ends = np.asarray(spans, np.int64).reshape(-1, 2).T
             firsts, pasts = self.tokens.spans[self.tokens.of(index)].T
             first = np.searchsorted(pasts, starts, side="right")
             begins = np.append(firsts, np.iinfo(np.int32).max)[first]
-            shared = np.diff(first, prepend=NOWHERE) == 0
-            found.append(np.where((begins >= ends) | shared, NOWHERE, first))
-        return np.concatenate([np.zeros(0, np.int64), *found])
+            shares_token = np.diff(first, prepend=NO_POSITION) == 0
+            first_tokens.append(np.where((begins >= ends) | shares_token, NO_POSITION, first))
+        return np.concatenate([np.zeros(0, np.int64), *first_tokens])
 
     def _cut(self, first: np.ndarray, stride: int) -> None:
-        """Lay out the windows, and the words in them."""
+        """Compute the windows, and the words in them."""
         sizes, step = self.tokens.sizes(), self.max_length - stride
         counts = 1 + np.maximum(0, -(-(sizes - self.max_length) // step))
         starts = np.cumsum(counts) - counts
         text_of_word = np.repeat(np.arange(len(sizes)), np.diff(self.word_bounds))
-        within = np.clip((first - stride // 2) // step, 0, counts[text_of_word] - 1)
-        held = np.flatnonzero(first != NOWHERE)
-        kept, numbers = np.unique((starts[text_of_word] + within)[held], return_inverse=True)
-        self.window_of, self.place_of = np.full(len(first), NOWHERE), np.full(len(first), NOWHERE)
-        self.window_of[held], self.place_of[held] = numbers, (first - within * step)[held]
-        self.text_of = np.repeat(np.arange(len(sizes)), counts)[kept]
-        skipped = (kept - starts[self.text_of]) * step
-        self.sizes = np.minimum(self.max_length, sizes[self.text_of] - skipped)
-        self._first = self.tokens.bounds[self.text_of] + skipped
-        self._words = np.split(held, np.flatnonzero(np.diff(numbers)) + 1) if len(held) else []
+        window_in_text = np.clip((first - stride // 2) // step, 0, counts[text_of_word] - 1)
+        word_indices = np.flatnonzero(first != NO_POSITION)
+        window_ids, window_numbers = np.unique(
+            (starts[text_of_word] + window_in_text)[word_indices], return_inverse=True
+        )
+        self.window_of, self.place_of = np.full(len(first), NO_POSITION), np.full(len(first), NO_POSITION)
+        self.window_of[word_indices], self.place_of[word_indices] = (
+            window_numbers,
+            (first - window_in_text * step)[word_indices],
+        )
+        self.text_of = np.repeat(np.arange(len(sizes)), counts)[window_ids]
+        num_skipped = (window_ids - starts[self.text_of]) * step
+        self.sizes = np.minimum(self.max_length, sizes[self.text_of] - num_skipped)
+        self._first = self.tokens.bounds[self.text_of] + num_skipped
+        self._words = np.split(word_indices, np.flatnonzero(np.diff(window_numbers)) + 1) if len(word_indices) else []
 
     def __len__(self) -> int:
         return len(self.text_of)
@@ -106,19 +116,27 @@ class TaggedWindows:
         return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}
 
     def by_text(self, values: np.ndarray) -> list[np.ndarray]:
-        """Divide an array with a row for each word by text."""
+        """Split an array with a row for each word by text."""
         return np.split(values, self.word_bounds[1:-1])
 
     def of_words(self, labels: np.ndarray, probabilities: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return each text's labels of its words, and their probabilities, from those of each token of each window
-        (N, T). A word without a place is in the entity of the word before, if that is in one."""
-        first = np.repeat(self.word_bounds[:-1], np.diff(self.word_bounds))  # of its text
-        order = np.arange(len(first))
-        source = np.maximum.accumulate(np.where(self.window_of == NOWHERE, NOWHERE, order)) if len(order) else order
-        known = source >= first
-        found, shares = np.zeros(len(first), np.int64), np.ones(len(first))
-        at = source[known]
-        found[known] = labels[self.window_of[at], self.place_of[at]]
-        shares[known] = probabilities[self.window_of[at], self.place_of[at]]
-        found += (source != order) & (found % 2 == 1)  # B-TYPE is odd, and I-TYPE follows on it
-        return self.by_text(found), self.by_text(shares)
+        """Return the labels of each text's words, and their probabilities.
+
+        A word without a position continues the entity of the previous word, if there is one.
+
+        Args:
+            labels: label of each token of each window, (N, T).
+            probabilities: probabilities of these labels, (N, T).
+        """
+        first_words = np.repeat(self.word_bounds[:-1], np.diff(self.word_bounds))  # the first word of each word's text
+        order = np.arange(len(first_words))
+        source = (
+            np.maximum.accumulate(np.where(self.window_of == NO_POSITION, NO_POSITION, order)) if len(order) else order
+        )
+        has_label = source >= first_words
+        word_labels, word_probabilities = np.zeros(len(first_words), np.int64), np.ones(len(first_words))
+        source_words = source[has_label]
+        word_labels[has_label] = labels[self.window_of[source_words], self.place_of[source_words]]
+        word_probabilities[has_label] = probabilities[self.window_of[source_words], self.place_of[source_words]]
+        word_labels += (source != order) & (word_labels % 2 == 1)  # B-TYPE is odd, and I-TYPE follows on it
+        return self.by_text(word_labels), self.by_text(word_probabilities)
