@@ -52,7 +52,7 @@ def train(
         model = load_model(settings, job)
         if dtype == "float64":
             model.to(dtype="float64")
-        trainer = make_trainer(settings, Path(folder), job.task, model, LiteralConsole(quiet=True), job.prepared)
+        trainer = make_trainer(settings, Path(folder), job.task, model, LiteralConsole(quiet=True), job.prepared_data)
         trainer.record = lambda split, numbers: losses.append(numbers["loss"]) if split == "train" else None
         if watched:
             watch.follow(trainer)
@@ -72,7 +72,7 @@ def train(
     if watched:
         watch.leave(Path(folder))
     weights = {name: value.numpy().copy() for name, value in trainer.model.state_dict().items()}
-    metrics, _ = measure_best(trainer, job.prepared)
+    metrics, _ = measure_best(trainer, job.prepared_data)
     return {"losses": losses, "weights": weights, "metrics": metrics}
 
 

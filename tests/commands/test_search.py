@@ -20,7 +20,7 @@ from toolkit.commands.search.search import run_search
 from toolkit.commands.search.space import Over, default_options, parse_space, shape_of, value_of
 from toolkit.errors import ParityDrift, ToolkitError, UserError
 from toolkit.finetune.card import parity_statement
-from toolkit.finetune.passed_gate import take_gate
+from toolkit.finetune.passed_gate import reuse_gate
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import read_starts, record_start
@@ -168,7 +168,7 @@ def test_a_trial_is_trained_with_the_constants_of_its_gate(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "like/parity/constants.safetensors").write_bytes(b"constants")
     record_start(tmp_path / "like", 0, "parity: all agree", None)
-    assert take_gate(tmp_path / "like", tmp_path / "mine") == "of like: parity: all agree"
+    assert reuse_gate(tmp_path / "like", tmp_path / "mine") == "of like: parity: all agree"
     assert (tmp_path / "mine/parity/constants.safetensors").read_bytes() == b"constants"
 
 

@@ -13,7 +13,7 @@ from models.operations.randomness import Dropout
 from toolkit.errors import ParityDrift
 from toolkit.finetune import finetune as training
 from toolkit.finetune.finetune import finetune
-from toolkit.finetune.judged import UNCOMPARED
+from toolkit.finetune.judged import NOT_COMPARED_MESSAGE
 from toolkit.recipe.load import load_recipe
 from toolkit.training import optimizer
 
@@ -168,4 +168,8 @@ def test_a_right_run_trains_and_is_told_where_its_first_step_is_not_compared(
     console = Console(file=io.StringIO(), width=200)
     finetune(recipe, None, console)
     said = console.file.getvalue()
-    assert (f"{UNCOMPARED}: {why}" in said) if why else "of what trains" not in said and UNCOMPARED not in said
+    assert (
+        (f"{NOT_COMPARED_MESSAGE}: {why}" in said)
+        if why
+        else "of what trains" not in said and NOT_COMPARED_MESSAGE not in said
+    )

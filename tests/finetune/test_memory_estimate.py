@@ -42,25 +42,27 @@ def reformer(layers: int = 4, **keys) -> dict:
 def test_weights_gradients_and_moments_are_counted_of_every_parameter_and_of_the_trained_alone():
     count = parameters_of("ctrl", CTRL, "causal_lm")
     whole = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute")
-    adapted = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", trained=10**6)
-    assert whole.held["weights"] == 4 * count and whole.held["gradients"] == 4 * count
-    assert whole.held["moments"] == 8 * count
-    assert (adapted.held["gradients"], adapted.held["moments"]) == (4e6, 8e6)
-    assert whole.instead["clipped gradients"] == 4 * count and "clipped gradients" in whole.text
-    assert training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", clipped=False).total < whole.total
-    assert adapted.held["weights"] == whole.held["weights"] and adapted.step == whole.step
+    adapted = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", num_trained=10**6)
+    assert whole.constant_parts["weights"] == 4 * count and whole.constant_parts["gradients"] == 4 * count
+    assert whole.constant_parts["moments"] == 8 * count
+    assert (adapted.constant_parts["gradients"], adapted.constant_parts["moments"]) == (4e6, 8e6)
+    assert whole.alternative_parts["clipped gradients"] == 4 * count and "clipped gradients" in whole.text
+    assert training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", clips_gradients=False).total < whole.total
+    assert adapted.constant_parts["weights"] == whole.constant_parts["weights"] and adapted.step == whole.step
 
 
 def test_an_adapted_model_takes_most_when_it_is_given_its_weights_or_when_one_is_saved():
     """The end of a run copies one tensor at a time."""
-    given = {"trained": 10**6, "merged": CTRL["n_embd"] ** 2}
+    given = {"num_trained": 10**6, "num_merged": CTRL["n_embd"] ** 2}
     count, largest = parameters_of("ctrl", CTRL, "causal_lm"), CTRL["vocab_size"] * CTRL["n_embd"]
     short = training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given)
-    assert short.instead["a tensor that is written"] == 8 * largest > 32 * given["merged"]
+    assert short.alternative_parts["a tensor that is written"] == 8 * largest > 32 * given["num_merged"]
     assert short.total == sum(short.start.values()) == 600e6 + 8 * count + 8 * largest
     assert "the first weights" in short.text and "gradients" not in short.text
     long = training_memory("ctrl", CTRL, "causal_lm", 256, 32, "autograd", **given)
-    assert long.total == sum(long.held.values()) + sum(long.step.values()) and "first weights" not in long.text
+    assert (
+        long.total == sum(long.constant_parts.values()) + sum(long.step.values()) and "first weights" not in long.text
+    )
     assert training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given, on_gpu=True).start == {}
 
 
@@ -79,7 +81,7 @@ def test_layers_that_are_computed_again_do_not_grow_with_depth_as_all_activation
 def test_processes_share_moments_and_with_stage_2_gradients():
     def held(sharding: str | None) -> dict:
         given = {"on_gpu": True, "processes": 4, "sharding": sharding}
-        return training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", **given).held
+        return training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", **given).constant_parts
 
     whole, first, second = held(None), held("stage1"), held("stage2")
     assert first["moments"] == whole["moments"] / 4 and first["gradients"] == whole["gradients"]
@@ -94,7 +96,7 @@ def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, reci
     for choice in (kernels.COMPILED, kernels.COMPOSED):
         monkeypatch.setattr(kernels, "chosen", lambda choice=choice: choice)
         found = recipe_memory.training_of(recipe, config, length, device, "autograd")
-        held[choice], step[choice] = sum(found.held.values()), sum(found.step.values())
+        held[choice], step[choice] = sum(found.constant_parts.values()), sum(found.step.values())
     assert held[kernels.COMPILED] - held[kernels.COMPOSED] == counted
     assert step[kernels.COMPILED] == step[kernels.COMPOSED] * (SHARE_IN_LOOPS if counted else 1)
 
@@ -102,7 +104,9 @@ def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, reci
 def test_a_loss_of_a_compiled_loop_keeps_nothing_of_the_scores():
     name = "scores of the vocabulary"
     known = [
-        training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", compiled=compiled, on_gpu=on_gpu).step[name]
+        training_memory(
+            "ctrl", CTRL, "causal_lm", 256, 1, "recompute", uses_compiled_loops=compiled, on_gpu=on_gpu
+        ).step[name]
         for compiled, on_gpu in ((False, False), (True, False), (True, True))
     ]
     scores = 256 * CTRL["vocab_size"]
@@ -155,7 +159,7 @@ def test_a_run_that_cannot_fit_says_what_takes_less(recipe_file, monkeypatch):  
 
     recipe = load_recipe(recipe_file, ["model.backward=autograd"])
     job = assemble(recipe)
-    given = (recipe, job.config, job.fit.length, "cpu", len(job.prepared.train))
+    given = (recipe, job.config, job.fit.length, "cpu", len(job.prepared_data.train))
     assert recipe_memory.missing_memory(*given) is None
     monkeypatch.setattr(recipe_memory, "physical_memory", lambda: 10**8)
     monkeypatch.setattr(recipe_memory, "swap_memory", lambda: 10**9)
@@ -176,7 +180,7 @@ def test_a_batch_has_no_more_texts_than_the_training_split(recipe_file):  # noqa
     recipe = load_recipe(recipe_file, ["train.batch_size=1000000000"])
     with pytest.raises(UserError, match=r"1,000,000,000 texts of \d+ tokens at once take about"):
         recipe_memory.missing_memory(recipe, job.config, job.fit.length, "cpu", 10**9)
-    assert recipe_memory.missing_memory(recipe, job.config, job.fit.length, "cpu", len(job.prepared.train)) is None
+    assert recipe_memory.missing_memory(recipe, job.config, job.fit.length, "cpu", len(job.prepared_data.train)) is None
 
 
 def test_a_check_warns_of_what_this_machine_cannot_train(recipe_file, command_line, monkeypatch):  # noqa: F811
@@ -203,13 +207,13 @@ def test_the_recipe_of_the_published_ctrl_says_what_it_takes():
         return training_memory("ctrl", CTRL, "causal_lm", 256, texts, "recompute", bfloat16=True, on_gpu=True, **given)
 
     found = each_gpu(processes=4, sharding="stage1")
-    held, step = ([size / 1e9 for size in part.values()] for part in (found.held, found.step))
+    held, step = ([size / 1e9 for size in part.values()] for part in (found.constant_parts, found.step))
     said = "{:.1f} weights, {:.1f} gradients, {:.1f} moments (a quarter of 13.1), {:.1f} activations, {:.1f} scores"
     assert f"{found.total / 1e9:.0f} GB of each GPU: {said.format(*held, *step)}" in " ".join(text.split()).replace(
         "# ", ""
     )
     assert f"alone (train.sharding=null) takes {each_gpu().total / 1e9:.0f} GB" in text
-    adapted = each_gpu(1, trained=48 * 4 * 2 * 8 * CTRL["n_embd"])
+    adapted = each_gpu(1, num_trained=48 * 4 * 2 * 8 * CTRL["n_embd"])
     assert f"train.lora={{}} and train.batch_size=1 it takes {adapted.total / 1e9:.0f} GB" in text
 
 

@@ -18,9 +18,9 @@ from models.families import part
 from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.assembly import assemble
-from toolkit.finetune.backward import settle_backward
+from toolkit.finetune.backward import resolve_backward
 from toolkit.finetune.finetune import finetune
-from toolkit.finetune.memory import FILLED, choose_backward, training_of
+from toolkit.finetune.memory import MAX_FILLED_SHARE, choose_backward, training_of
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.folder import lock_run_folder
 from toolkit.training.trainer import Finetuner
@@ -43,11 +43,11 @@ def memory(monkeypatch):
 def needed(recipe) -> float:
     """The least memory with which autograd is chosen."""
     config, length = recipe_memory.known_model(recipe)
-    return training_of(recipe, config, length, "cpu", "autograd").total / FILLED
+    return training_of(recipe, config, length, "cpu", "autograd").total / MAX_FILLED_SHARE
 
 
 def settled(recipe, folder, processes: int = 1, told: str | None = None) -> tuple[str, str | None]:
-    recipe, note = settle_backward(recipe, assemble(recipe), folder, "cpu", processes, told)
+    recipe, note = resolve_backward(recipe, assemble(recipe), folder, "cpu", processes, told)
     return recipe.model.backward, note
 
 
@@ -117,7 +117,7 @@ def test_the_port_and_the_gate_are_given_the_choice(recipe_file, memory, tmp_pat
         memory(there)
         recipe = load_recipe(recipe_file)
         job = assemble(recipe)
-        recipe, _ = settle_backward(recipe, job, tmp_path, "cpu", 1)
+        recipe, _ = resolve_backward(recipe, job, tmp_path, "cpu", 1)
         assert job.config.backward == job.stored_config.backward == chosen
         assert gate_request(recipe, job, "cpu", tmp_path).port["backward"] == chosen
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
-from toolkit.finetune.baselines import compared, overfitted
+from toolkit.finetune.baselines import compare_with_baselines, describe_overfitting
 from toolkit.tasks.classification import baselines
 from toolkit.tasks.classification.baselines import TFIDF, measure_baselines
 from toolkit.tasks.classification.task import LOWER_IS_BETTER
@@ -153,13 +153,13 @@ def results(own: dict[str, float], other: dict[str, float], metric: str, split: 
     ],
 )  # fmt: skip
 def test_a_line_says_which_is_better(own, other, metric, said):
-    assert compared(results(own, other, metric), LOWER_IS_BETTER) == said
+    assert compare_with_baselines(results(own, other, metric), LOWER_IS_BETTER) == said
 
 
 def test_without_a_test_split_or_a_baseline():
     without = results({"accuracy": 0.82}, {"accuracy": 0.88}, "accuracy", "validation")
-    assert compared(without, LOWER_IS_BETTER).startswith("validation accuracy 0.82")
-    assert compared({**without, "baselines": {}}, LOWER_IS_BETTER) == ""
+    assert compare_with_baselines(without, LOWER_IS_BETTER).startswith("validation accuracy 0.82")
+    assert compare_with_baselines({**without, "baselines": {}}, LOWER_IS_BETTER) == ""
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_without_a_test_split_or_a_baseline():
 def test_a_loss_that_rises_while_accuracy_is_taken_is_told(losses, best, said):
     rows = [{"split": "validation", "step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
     rows.append({"split": "train", "step": 1, "loss": 0.001})
-    assert overfitted(rows, best)[: len(said) or None] == said
+    assert describe_overfitting(rows, best)[: len(said) or None] == said
 
 
 def test_of_many_tokens_a_part_is_counted_and_rows_are_read_in_parts(monkeypatch):

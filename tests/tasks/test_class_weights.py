@@ -304,7 +304,9 @@ def test_the_gate_is_told_the_weights_of_the_run(tmp_path):
         loaded = load_recipe(make(tmp_path), ["train.class_weights=balanced"])
         job = assemble(loaded)
         request = gate_request(loaded, job, "cpu", tmp_path)
-        assert request.class_weights == tuple(job.prepared.class_weights.tolist()) and len(request.class_weights) == 3
+        assert (
+            request.class_weights == tuple(job.prepared_data.class_weights.tolist()) and len(request.class_weights) == 3
+        )
         assert batch_of(request)["labels"].ndim == kind
         heaviest = np.argmax(request.class_weights)
         labels = batch_of(request)["labels"]

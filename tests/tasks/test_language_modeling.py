@@ -491,9 +491,9 @@ def test_what_is_wrong_with_a_reformer_s_recipe_is_said_at_its_line(reformer_fil
 def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reformer_file, tmp_path):
     own = ["data.sources=null", "data.validation_fraction=null", "data.test_fraction=null"]
     job = assemble(load_recipe(reformer_file, [*own, "data.files={train: cats.txt, validation: dogs.txt}"]))
-    assert job.prepared.test is None and job.prepared.summary.endswith(" to train on)")
+    assert job.prepared_data.test is None and job.prepared_data.summary.endswith(" to train on)")
     text = (reformer_file.parent / "cats.txt").read_text()
-    assert job.tokenizer.decode(job.prepared.train.stream("")) == text
+    assert job.tokenizer.decode(job.prepared_data.train.stream("")) == text
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"body": f"{word} " * 30}) + "\n" for word in (*NUMBERS, *ANIMALS)))
     overrides = ["data.sources=null", "data.dataset=json", "data.text=body", f"data.files={{train: {rows}}}"]

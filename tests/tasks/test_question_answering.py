@@ -212,7 +212,7 @@ def test_the_gate_gets_positions_and_compares_offsets(tmp_path):
 
 def test_both_layouts_and_other_column_names_give_the_same_windows(tmp_path):
     recipe = load_recipe(write_recipe(tmp_path))
-    first = assemble(recipe).prepared.train
+    first = assemble(recipe).prepared_data.train
     renamed = [
         {"key": row["id"], "text": row["context"], "ask": row["question"], "found": row["answers"]}
         for row in rows("train", 160)
@@ -223,7 +223,7 @@ def test_both_layouts_and_other_column_names_give_the_same_windows(tmp_path):
     values = yaml.safe_load((tmp_path / "x.yaml").read_text())
     values["data"] |= {key.removeprefix("data__"): value for key, value in names.items()}
     (tmp_path / "y.yaml").write_text(yaml.safe_dump(values))
-    second = assemble(load_recipe(tmp_path / "y.yaml")).prepared.train
+    second = assemble(load_recipe(tmp_path / "y.yaml")).prepared_data.train
     assert len(first) == len(second) > 160
     for left, right in zip(first, second, strict=True):
         assert all(np.array_equal(left[key], right[key]) for key in left)
@@ -236,7 +236,7 @@ def test_a_folder_of_rows_as_the_hub_has_them_loads(tmp_path):
     for split in ("train", "validation"):
         lines = "".join(json.dumps({**row, "title": "x"}) + "\n" for row in rows(split, 12))
         (tmp_path / "hub" / f"{split}.jsonl").write_text(lines)
-    prepared = assemble(load_recipe(path)).prepared
+    prepared = assemble(load_recipe(path)).prepared_data
     assert "12 train, 12 validation questions" in prepared.summary
     values = yaml.safe_load(path.read_text())
     values["data"]["question"] = "ask"

@@ -62,8 +62,8 @@ def run_ranks(size: int, jobs: list[dict], folder: Path) -> None:
     command = [sys.executable, WORKER, str(folder / "jobs.json")]
     with contextlib.ExitStack() as running:
         started = []
-        meeting = running.enter_context(launch._held_port())
-        for number, places in enumerate(launch._places(Team(size), meeting)):
+        meeting = running.enter_context(launch._reserve_address())
+        for number, places in enumerate(launch._process_environments(Team(size), meeting)):
             environment = {**os.environ, **places, "PADDLE_DISTRI_BACKEND": "gloo", "PYTHONPATH": str(ROOT)}
             log = running.enter_context((folder / f"{number}.log").open("wb"))
             process = running.enter_context(child(command, env=environment, stdout=log, stderr=log))
@@ -389,17 +389,17 @@ def test_the_rank_that_failed_is_named_and_not_those_that_failed_for_want_of_it(
     Path("logs").mkdir()
     Path("logs/rank-1.log").write_text("much\nno memory\n\n")
     if isinstance(said, int):
-        assert launch._status(ended, 2, Path("logs")) == said
+        assert launch._exit_status(ended, 2, Path("logs")) == said
         return
     with pytest.raises(ToolkitError) as problem:
-        launch._status(ended, 2, Path("logs"))
+        launch._exit_status(ended, 2, Path("logs"))
     assert str(problem.value).startswith(said) and problem.value.exit_status == 1
     assert str(problem.value).endswith("; the same command goes on from the last checkpoint")
 
 
 def test_a_rank_that_the_user_has_to_mend_ends_the_run_with_2(tmp_path):
     with pytest.raises(UserError):
-        launch._status({1: 2, 0: ranks.LOST_PROCESS_STATUS}, 2, tmp_path)
+        launch._exit_status({1: 2, 0: ranks.LOST_PROCESS_STATUS}, 2, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -438,15 +438,15 @@ def test_a_gate_that_passed_for_something_else_is_no_pass(recipe, tmp_path):
         return SimpleNamespace(first_weights={"w": np.array([weight])}, identity={"splits": data}, config=config)
 
     def verdict(job: SimpleNamespace, processes: int = 2) -> str | None:
-        return passed_gate.verdict_of(told, settings, job, tmp_path, "cpu", processes)
+        return passed_gate.verified_verdict(told, settings, job, tmp_path, "cpu", processes)
 
-    told = passed_gate.to_hand_over(settings, job(1.0), tmp_path, "cpu", 2, "600 tensors agree")
+    told = passed_gate.make_handover(settings, job(1.0), tmp_path, "cpu", 2, "600 tensors agree")
     assert verdict(job(1.0)) == "600 tensors agree"
     assert verdict(job(1.0 + 1e-15)) is verdict(job(1.0, "b")) is verdict(job(1.0), 3) is None
     report.write_text('{"passed": true }')
     assert verdict(job(1.0)) is None
     report.write_text('{"passed": false}')
-    told = passed_gate.to_hand_over(settings, job(1.0), tmp_path, "cpu", 2, "600 tensors agree")
+    told = passed_gate.make_handover(settings, job(1.0), tmp_path, "cpu", 2, "600 tensors agree")
     assert verdict(job(1.0)) is None
     report.unlink()
     assert verdict(job(1.0)) is None
@@ -455,7 +455,7 @@ def test_a_gate_that_passed_for_something_else_is_no_pass(recipe, tmp_path):
 def test_what_nobody_handed_over_is_not_read(monkeypatch):
     for number in ("", "99999", "no"):
         monkeypatch.setenv(ranks.SUPERVISOR_PIPE_VARIABLE, number)
-        assert passed_gate.handed_over() is None
+        assert passed_gate.read_handover() is None
 
 
 def test_each_rank_draws_from_a_seed_of_its_own_and_the_first_from_the_runs(monkeypatch):

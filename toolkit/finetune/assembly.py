@@ -1,4 +1,4 @@
-"""What a run is made of: its examples, tokenizer, configuration and first weights, from a recipe."""
+"""Assemble the parts of a run from its recipe: examples, tokenizer, configuration and first weights."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from toolkit.tasks import task_of
 if TYPE_CHECKING:
     from toolkit.tasks.interface import PreparedData, Task
 
-#: Training texts on which the gate compares the tokenizers, and characters of each: for a million, both sides' ids,
-#: offsets and decoded texts took minutes; for 50 million, gigabytes.
+#: Number of training texts for the gate's comparison of the tokenizers, and maximum number of characters of each. For a
+#: million characters, both sides' ids, offsets and decoded texts took minutes; for 50 million, gigabytes.
 GATE_TEXTS = 64
 GATE_CHARACTERS = 2**17
 
 
 @dataclass(frozen=True)
-class Assembled:
-    """Everything a run is made of, before anything is computed.
+class AssembledRun:
+    """All parts of a run, before anything is computed.
 
     Attributes:
-        task: the recipe's task.
-        tokenizer: of the recipe.
-        splits: the rows of the examples, from the task's ``load_splits``.
-        prepared: the examples.
-        fit: the length that texts are padded to, and the part of the model it uses.
-        stored_config: the configuration of the model that is read and saved.
-        config: that of the model that trains, which may have fewer positions.
-        weights: its first weights, in Hugging Face's names and layout, float32.
-        lora: what is adapted; None where the weights themselves are trained.
-        adapter: its first values; empty without.
-        unreached_rows: rows of the stored position table that the trained model lacks; None if it has all.
-        new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
-        texts: of the training split, for the tokenizer's part of the gate.
-        checkpoint: the folder whose safetensors the first weights were read from; None for new ones.
-        identity: the content of all that comes from files (:mod:`toolkit.finetune.identity`).
+        task: task of the recipe.
+        tokenizer: tokenizer of the recipe.
+        splits: rows of the examples, from the task's ``load_splits``.
+        prepared_data: examples of all splits.
+        fit: length that texts are padded to, and the part of the model that it uses.
+        stored_config: configuration of the model that is read and saved.
+        config: configuration of the model that trains, which may have fewer positions.
+        weights: first weights of the model, in Hugging Face's names and layout, float32.
+        lora: settings of the adapter; None if the weights themselves are trained.
+        adapter: first values of the adapter; empty without an adapter.
+        unreached_rows: rows of the stored position table that the trained model lacks; None if it has every row.
+        new_weights: names of the weights that the checkpoint did not have; every name without a checkpoint.
+        texts: texts of the training split, for the tokenizer's part of the gate.
+        checkpoint: folder whose safetensors the first weights were read from; None for randomly initialized weights.
+        identity: digests of everything that comes from files (:mod:`toolkit.finetune.identity`).
     """
 
     task: Task
     tokenizer: Any
     splits: Mapping[str, Any]
-    prepared: PreparedData
+    prepared_data: PreparedData
     fit: Fit
     stored_config: Any
     config: Any
@@ -78,34 +78,34 @@ class Assembled:
     @property
     def notes(self) -> list[str]:
         """Notes for the user on the data and the length."""
-        notes = [*self.prepared.notes(), *self.fit.notes]
+        notes = [*self.prepared_data.notes(), *self.fit.notes]
         if self.lora is not None:
-            notes.append(self._adapted())
+            notes.append(self._describe_adapter())
         return notes
 
-    def _adapted(self) -> str:
-        """Describe the adapter that is trained, and say if it adapts random values."""
+    def _describe_adapter(self) -> str:
+        """Describe the trained adapter, and whether it adapts randomly initialized weights."""
         assert self.lora is not None
-        text = f"train.lora: {self.trained:,} parameters are trained, of rank {self.lora.rank}"
+        text = f"train.lora: {self.num_trained:,} parameters are trained, of rank {self.lora.rank}"
         if self.lora.whole:
             text += f", among them the head's own ({', '.join(self.lora.whole)})"
         if len(self.new_weights) == len(self.weights):
             text += "; all others keep their new random values, since model.weights is not set"
         return text
 
-    def let_go(self) -> None:
-        """Free the values of the first weights, once a model holds them. Names and shapes stay."""
+    def free_initial_weights(self) -> None:
+        """Free the values of the first weights, once a model has them. Names and shapes stay."""
         for weights in (self.weights, self.adapter):
             for name, value in weights.items():
                 weights[name] = np.broadcast_to(np.float32(0), value.shape)
 
     @property
     def first_weights(self) -> dict[str, np.ndarray]:
-        """All parameters that the model begins with, the adapter's among them."""
+        """All initial parameters of the model, including the adapter's."""
         return {**self.weights, **self.adapter}
 
     @property
-    def trained(self) -> int:
+    def num_trained(self) -> int:
         """Number of trained parameters."""
         if self.lora is None:
             return sum(int(value.size) for value in self.weights.values())
@@ -114,13 +114,16 @@ class Assembled:
     @property
     def parameters(self) -> int:
         """Number of the stored model's parameters."""
-        unreached = 0 if self.unreached_rows is None else self.unreached_rows.size
-        return sum(int(value.size) for value in self.weights.values()) + unreached
+        num_unreached = 0 if self.unreached_rows is None else self.unreached_rows.size
+        return sum(int(value.size) for value in self.weights.values()) + num_unreached
 
 
-def assemble(recipe: Recipe) -> Assembled:
-    """Load the data, the tokenizer, the configuration and the first weights. Raises UserError at the recipe's line if
-    one of them is not as the recipe says."""
+def assemble(recipe: Recipe) -> AssembledRun:
+    """Load the data, the tokenizer, the configuration and the first weights.
+
+    Raises:
+        UserError: one of them does not fit the recipe; the error names the recipe's line.
+    """
     with collector.paused():
         from toolkit.data.load import build_tokenizer
 
@@ -129,33 +132,33 @@ def assemble(recipe: Recipe) -> Assembled:
     texts = task.texts(splits["train"])
     tokenizer = build_tokenizer(recipe, texts, task.control_codes(splits["train"]))
     fit = fit_training_length(recipe)
-    prepared = task.prepare(recipe, tokenizer, splits, fit.length)
-    stored_config = build_config(recipe, tokenizer, prepared.label_names)
+    prepared_data = task.prepare(recipe, tokenizer, splits, fit.length)
+    stored_config = build_config(recipe, tokenizer, prepared_data.label_names)
     checkpoint = weights_folder(recipe)
     tensors, relabeled_names = _with_own_labels(
-        recipe, stored_config, tensors_folder(recipe, checkpoint), prepared.label_names
+        recipe, stored_config, tensors_folder(recipe, checkpoint), prepared_data.label_names
     )
-    weights, new = first_weights(recipe, stored_config, tensors)
-    new = [name for name in weights if name in new or name in relabeled_names]
-    unreached = None
+    weights, new_weights = first_weights(recipe, stored_config, tensors)
+    new_weights = [name for name in weights if name in new_weights or name in relabeled_names]
+    unreached_rows = None
     if fit.cut:
         positions = families.part(recipe.model.name, "positions")
-        unreached, weights = positions.unreached_rows(weights, fit.cut), positions.cut_weights(weights, fit.cut)
-    table = families.part(recipe.model.name, "weights").parameters(stored_config, head_of(recipe))
-    lora = lora_of(recipe, stored_config, new)
-    return Assembled(
+        unreached_rows, weights = positions.unreached_rows(weights, fit.cut), positions.cut_weights(weights, fit.cut)
+    parameter_table = families.part(recipe.model.name, "weights").parameters(stored_config, head_of(recipe))
+    lora = lora_of(recipe, stored_config, new_weights)
+    return AssembledRun(
         task=task,
         tokenizer=tokenizer,
         splits=splits,
-        prepared=prepared,
+        prepared_data=prepared_data,
         fit=fit,
         stored_config=stored_config,
         config=trained_config(stored_config, fit),
         weights=weights,
         lora=lora,
-        adapter={} if lora is None else dict(new_values(table, lora, recipe.seed)),
-        unreached_rows=unreached,
-        new_weights=new,
+        adapter={} if lora is None else dict(new_values(parameter_table, lora, recipe.seed)),
+        unreached_rows=unreached_rows,
+        new_weights=new_weights,
         texts=[text[:GATE_CHARACTERS] for text in texts[:GATE_TEXTS]],
         checkpoint=tensors,
         identity=identity_of(recipe, splits, tokenizer, checkpoint),
@@ -184,33 +187,37 @@ def _with_own_labels(
 
 
 def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The stored model's weights to start from: the checkpoint's, and new ones by the seed for what it does not have.
+    """Return the stored model's first weights: from the checkpoint, and randomly initialized if it does not have them.
 
     Args:
-        config: of the stored model (:func:`toolkit.finetune.model_config.build_config`).
-        checkpoint: the folder with safetensors; None for new weights alone.
+        recipe: recipe of the run.
+        config: configuration of the stored model (:func:`toolkit.finetune.model_config.build_config`).
+        checkpoint: folder with safetensors; None to initialize all weights.
 
     Returns:
-        Name -> float32 array in Hugging Face's layout, and the names of the new ones.
+        Weights by name, float32 arrays in Hugging Face's layout, and the names of the initialized weights.
     """
     from models.files.hub import read_tensors
 
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     if checkpoint is None:
-        new = weights.initial_weights(config, head, recipe.seed)
-        return new, list(new)
+        initial_weights = weights.initial_weights(config, head, recipe.seed)
+        return initial_weights, list(initial_weights)
     initial = weights.initial_values(config, head, recipe.seed)
     try:
-        found = weights.select(read_tensors(checkpoint), config, head)
-    except (OSError, ValueError) as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
-    missing = [name for name in initial if name not in found]
-    values = {name: initial[name] if name in missing else np.asarray(found[name], dtype=np.float32) for name in initial}
-    return values, missing
+        checkpoint_weights = weights.select(read_tensors(checkpoint), config, head)
+    except (OSError, ValueError) as error:
+        raise recipe.error("model.weights", " ".join(str(error).split())) from None
+    missing_names = [name for name in initial if name not in checkpoint_weights]
+    values = {
+        name: initial[name] if name in missing_names else np.asarray(checkpoint_weights[name], dtype=np.float32)
+        for name in initial
+    }
+    return values, missing_names
 
 
 def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
-    """The folder with the checkpoint's safetensors; the reference's process makes those of a pickle, once."""
+    """Return the folder with the checkpoint's safetensors; the reference's process converts a pickle, once."""
     from models.files.hub import pickle_files
     from toolkit.parity import safetensors_folder
 
@@ -218,18 +225,23 @@ def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
         return None
     try:
         return safetensors_folder(checkpoint, reference_python(recipe)) if pickle_files(checkpoint) else checkpoint
-    except (OSError, ValueError) as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+    except (OSError, ValueError) as error:
+        raise recipe.error("model.weights", " ".join(str(error).split())) from None
 
 
 def reference_python(recipe: Recipe) -> str | None:
-    """Absolute path of the interpreter that runs the reference: the recipe's, if the command line says it too, or that
-    of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one. Raises UserError if what is named is
-    none, and Inconclusive if it lacks what the reference needs."""
+    """Return the absolute path of the interpreter that runs the reference; None for the current interpreter.
+
+    The path is the recipe's, if the command line repeats it, or the environment's (:data:`.install.REFERENCE_PYTHON`).
+
+    Raises:
+        UserError: the path is not an interpreter.
+        Inconclusive: the interpreter lacks a package that the reference needs.
+    """
     from toolkit.parity import reference_interpreter
 
     if recipe.parity.reference_python is None:
-        return _reference_of_environment()
+        return _reference_from_environment()
     if not recipe.is_overridden("parity.reference_python"):
         raise recipe.error(
             "parity.reference_python",
@@ -238,16 +250,16 @@ def reference_python(recipe: Recipe) -> str | None:
         )
     try:
         return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
-    except UserError as problem:
-        raise recipe.error("parity.reference_python", str(problem)) from None
+    except UserError as error:
+        raise recipe.error("parity.reference_python", str(error)) from None
 
 
-def _reference_of_environment() -> str | None:
+def _reference_from_environment() -> str | None:
     from toolkit.parity import reference_interpreter
 
-    if not (named := os.environ.get(REFERENCE_PYTHON)):
+    if not (interpreter := os.environ.get(REFERENCE_PYTHON)):
         return None
     try:
-        return reference_interpreter(named)
-    except ToolkitError as problem:
-        raise type(problem)(f"{REFERENCE_PYTHON}: {problem}") from None
+        return reference_interpreter(interpreter)
+    except ToolkitError as error:
+        raise type(error)(f"{REFERENCE_PYTHON}: {error}") from None

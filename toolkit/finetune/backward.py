@@ -1,7 +1,7 @@
-"""Choose the backward of a run whose recipe says ``model.backward: auto``, once for the whole run.
+"""Choose the backward of a run with ``model.backward: auto``, once for the whole run.
 
-The choice becomes the recipe's value before anything is built on it. So the gate judges it, the run's ``recipe.yaml``
-names it, and a resumed run reads it there, on a machine with other memory, too.
+The choice becomes the recipe's value before anything is built on it. So the gate compares it, the run's ``recipe.yaml``
+records it, and a resumed run reads it there, even on a machine with another amount of memory.
 """
 
 from __future__ import annotations
@@ -17,40 +17,44 @@ from toolkit.finetune.memory import AUTO, choose_backward
 from toolkit.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from toolkit.finetune.assembly import Assembled
+    from toolkit.finetune.assembly import AssembledRun
 
 
-def settle_backward(
-    recipe: Recipe, job: Assembled, folder: Path, device: str, processes: int, told: str | None = None
+def resolve_backward(
+    recipe: Recipe, job: AssembledRun, folder: Path, device: str, processes: int, received_backward: str | None = None
 ) -> tuple[Recipe, str | None]:
-    """Choose, and put the choice into the configurations of a job that was assembled before it.
+    """Choose the backward, and set it in the configurations of the assembled run.
 
     Args:
-        folder: of the run; one that has begun keeps what it began with.
-        told: the choice of the process that started this one.
+        recipe: recipe of the run.
+        job: parts of the run.
+        folder: run folder; a resumed run keeps its backward.
+        device: device of the run.
+        processes: number of processes of the run.
+        received_backward: choice of the process that started the current process; None without such a process.
 
     Returns:
-        The recipe with the choice, and a note on it; None where nothing was left to choose.
+        The recipe with the choice, and a note on it; None if the recipe sets a backward.
     """
     if recipe.model.backward != AUTO:
         return recipe, None
-    if told is not None:
-        chosen, note = told, None
-    elif (begun := begun_with(folder)) is not None:
-        chosen, note = begun, f"model.backward auto: {begun}, with which this run began"
+    if received_backward is not None:
+        backward, note = received_backward, None
+    elif (earlier_backward := stored_backward(folder)) is not None:
+        backward, note = earlier_backward, f"model.backward auto: {earlier_backward}, with which this run began"
     else:
-        resolved = families.part(recipe.model.name, "schema").resolve(job.config.to_hf())
-        here = int(os.environ.get("PADDLE_LOCAL_SIZE", processes))
-        choice = choose_backward(recipe, resolved, job.fit.length, device, here)
-        chosen, note = choice.backward, str(choice)
-    job.config.backward = job.stored_config.backward = chosen
-    return recipe.with_values({"model.backward": chosen}), note
+        config_values = families.part(recipe.model.name, "schema").resolve(job.config.to_hf())
+        num_local_processes = int(os.environ.get("PADDLE_LOCAL_SIZE", processes))
+        choice = choose_backward(recipe, config_values, job.fit.length, device, num_local_processes)
+        backward, note = choice.backward, str(choice)
+    job.config.backward = job.stored_config.backward = backward
+    return recipe.with_values({"model.backward": backward}), note
 
 
-def begun_with(folder: Path) -> str | None:
-    """The backward of the run that has begun in a folder, as its ``recipe.yaml`` says; None where none has."""
+def stored_backward(folder: Path) -> str | None:
+    """Return the backward in the ``recipe.yaml`` of a run folder; None without a valid one."""
     try:
-        found = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["model"]["backward"]
+        backward = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["model"]["backward"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return None
-    return found if found in ("reversible", "autograd") else None
+    return backward if backward in ("reversible", "autograd") else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import families
 from toolkit.files.whole import write_text
-from toolkit.finetune.baselines import compared
+from toolkit.finetune.baselines import compare_with_baselines
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
@@ -254,12 +254,12 @@ def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> st
         for split in splits
         if split in numbers
     ]
-    line = compared(results, lower_is_better)
+    line = compare_with_baselines(results, lower_is_better)
     baseline = f" Beside a simple method: {markdown(line)}." if line else ""
     fitted = describe_calibration(results.get("calibration", {}))
     calibration = f" Where `toolkit predict` makes probabilities, {markdown(fitted)}." if fitted else ""
-    kept = f"The weights are those of step {best['step']}, the best validation {best['metric']}."
-    return "\n".join(lines) + f"\n\n{kept}{baseline}{calibration}\n"
+    best_note = f"The weights are those of step {best['step']}, the best validation {best['metric']}."
+    return "\n".join(lines) + f"\n\n{best_note}{baseline}{calibration}\n"
 
 
 def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
@@ -331,23 +331,27 @@ def _figure(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
-def ended(done: Mapping[str, Any]) -> str:
-    """How a run ended before its last step; empty if it did not. ``done`` is ``training`` of metrics.json, to which
-    earlier versions wrote no ``finished_early``."""
-    if done.get("finished_early"):
-        return f", finished early at step {done['steps']:,} of {done['schedule']['max_steps']:,}"
-    return ", stopped early" if done["stopped_early"] else ""
+def describe_early_end(training_facts: Mapping[str, Any]) -> str:
+    """Return how a run ended before its last step; empty if it ended there.
+
+    Args:
+        training_facts: ``training`` of metrics.json. Earlier versions wrote no ``finished_early``.
+    """
+    if training_facts.get("finished_early"):
+        return f", finished early at step {training_facts['steps']:,} of {training_facts['schedule']['max_steps']:,}"
+    return ", stopped early" if training_facts["stopped_early"] else ""
 
 
 def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
-    train, done = recipe.train, results["training"]
+    train, training_facts = recipe.train, results["training"]
     batch = train.batch_size * train.gradient_accumulation_steps
-    weighed = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."
+    weights_note = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."
     return (
-        f"{done['steps']} steps of {batch} {task.unit(recipe)} ({done['epochs']} epochs{ended(done)}), "
+        f"{training_facts['steps']} steps of {batch} {task.unit(recipe)} ({training_facts['epochs']} epochs"
+        f"{describe_early_end(training_facts)}), "
         f"{OPTIMIZERS[train.optimizer]} with learning rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up "
         f"{train.warmup_ratio:g}), weight decay {train.weight_decay:g} (not on biases and LayerNorm), "
-        f"seed {recipe.seed}, {done['seconds']:.0f} s."
-        f"{weighed if train.class_weights else ''} "
+        f"seed {recipe.seed}, {training_facts['seconds']:.0f} s."
+        f"{weights_note if train.class_weights else ''} "
         "The whole recipe is `recipe.yaml`.\n"
     )

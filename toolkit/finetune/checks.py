@@ -1,4 +1,4 @@
-"""What a run checks and says before it begins: room, device, what it is made of, and with how many processes."""
+"""Check and describe a run before it starts: disk space, device, parts, and number of processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from models import families
-from toolkit.finetune.assembly import Assembled
+from toolkit.finetune.assembly import AssembledRun
 from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
 from toolkit.machine.disk import missing_room, size_of
@@ -17,24 +17,32 @@ from toolkit.recipe.revisions import hub_origin
 from toolkit.run_folder import checkpoint
 from toolkit.training.schedule import Schedule
 
-#: Beginnings of the flags that follow from how many processes share the cores.
-THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
+#: Prefixes of the flags that depend on the number of processes that share the cores.
+THREAD_FLAGS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
 
 
-def check_room(recipe: Recipe, folder: Path, job: Assembled, processes: int = 1) -> None:
-    """Check that the disk has room for the checkpoints of a run that so many processes began. A third one is written
-    before the oldest is removed. Raises UserError, which says how much is needed, if it has not."""
-    weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
-    at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
-    moments = MOMENTS[recipe.train.optimizer] * job.trained
-    needed = at_once * 2 * (trained + moments) + weights  # of the step, and the best
-    if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
-        raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
+def check_disk_space(recipe: Recipe, folder: Path, job: AssembledRun, processes: int = 1) -> None:
+    """Check that the disk has space for the checkpoints of a run that was started with so many processes.
+
+    A third checkpoint is written before the oldest is removed.
+
+    Raises:
+        UserError: the space is too small; the error contains the required size.
+    """
+    weights, trained_bytes = sum(value.nbytes for value in job.weights.values()), 4 * job.num_trained
+    num_checkpoints = min(3, Schedule.of(recipe, len(job.prepared_data.train), processes).max_steps)
+    moments = MOMENTS[recipe.train.optimizer] * job.num_trained
+    required_bytes = num_checkpoints * 2 * (trained_bytes + moments) + weights  # of the step, and the best
+    if missing_space := missing_room(folder, required_bytes - size_of(folder / "checkpoints")):
+        raise recipe.error("train.output_dir", f"{folder}: the run {missing_space}; make room, or name another folder")
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """Check that sharding works on this device with this many processes. Raises UserError, which says what to change,
-    if it does not."""
+    """Check that sharding works on this device with this many processes.
+
+    Raises:
+        UserError: it does not; the error contains a remedy.
+    """
     if recipe.train.sharding is None:
         return
     if device == "cpu":
@@ -48,9 +56,9 @@ def check_device(recipe: Recipe, device: str, processes: int) -> None:
         raise recipe.error("train.sharding", f"{folder}: such a run cannot be resumed; choose another folder")
 
 
-def describe(job: Assembled, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
-    """Print a line each on the data, the model and what came from the hub, and the notes on the recipe and the data."""
-    console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
+def print_description(job: AssembledRun, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
+    """Print a line each about the data, the model and files from the hub, and all notes."""
+    console.print(f"data   {job.prepared_data.summary}", highlight=False, soft_wrap=True)
     layers = families.part(recipe.model.name, "weights").depth(job.config)
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
@@ -64,13 +72,13 @@ def describe(job: Assembled, recipe: Recipe, notes: Sequence[str], device: str, 
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 
-def note_on_processes(saved: Path) -> str | None:
-    """Note on resuming with another number of processes than saved the checkpoint."""
-    state = checkpoint.read_state(saved)
-    before, now = len(state.get("random_states", [None])), runtime.processes()
-    if before == now:
+def process_count_note(checkpoint_dir: Path) -> str | None:
+    """Return a note if another number of processes saved the checkpoint; None otherwise."""
+    state = checkpoint.read_state(checkpoint_dir)
+    num_before, num_now = len(state.get("random_states", [None])), runtime.processes()
+    if num_before == num_now:
         return None
     return (
-        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but its "
+        f"saved by {num_before} processes and resumed with {num_now}: a step has the same examples as before, but its "
         "random draws (dropout, LSH) differ"
     )

@@ -36,105 +36,122 @@ from toolkit.run_folder.read import read_json, reading
 if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
-#: What `--continue` sets, besides the weights: they are those of the other run.
-SET = {"model.revision": None, "tokenizer.kind": "checkpoint", "tokenizer.path": None, "tokenizer.vocab_size": None}
-#: Keys of which nothing is said: a new run has a folder of its own, and settles its backward itself.
-UNSAID = ("train.output_dir", "model.backward", "model.weights", *SET)
+#: Settings of `--continue` in addition to the weights, which come from the other run.
+FIXED_SETTINGS = {
+    "model.revision": None,
+    "tokenizer.kind": "checkpoint",
+    "tokenizer.path": None,
+    "tokenizer.vocab_size": None,
+}
+#: Keys whose differences are not reported: a new run has another folder, and chooses its backward again.
+UNCOMPARED_KEYS = ("train.output_dir", "model.backward", "model.weights", *FIXED_SETTINGS)
 REMEDY = "restore it from a copy, or train it again"
 
 
 def continue_from(recipe: Recipe, run: Path, console: Console) -> tuple[list[str], dict[str, Any]]:
-    """Find what a recipe's run begins with if it continues another.
+    """Return the settings with which a recipe's run continues another run.
 
     Args:
-        recipe: as the user has written it.
-        run: the folder of the other run, which has finished or was interrupted.
-        console: where to say what happens.
+        recipe: recipe as the user has written it.
+        run: folder of the other run, which has finished or was interrupted.
+        console: console for messages.
 
     Returns:
-        ``KEY=VALUE`` pairs that the recipe is to be read with, and what to record (:class:`.recipe.Findings`).
+        ``KEY=VALUE`` pairs for reading the recipe, and facts to record (:class:`.recipe.Findings`).
 
     Raises:
-        UserError: architecture or tokenizer differ, at the key; the run has no weights, or is in use.
+        UserError: architecture or tokenizer differ, or the run has no weights, or is in use.
     """
     if not (run / "recipe.yaml").is_file():
         raise UserError(f"--continue {run}: holds no recipe.yaml, so it is not a run folder")
-    there = load_recipe(run / "recipe.yaml").with_values({"train.output_dir": str(run)})
-    _check_alike(recipe, there, run)
+    previous_recipe = load_recipe(run / "recipe.yaml").with_values({"train.output_dir": str(run)})
+    _check_same_kind(recipe, previous_recipe, run)
     if (run / "metrics.json").exists():
         folder, step = run / "model", _best_step(run / "metrics.json")
         state = run / checkpoint.OPTIMIZER
     else:
-        folder, step = _best_so_far(recipe, there, run, console)
+        folder, step = _best_so_far(recipe, previous_recipe, run, console)
         state = folder / checkpoint.OPTIMIZER
     with reading(folder / "config.json", REMEDY):
-        stored = read_object(folder / "config.json")
-    _check_architecture(recipe, there, stored, run)
-    settings = {"model.weights": str(folder.absolute()), **SET}
-    differing = differing_keys(there.to_yaml(), recipe.to_yaml())
-    config = tuple(f"model.config.{key}: " for key in there.model.config if key not in recipe.model.config)
-    left_out = (*(f"{key}: " for key in UNSAID), *config)
+        stored_config = read_object(folder / "config.json")
+    _check_architecture(recipe, previous_recipe, stored_config, run)
+    settings = {"model.weights": str(folder.absolute()), **FIXED_SETTINGS}
+    differing = differing_keys(previous_recipe.to_yaml(), recipe.to_yaml())
+    config = tuple(f"model.config.{key}: " for key in previous_recipe.model.config if key not in recipe.model.config)
+    left_out = (*(f"{key}: " for key in UNCOMPARED_KEYS), *config)
     differs = [text for text in differing if not text.startswith(left_out)]
-    same = recipe.train.optimizer == there.train.optimizer and not recipe.train.lora and not recipe.train.sharding
-    optimizer = str(state.absolute()) if same and state.is_file() else None
+    can_reuse_moments = (
+        recipe.train.optimizer == previous_recipe.train.optimizer
+        and not recipe.train.lora
+        and not recipe.train.sharding
+    )
+    optimizer = str(state.absolute()) if can_reuse_moments and state.is_file() else None
     facts = {"run": str(run.absolute()), "step": step, "optimizer": optimizer, "differs": differs}
     return [f"{key}={json.dumps(value)}" for key, value in settings.items()], facts
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
-    """Say in a line what a run continues, and how its recipe differs."""
+    """Return a line that names the continued run, and the differences of the recipes."""
     differs = "; ".join(facts["differs"]) or "the recipe is the same"
     new = "its optimizer's moments and a new schedule" if facts["optimizer"] else "a new optimizer and schedule"
     return f"continues {facts['run']} from step {facts['step']}, with {new}: {differs}"
 
 
-def take_over_moments(path: str | None, trainer: Finetuner, console: Console) -> None:
-    """Let a run begin with the optimizer's state of the run that it continues, if it fits.
+def load_continued_moments(path: str | None, trainer: Finetuner, console: Console) -> None:
+    """Start a run with the optimizer's state of the run that it continues, if it fits.
 
     Args:
-        path: of the state; None if there is none to take over.
-        trainer: of the run, which has made no step yet.
+        path: file of the state; None without one.
+        trainer: trainer of the run, before its first step.
+        console: console for messages.
 
     Raises:
-        UserError: the file is damaged, or has gone.
+        UserError: the file is damaged, or was removed.
     """
     if path is None:
         return
     with reading(Path(path), "restore it, or remove it to begin with a new optimizer"):
-        wrong = checkpoint.unfit(trainer.model, Path(path))
-    if wrong is None:
+        mismatch = checkpoint.unfit(trainer.model, Path(path))
+    if mismatch is None:
         trainer.begins_with = Path(path)
     else:
-        console.print(f"note   the optimizer is new: {path} does not fit {wrong}", highlight=False, soft_wrap=True)
+        console.print(f"note   the optimizer is new: {path} does not fit {mismatch}", highlight=False, soft_wrap=True)
 
 
-def _check_alike(recipe: Recipe, there: Recipe, run: Path) -> None:
-    """Check that both recipes have a task, a family and a tokenizer in common.
+def _check_same_kind(recipe: Recipe, previous_recipe: Recipe, run: Path) -> None:
+    """Check that both recipes have the same task, family and tokenizer.
 
     Raises:
-        UserError: at the first key in which they differ.
+        UserError: they differ; the error names the first different key.
     """
     keys = ["task", "model.name"]
-    if "checkpoint" not in (recipe.tokenizer.kind, there.tokenizer.kind):
+    if "checkpoint" not in (recipe.tokenizer.kind, previous_recipe.tokenizer.kind):
         keys += ["tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size"]
     if recipe.model.weights is not None:
         keys.append("model.weights")
-    differing = differing_keys(there.to_yaml(), recipe.to_yaml())
+    differing = differing_keys(previous_recipe.to_yaml(), recipe.to_yaml())
     for key in keys:
-        if found := next((text for text in differing if text.startswith(f"{key}: ")), None):
-            raise recipe.error(key, f"--continue {run}: {found.removeprefix(f'{key}: ')}; set it as it is there")
+        if difference := next((text for text in differing if text.startswith(f"{key}: ")), None):
+            raise recipe.error(key, f"--continue {run}: {difference.removeprefix(f'{key}: ')}; set it as it is there")
 
 
-def _check_architecture(recipe: Recipe, there: Recipe, stored: Mapping[str, Any], run: Path) -> None:
-    """Check that the recipe's ``model.config`` describes the other run's model; its dropout may be another.
+def _check_architecture(recipe: Recipe, previous_recipe: Recipe, stored_config: Mapping[str, Any], run: Path) -> None:
+    """Check that the recipe's ``model.config`` describes the other run's model; its dropout may differ.
 
     Raises:
-        UserError: at the first key in which it does not.
+        UserError: they differ; the error names the first different key.
     """
-    own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored, **there.model.config}
+    previous_config = {
+        **families.part(recipe.model.name, "schema").DEFAULTS,
+        **stored_config,
+        **previous_recipe.model.config,
+    }
     for key, value in recipe.model.config.items():
-        if value != own.get(key) and "drop" not in key:
-            message = f"--continue {run}: {own.get(key)} there, {value} here; a continued run keeps the architecture"
+        if value != previous_config.get(key) and "drop" not in key:
+            message = (
+                f"--continue {run}: {previous_config.get(key)} there, {value} here; "
+                "a continued run keeps the architecture"
+            )
             raise recipe.error(("model", "config", key), message)
 
 
@@ -153,25 +170,25 @@ def _best_step(metrics: Path) -> int:
     return step
 
 
-def _best_so_far(recipe: Recipe, there: Recipe, run: Path, console: Console) -> tuple[Path, int]:
+def _best_so_far(recipe: Recipe, previous_recipe: Recipe, run: Path, console: Console) -> tuple[Path, int]:
     """The best weights of an interrupted run, or the newest if none were validated, as ``model/`` holds a finished
     run's; and their step."""
-    if refused := check_writable(run):
-        raise UserError(f"{run}: {refused}")
+    if refusal := check_writable(run):
+        raise UserError(f"{run}: {refusal}")
     with amending(run, PATIENCE_SECONDS if runtime.processes() > 1 else 0):
-        saved = newest_checkpoint(run, console)
-        state = checkpoint.read_state(saved)
+        checkpoint_dir = newest_checkpoint(run, console)
+        state = checkpoint.read_state(checkpoint_dir)
         best = state.get("best_step")
-        weights = saved if best is None else Checkpoints(run / CHECKPOINTS).best(best)
+        weights = checkpoint_dir if best is None else Checkpoints(run / CHECKPOINTS).best(best)
 
         def fill(folder: Path) -> None:
-            here = {"runtime.device": recipe.runtime.device, "runtime.threads": recipe.runtime.threads}
-            job = assemble_again(there.with_values(here), run, console)
-            model = load_model(there, job)
+            runtime_settings = {"runtime.device": recipe.runtime.device, "runtime.threads": recipe.runtime.threads}
+            job = assemble_again(previous_recipe.with_values(runtime_settings), run, console)
+            model = load_model(previous_recipe, job)
             checkpoint.load_weights(model, weights)
-            save_model(there, job, model, folder)
+            save_model(previous_recipe, job, model, folder)
             if (weights / checkpoint.OPTIMIZER).exists():
                 shutil.copyfile(weights / checkpoint.OPTIMIZER, folder / checkpoint.OPTIMIZER)
 
-        folder = kept("weights", digest(there.to_yaml(), sha256(weights / MANIFEST)), fill)
+        folder = kept("weights", digest(previous_recipe.to_yaml(), sha256(weights / MANIFEST)), fill)
     return folder, state["step"] if best is None else best

@@ -9,24 +9,24 @@ import numpy as np
 from toolkit.tasks.classification.class_weights import label_counts
 
 if TYPE_CHECKING:
-    from toolkit.finetune.assembly import Assembled
+    from toolkit.finetune.assembly import AssembledRun
 
 #: Shares of a split's examples that are at most as long as the lengths recorded.
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-def data_facts(job: Assembled) -> dict[str, dict[str, Any]]:
+def data_facts(job: AssembledRun) -> dict[str, dict[str, Any]]:
     """Split -> ``tokens`` (their sum), ``lengths`` (for each of :data:`SHARES`), ``cut`` and ``labels``; without what
     the task lacks."""
-    found: dict[str, dict[str, Any]] = {}
-    for split in job.prepared.sizes:
-        counts = job.task.token_counts(getattr(job.prepared, split))
-        facts = found[split] = {}
+    facts_by_split: dict[str, dict[str, Any]] = {}
+    for split_name in job.prepared_data.sizes:
+        counts = job.task.token_counts(getattr(job.prepared_data, split_name))
+        facts = facts_by_split[split_name] = {}
         if counts is not None:
             lengths = np.quantile(counts, SHARES, method="inverted_cdf").tolist()
             facts |= {"tokens": int(counts.sum()), "lengths": lengths}
-        if split in job.prepared.num_truncated:
-            facts["cut"] = job.prepared.num_truncated[split]
-        if labels := label_counts(job.splits[split]):
+        if split_name in job.prepared_data.num_truncated:
+            facts["cut"] = job.prepared_data.num_truncated[split_name]
+        if labels := label_counts(job.splits[split_name]):
             facts["labels"] = labels
-    return found
+    return facts_by_split

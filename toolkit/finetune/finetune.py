@@ -1,13 +1,13 @@
-"""Fine-tuning: prove the port equal, then train, evaluate and save. What one `toolkit finetune` does, in order.
+"""Fine-tune a port: run the parity gate, then train, evaluate and save. This is the order of `toolkit finetune`.
 
-Nothing but the ledger and the gate's report is written before the gate has passed. After that the run folder fills up:
+Only the ledger and the gate's report are written before the gate has passed. After that the run folder fills up:
 
-    recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
+    recipe.yaml       the recipe with every default, as it was run      versions.json   versions and flags
     identity.json     the SHA-256s of its data, tokenizer and first weights; the run that it continues
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
-    report.html       all of it on a page that a browser shows     predictions-test.csv, predictions-validation.csv
+    report.html       the results on a page for a browser          predictions-test.csv, predictions-validation.csv
     samples.md        of a language model: samples of its text          adapter.safetensors    with train.lora
     metrics.json      the final numbers; written last: a folder that has it is a finished run
     .toolkit-run.json the ledger, which marks the folder as a run's (:mod:`toolkit.files.ownership`); written first
@@ -29,17 +29,17 @@ from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
 from toolkit.files.digest import digest
 from toolkit.files.whole import write_text
-from toolkit.finetune.assembly import Assembled, assemble, reference_python
-from toolkit.finetune.backward import settle_backward
-from toolkit.finetune.checks import THREADS, check_device, check_room, describe, note_on_processes
-from toolkit.finetune.continued import take_over_moments
+from toolkit.finetune.assembly import AssembledRun, assemble, reference_python
+from toolkit.finetune.backward import resolve_backward
+from toolkit.finetune.checks import THREAD_FLAGS, check_device, check_disk_space, print_description, process_count_note
+from toolkit.finetune.continued import load_continued_moments
 from toolkit.finetune.gate import pass_gate
 from toolkit.finetune.identity import check_identity, write_identity
-from toolkit.finetune.judged import see_judged
+from toolkit.finetune.judged import check_matches_gate
 from toolkit.finetune.memory import missing_memory
 from toolkit.finetune.model import load_model, make_trainer
-from toolkit.finetune.passed_gate import handed_over, take_gate, to_hand_over, verdict_of
-from toolkit.finetune.results import finish, measure_best, show_results, tracked
+from toolkit.finetune.passed_gate import make_handover, read_handover, reuse_gate, verified_verdict
+from toolkit.finetune.results import finish, measure_best, show_results, track_metrics
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import resolve_commits
@@ -58,25 +58,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What makes a run a trial of a search: it ends after its training. The same run without this ends as others do.
+class SearchTrial:
+    """Settings of a run that is a trial of a search. A trial ends after its training, without results.
 
     Attributes:
-        watch: called before training and after each validation; what it raises ends the trial.
-        like: the folder of another trial, whose gate is taken for this one's; None to run the gate.
+        watch: called before training and after each validation; an error that it raises ends the trial.
+        gate_source: run folder of another trial, whose gate is reused; None to run the gate.
     """
 
     watch: Callable[[Finetuner], None]
-    like: Path | None = None
+    gate_source: Path | None = None
 
 
 def finetune(
-    recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None = None, verbose: bool = False
+    recipe: Recipe,
+    skip_parity: str | None,
+    console: Console,
+    search_trial: SearchTrial | None = None,
+    verbose: bool = False,
 ) -> Path:
     """Run a recipe, or resume its interrupted run; return the run folder.
 
     Args:
-        skip_parity: why the gate is not run, or None to run it.
+        recipe: recipe of the run.
+        skip_parity: reason for skipping the gate, or None to run it.
+        console: console for progress and results.
+        search_trial: settings of a trial of a search; None for an ordinary run.
+        verbose: whether to print the table of a gate that passes, too.
 
     Raises:
         UserError: the data, the weights or the run folder do not fit the recipe.
@@ -86,30 +94,40 @@ def finetune(
     """
     check_trackers(recipe)
     if not runtime.is_first_process():
-        return _follow(recipe)
+        return _train_other_process(recipe)
     with lock_run_folder(recipe) as folder:
-        return _finetune_in(folder, recipe, skip_parity, console, tried, verbose)
+        return _train_first_process(folder, recipe, skip_parity, console, search_trial, verbose)
 
 
-def prove(
+def prepare_training(
     folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int, verbose: bool = False
 ) -> dict[str, Any]:
-    """Do all that comes before training, for processes that are started after it.
+    """Assemble a run and pass its gate, before the processes that train it are started.
+
+    Args:
+        folder: run folder.
+        recipe: recipe of the run.
+        skip_parity: reason for skipping the gate, or None to run it.
+        console: console for messages.
+        processes: number of processes that will train together.
+        verbose: whether to print the table of a gate that passes, too.
 
     Returns:
-        What the first of them is to be told (:mod:`toolkit.finetune.passed_gate`).
+        The message to the first process (:mod:`toolkit.finetune.passed_gate`).
 
     Raises:
-        As :func:`finetune`.
+        UserError: the data, the weights or the run folder do not fit the recipe.
+        ParityDrift: the port differs from the reference; only the report was written.
+        Inconclusive: the gate could not decide.
     """
     device = _set_up(recipe, processes)
     recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes, None, verbose)
-    begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
-    return to_hand_over(recipe, job, folder, device, begun_with, verdict)
+    num_initial_processes = Checkpoints(folder / "checkpoints").begun_with() or processes
+    return make_handover(recipe, job, folder, device, num_initial_processes, verdict)
 
 
 def _set_up(recipe: Recipe, processes: int) -> str:
-    """Import Paddle on the recipe's device; returns which that is."""
+    """Import Paddle on the recipe's device, and return the device."""
     silence_startup()
     device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     check_device(recipe, device, processes)
@@ -122,138 +140,168 @@ def _prepare(
     skip_parity: str | None,
     device: str,
     console: Console,
-    told: Mapping[str, Any] | None,
+    handover: Mapping[str, Any] | None,
     processes: int,
-    like: Path | None,
+    gate_source: Path | None,
     verbose: bool,
-) -> tuple[Recipe, Assembled, str | None]:
-    """Load what the run is made of, and pass the gate.
+) -> tuple[Recipe, AssembledRun, str | None]:
+    """Assemble the parts of a run, check them, and pass the gate.
 
     Args:
-        told: by the process that started this one; it has printed all that this would.
-        like: of :class:`Tried`.
+        folder: run folder.
+        recipe: recipe of the run.
+        skip_parity: reason for skipping the gate, or None to run it.
+        device: device of the run.
+        console: console for messages.
+        handover: message of the launcher, which has printed the description already; None without a launcher.
+        processes: number of processes that train together.
+        gate_source: run folder of another trial, whose gate is reused; None to run the gate.
+        verbose: whether to print the table of a gate that passes, too.
 
     Returns:
-        The recipe with its backward settled, what the run is made of, and the gate's verdict (None: skipped).
+        The recipe with its backward resolved, the parts of the run, and the gate's verdict; None if it was skipped.
     """
-    loud, console = console, console if told is None else LiteralConsole(quiet=True)
+    outer_console, console = console, console if handover is None else LiteralConsole(quiet=True)
     if skip_parity is None:
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
-    recipe.found.commits.update(told["commits"] if told else {})
-    recipe.found.continues.update(told["continues"] if told else {})
-    notes = [] if told else resolve_commits(recipe, folder)
+    recipe.found.commits.update(handover["commits"] if handover else {})
+    recipe.found.continues.update(handover["continues"] if handover else {})
+    notes = [] if handover else resolve_commits(recipe, folder)
     job = assemble(recipe)
-    recipe, backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
-    if not told:
-        describe(job, recipe, [*notes, *job.notes, *filter(None, [backward])], device, console)
+    recipe, backward = resolve_backward(
+        recipe, job, folder, device, processes, handover["backward"] if handover else None
+    )
+    if not handover:
+        print_description(job, recipe, [*notes, *job.notes, *filter(None, [backward])], device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
-    begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
-    check_room(recipe, folder, job, begun_with)
-    if lacking := missing_memory(recipe, job.config, job.fit.length, device, len(job.prepared.train)):
-        console.print(f"note   {lacking}", highlight=False, soft_wrap=True)
-    if skip_parity is None and (verdict := verdict_of(told, recipe, job, folder, device, begun_with)):
+    num_initial_processes = Checkpoints(folder / "checkpoints").begun_with() or processes
+    check_disk_space(recipe, folder, job, num_initial_processes)
+    if memory_note := missing_memory(recipe, job.config, job.fit.length, device, len(job.prepared_data.train)):
+        console.print(f"note   {memory_note}", highlight=False, soft_wrap=True)
+    if skip_parity is None and (
+        verdict := verified_verdict(handover, recipe, job, folder, device, num_initial_processes)
+    ):
         return recipe, job, verdict
-    if skip_parity is None and like is not None:
-        return recipe, job, take_gate(like, folder)
+    if skip_parity is None and gate_source is not None:
+        return recipe, job, reuse_gate(gate_source, folder)
     if skip_parity is None:
-        console = loud
-    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with, verbose)
+        console = outer_console
+    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, num_initial_processes, verbose)
 
 
-def _follow(recipe: Recipe) -> Path:
-    """In each process but the first: train and measure with it; write nothing."""
+def _train_other_process(recipe: Recipe) -> Path:
+    """Train and measure in a process other than the first, and write nothing; return the run folder."""
     _set_up(recipe, runtime.processes())
     ranks.join()
-    told = ranks.await_first()
-    recipe.found.commits.update(told["commits"])
-    recipe = recipe.with_values({"model.backward": told["backward"]})
+    message = ranks.await_first()
+    recipe.found.commits.update(message["commits"])
+    recipe = recipe.with_values({"model.backward": message["backward"]})
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
-    _agree(recipe, job)
+    _check_same_inputs(recipe, job)
     folder, console = recipe.output_dir, LiteralConsole(quiet=True)
     model = load_model(recipe, job)
-    job.let_go()
-    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, told["begun_with"])
-    take_over_moments(told["moments"], trainer, console)
-    trainer.fit(Path(told["resume_from"]) if told["resume_from"] else None)
-    measure_best(trainer, job.prepared)
+    job.free_initial_weights()
+    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared_data, message["begun_with"])
+    load_continued_moments(message["moments"], trainer, console)
+    trainer.fit(Path(message["resume_from"]) if message["resume_from"] else None)
+    measure_best(trainer, job.prepared_data)
     return folder
 
 
-def _agree(recipe: Recipe, job: Assembled) -> None:
-    """Check that all processes have the same to train on. Raises UserError if they have not."""
+def _check_same_inputs(recipe: Recipe, job: AssembledRun) -> None:
+    """Check that all processes train with the same recipe, data, tokenizer and first weights.
+
+    Raises:
+        UserError: the inputs differ.
+    """
     ranks.agree("the keys of the recipe", digest(recipe.model_dump_json()))
-    made_of = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}
-    ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))
+    input_digests = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}
+    ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(input_digests, sort_keys=True)))
 
 
-def _finetune_in(
-    folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, tried: Tried | None, verbose: bool
+def _train_first_process(
+    folder: Path,
+    recipe: Recipe,
+    skip_parity: str | None,
+    console: Console,
+    search_trial: SearchTrial | None,
+    verbose: bool,
 ) -> Path:
-    told, like, processes = handed_over(), tried.like if tried else None, runtime.processes()
+    """Pass the gate, train, and write the results, in the first process or in the only one; return the run folder."""
+    handover, gate_source, processes = (
+        read_handover(),
+        search_trial.gate_source if search_trial else None,
+        runtime.processes(),
+    )
     device = _set_up(recipe, processes)
     ranks.join()
-    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, processes, like, verbose)
+    recipe, job, verdict = _prepare(
+        folder, recipe, skip_parity, device, console, handover, processes, gate_source, verbose
+    )
     resume_from = open_run(recipe, folder, console)
     continues = write_identity(recipe, folder, job.identity)
     moments = None if resume_from else continues.get("optimizer")
-    begun = checkpoint.read_state(resume_from) if resume_from else {}
-    last_step, begun_with = begun.get("step", 0), begun.get("processes", 1 if begun else runtime.processes())
+    saved_state = checkpoint.read_state(resume_from) if resume_from else {}
+    last_step, num_initial_processes = (
+        saved_state.get("step", 0),
+        saved_state.get("processes", 1 if saved_state else runtime.processes()),
+    )
     ranks.announce(
         {
             "commits": dict(recipe.found.commits),
             "backward": recipe.model.backward,
             "resume_from": resume_from and str(resume_from.absolute()),
             "moments": moments,
-            "begun_with": begun_with,
+            "begun_with": num_initial_processes,
         }
     )
-    _agree(recipe, job)
+    _check_same_inputs(recipe, job)
     model = load_model(recipe, job)
-    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
-    take_over_moments(moments, trainer, console)
-    if verdict is not None and like is None:
-        see_judged(recipe, job, trainer, folder, console)
-    job.let_go()
+    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared_data, num_initial_processes)
+    load_continued_moments(moments, trainer, console)
+    if verdict is not None and gate_source is None:
+        check_matches_gate(recipe, job, trainer, folder, console)
+    job.free_initial_weights()
     record_start(folder, last_step, verdict, skip_parity)
 
-    with tracked(trainer, recipe, folder, last_step, begun.get("left", False), console):
+    with track_metrics(trainer, recipe, folder, last_step, saved_state.get("left", False), console):
         try:
-            if tried is not None:
-                trainer.watch = tried.watch
-                tried.watch(trainer)
+            if search_trial is not None:
+                trainer.watch = search_trial.watch
+                search_trial.watch(trainer)
             trainer.fit(resume_from)
-            if tried is not None:
+            if search_trial is not None:
                 return folder
             results = finish(recipe, folder, job, trainer)
         except KeyboardInterrupt:
-            if tried is None:
-                _say_what_is_saved(trainer, folder, console)
+            if search_trial is None:
+                _print_saved_step(trainer, folder, console)
             raise
     show_results(results, recipe, folder, console)
     return folder
 
 
 def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
-    """Write what identifies the run; returns the checkpoint to resume from, or None to start."""
+    """Write the files that identify the run; return the checkpoint to resume from, or None to start."""
     folder.mkdir(parents=True, exist_ok=True)
-    here = {**runtime.versions(), "flags": runtime.flags()}
-    versions = folder / "versions.json"
-    found = Checkpoints(folder / "checkpoints").newest(
+    current_versions = {**runtime.versions(), "flags": runtime.flags()}
+    versions_path = folder / "versions.json"
+    checkpoint_dir = Checkpoints(folder / "checkpoints").newest(
         lambda damage: console.print(f"skipping {damage}", highlight=False)
     )
-    if found is not None:
-        step = checkpoint.read_state(found)["step"]
+    if checkpoint_dir is not None:
+        step = checkpoint.read_state(checkpoint_dir)["step"]
         console.print(f"resuming {folder} after step {step}", highlight=False, soft_wrap=True)
         differences: list[str] = []
-        with contextlib.suppress(UserError):  # it is written again below
-            differences = differing_keys(json.dumps(read_json(versions, "")), json.dumps(here))
-        if note := note_on_processes(found):
+        with contextlib.suppress(UserError):  # a damaged file is written again below
+            differences = differing_keys(json.dumps(read_json(versions_path, "")), json.dumps(current_versions))
+        if note := process_count_note(checkpoint_dir):
             console.print(f"note   {note}", highlight=False, soft_wrap=True)
-            differences = [key for key in differences if not key.startswith(THREADS)]
+            differences = [key for key in differences if not key.startswith(THREAD_FLAGS)]
         if differences:
             examples = "; ".join(differences[:3])
             console.print(
@@ -261,12 +309,13 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
                 highlight=False,
             )
     write_text(folder / "recipe.yaml", recipe.to_yaml())
-    write_text(versions, json.dumps(here, indent=1) + "\n")
-    return found
+    write_text(versions_path, json.dumps(current_versions, indent=1) + "\n")
+    return checkpoint_dir
 
 
-def _say_what_is_saved(trainer: Finetuner, folder: Path, console: Console) -> None:
+def _print_saved_step(trainer: Finetuner, folder: Path, console: Console) -> None:
+    """Print the last saved step, and the commands that resume or finish the run."""
     step = trainer.checkpoints.last_step()
     if step is not None:
-        ends = f"toolkit finish {shlex.quote(str(folder))} ends it with its best weights so far"
-        console.print(f"saved at step {step}; the same command resumes it; {ends}", highlight=False, soft_wrap=True)
+        hint = f"toolkit finish {shlex.quote(str(folder))} ends it with its best weights so far"
+        console.print(f"saved at step {step}; the same command resumes it; {hint}", highlight=False, soft_wrap=True)

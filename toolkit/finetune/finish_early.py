@@ -13,10 +13,10 @@ from rich.console import Console
 
 from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
-from toolkit.finetune.assembly import Assembled, assemble
+from toolkit.finetune.assembly import AssembledRun, assemble
 from toolkit.finetune.identity import check_identity
 from toolkit.finetune.model import load_model, make_trainer
-from toolkit.finetune.results import finish, show_results, tracked
+from toolkit.finetune.results import finish, show_results, track_metrics
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.load import load_recipe
@@ -34,18 +34,21 @@ def finish_early(folder: Path, console: Console) -> dict[str, Any]:
     """End an interrupted run; return the content of metrics.json. Raises UserError if the run has finished, has no
     checkpoint or is in use, or its data have changed."""
     recipe = recipe_of_interrupted(folder)
-    if refused := check_writable(folder):
-        raise UserError(f"{folder}: {refused}")
+    if refusal := check_writable(folder):
+        raise UserError(f"{folder}: {refusal}")
     check_trackers(recipe)
     with amending(folder, patience=0):
         recipe = recipe_of_interrupted(folder)  # another process may just have finished it
-        saved = newest_checkpoint(folder, console)
-        return _finish(recipe, folder, saved, console)
+        checkpoint_dir = newest_checkpoint(folder, console)
+        return _finish(recipe, folder, checkpoint_dir, console)
 
 
 def recipe_of_interrupted(folder: Path) -> Recipe:
-    """The recipe of an interrupted run, whose folder may have moved since. Raises UserError if the folder is no run's,
-    or the run has finished."""
+    """Return the recipe of an interrupted run, whose folder may have moved since.
+
+    Raises:
+        UserError: the folder is not a run folder, or the run has finished.
+    """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if (folder / "metrics.json").exists():
@@ -54,18 +57,25 @@ def recipe_of_interrupted(folder: Path) -> Recipe:
 
 
 def newest_checkpoint(folder: Path, console: Console) -> Path:
-    """The newest checkpoint of a run that is whole. Raises UserError if there is none."""
+    """Return the newest complete checkpoint of a run.
+
+    Raises:
+        UserError: the run has none.
+    """
     checkpoints = Checkpoints(folder / CHECKPOINTS)
-    saved = checkpoints.newest(lambda damage: console.print(f"skipping {damage}", highlight=False))
-    if saved is None:
+    checkpoint_dir = checkpoints.newest(lambda damage: console.print(f"skipping {damage}", highlight=False))
+    if checkpoint_dir is None:
         kind = "no checkpoint yet" if checkpoints.last_step() is None else "no whole checkpoint"
         raise UserError(f"{folder}: the run has {kind}; train it: toolkit finetune {folder / 'recipe.yaml'}")
-    return saved
+    return checkpoint_dir
 
 
-def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
-    """Assemble what an interrupted run is made of, on the device of its recipe. Raises UserError if it is no longer
-    what the run was begun with."""
+def assemble_again(recipe: Recipe, folder: Path, console: Console) -> AssembledRun:
+    """Assemble the parts of an interrupted run again, on the device of its recipe.
+
+    Raises:
+        UserError: they differ from the parts at the start of the run.
+    """
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
@@ -77,18 +87,18 @@ def assemble_again(recipe: Recipe, folder: Path, console: Console) -> Assembled:
     return job
 
 
-def _finish(recipe: Recipe, folder: Path, saved: Path, console: Console) -> dict[str, Any]:
+def _finish(recipe: Recipe, folder: Path, checkpoint_dir: Path, console: Console) -> dict[str, Any]:
     job = assemble_again(recipe, folder, console)
-    state = checkpoint.read_state(saved)
+    state = checkpoint.read_state(checkpoint_dir)
     model = load_model(recipe, job)
-    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, state.get("processes", 1))
-    job.let_go()
+    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared_data, state.get("processes", 1))
+    job.free_initial_weights()
     step, most = state["step"], trainer.schedule.max_steps
     console.print(f"finishing {folder} after step {step} of {most}", highlight=False, soft_wrap=True)
-    with tracked(trainer, recipe, folder, step, state.get("left", False), console):
-        trainer.take_up(saved)
+    with track_metrics(trainer, recipe, folder, step, state.get("left", False), console):
+        trainer.take_up(checkpoint_dir)
         if trainer.best.best_step is None:
-            trainer.validate(saved)
+            trainer.validate(checkpoint_dir)
         results = finish(recipe, folder, job, trainer)
     show_results(results, recipe, folder, console)
     return results

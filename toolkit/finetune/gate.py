@@ -1,4 +1,4 @@
-"""The gate of a run: what is compared before it begins, and what the gate does otherwise."""
+"""Run the gate of a run, and list the differences between the run and the gate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from toolkit.data.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
-from toolkit.finetune.assembly import Assembled, reference_python
+from toolkit.finetune.assembly import AssembledRun, reference_python
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def pass_gate(
     recipe: Recipe,
-    job: Assembled,
+    job: AssembledRun,
     skip_parity: str | None,
     folder: Path,
     device: str,
@@ -36,11 +36,17 @@ def pass_gate(
     """Run the parity gate on this run's model, weights and first examples.
 
     Args:
-        processes: that are to train together.
-        verbose: print the table of a gate that passes, too.
+        recipe: recipe of the run.
+        job: parts of the run.
+        skip_parity: reason for skipping the gate, or None to run it.
+        folder: run folder, for the report.
+        device: device of the run.
+        console: console for messages.
+        processes: number of processes that will train together.
+        verbose: whether to print the table of a gate that passes, too.
 
     Returns:
-        Its verdict in a line; None where it is skipped.
+        The verdict as a line; None if the gate is skipped.
 
     Raises:
         ParityDrift: the port differs from the reference.
@@ -63,29 +69,31 @@ def pass_gate(
     return report.summary()
 
 
-def first_examples(job: Assembled, count: int) -> list[dict[str, np.ndarray]]:
-    """First examples of training."""
-    return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
+def first_examples(job: AssembledRun, count: int) -> list[dict[str, np.ndarray]]:
+    """Return the first examples of training."""
+    return [job.prepared_data.train[index] for index in range(min(count, len(job.prepared_data.train)))]
 
 
-def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, processes: int = 1) -> GateRequest:
-    """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
+def gate_request(recipe: Recipe, job: AssembledRun, device: str, scratch: Path, processes: int = 1) -> GateRequest:
+    """Return the gate's request: the run's own configuration, weights, first training examples and tokenizer.
 
-    Made-up examples beside these cover what those may miss.
+    The gate adds synthetic examples that cover cases which these may miss.
 
     Args:
-        device: of the run, `cpu` or `gpu`.
-        scratch: a folder to put the tokenizer's file in; it must outlive the gate.
-        processes: that are to train together.
+        recipe: recipe of the run.
+        job: parts of the run.
+        device: device of the run, `cpu` or `gpu`.
+        scratch: folder for the tokenizer's file; it must outlive the gate.
+        processes: number of processes that will train together.
     """
     from toolkit.finetune.model_config import head_of, port_settings
     from toolkit.parity import GateRequest, TrainingSettings, dtypes_of, tokenizer_in
 
-    chosen, train, weights = recipe.parity, recipe.train, job.prepared.class_weights
+    gate_settings, train, class_weights = recipe.parity, recipe.train, job.prepared_data.class_weights
     job.tokenizer.save(scratch)
 
     training = TrainingSettings(
-        max_steps=Schedule.of(recipe, len(job.prepared.train), processes).max_steps,
+        max_steps=Schedule.of(recipe, len(job.prepared_data.train), processes).max_steps,
         batch_size=train.batch_size,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
         learning_rate=train.learning_rate,
@@ -105,23 +113,25 @@ def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, pro
         config=job.config.to_hf(),
         weights=job.first_weights,
         lora=None if job.lora is None else asdict(job.lora),
-        batch=collate(first_examples(job, chosen.examples)),
-        dtypes=dtypes_of(chosen.dtype, train.precision),
-        device=device if chosen.device == "auto" else chosen.device,
-        tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
+        batch=collate(first_examples(job, gate_settings.examples)),
+        dtypes=dtypes_of(gate_settings.dtype, train.precision),
+        device=device if gate_settings.device == "auto" else gate_settings.device,
+        tokenizer=tokenizer_in(
+            recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared_data.offsets
+        ),
         seed=recipe.seed,
         port={**port_settings(recipe), "recompute": bool(train.recompute)},
         training=training,
         labels=collate(first_examples(job, training.examples_of_update)),
-        class_weights=None if weights is None else tuple(weights.tolist()),
+        class_weights=None if class_weights is None else tuple(class_weights.tolist()),
         label_smoothing=train.label_smoothing or 0.0,
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device, processes)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         checkpoint_config=job.stored_config.to_hf() if job.checkpoint is not None and job.fit.cut else None,
         length_notes=job.fit.notes,
-        length=chosen.length,
-        max_memory=chosen.max_memory,
+        length=gate_settings.length,
+        max_memory=gate_settings.max_memory,
         origin=hub_origin(recipe, "model"),
         reference_python=reference_python(recipe),
         widened=True,
@@ -129,13 +139,13 @@ def gate_request(recipe: Recipe, job: Assembled, device: str, scratch: Path, pro
 
 
 def _not_run(recipe: Recipe, device: str, processes: int) -> Iterator[str]:
-    """Yield in what the run differs from the gate."""
-    train, gated = recipe.train, recipe.parity.device
+    """Yield the differences between the run and the gate."""
+    train, gate_device = recipe.train, recipe.parity.device
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
     if train.token_dropout:
         yield f"it replaces {train.token_dropout:g} of the tokens of its texts (train.token_dropout)"
     if processes > 1:
         yield f"{processes} processes train together, whose gradients are summed"
-    if gated not in ("auto", device):
-        yield f"it is on {device}, the gate on {gated} (parity.device)"
+    if gate_device not in ("auto", device):
+        yield f"it is on {device}, the gate on {gate_device} (parity.device)"

@@ -20,36 +20,42 @@ from toolkit.machine.memory import container_limit, physical_memory, swap_memory
 from toolkit.recipe.recipe import Recipe
 
 AUTO = "auto"
-#: Share of memory that ``model.backward: auto`` fills: estimates err by up to a third, and a machine has other work.
-FILLED = 0.5
-#: Share of an estimate that training takes at the least.
-LEAST = 0.75
+#: Maximum share of memory for autograd with ``model.backward: auto``: estimates err by up to a third, and other
+#: programs need memory too.
+MAX_FILLED_SHARE = 0.5
+#: Minimum share of an estimate that training really takes.
+MIN_ESTIMATE_SHARE = 0.75
 
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
-    """A line each on the memory of training and of the gate, without data; empty if the model is not here yet."""
+    """Return a line each on the memory of training and of the gate, or nothing if the model is not available."""
     if (config_and_length := known_model(recipe)) is None:
         return []
     config, length = config_and_length
     backward, lines = None, []
     if recipe.model.backward == AUTO:
-        backward, said = _auto(recipe, config, length)
-        lines.append(said)
+        backward, choice_text = _choose_for_recipe(recipe, config, length)
+        lines.append(choice_text)
     training = training_of(recipe, config, length, backward=backward)
-    where = " of the GPU's memory" if recipe.runtime.device == "gpu" else ""
-    shared = ", shared by the processes" if recipe.train.sharding else ""
-    lines.append(f"training takes {training.text}{where}{shared}; its examples are not counted")
+    device_note = " of the GPU's memory" if recipe.runtime.device == "gpu" else ""
+    sharding_note = ", shared by the processes" if recipe.train.sharding else ""
+    lines.append(f"training takes {training.text}{device_note}{sharding_note}; its examples are not counted")
     return lines if recipe.parity.device == "gpu" else [*lines, f"the gate takes {gate_of(recipe, config, length)}"]
 
 
-def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
-    """Return the choice of ``model.backward: auto`` on this machine, and a sentence on it. Only Paddle knows a GPU's
-    memory, so for a GPU it says how much autograd needs."""
+def _choose_for_recipe(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
+    """Return the choice of ``model.backward: auto`` on this machine, and a sentence on it.
+
+    Only Paddle knows a GPU's memory, so for a GPU the sentence contains the memory that autograd needs.
+    """
     if recipe.runtime.device != "gpu":
         choice = choose_backward(recipe, config, length)
         return choice.backward, str(choice)
-    needed = training_of(recipe, config, length, backward="autograd").total / FILLED
-    return "reversible", f"model.backward auto: autograd on a GPU with {amount(needed)}, reversible on a smaller one"
+    required_bytes = training_of(recipe, config, length, backward="autograd").total / MAX_FILLED_SHARE
+    return (
+        "reversible",
+        f"model.backward auto: autograd on a GPU with {amount(required_bytes)}, reversible on a smaller one",
+    )
 
 
 @dataclass(frozen=True)
@@ -57,52 +63,62 @@ class Choice:
     """The choice of ``model.backward: auto``.
 
     Attributes:
-        backward: ``autograd``, or ``reversible`` where that would not fit.
-        taken: bytes that autograd takes.
-        there: bytes of device memory for each process; None if unknown.
-        where: the device, in words.
+        backward: ``autograd``, or ``reversible`` if autograd does not fit.
+        required_bytes: memory that autograd needs, in bytes.
+        available_bytes: device memory for each process, in bytes; None if unknown.
+        device_name: name of the device in messages.
     """
 
     backward: str
-    taken: float
-    there: float | None
-    where: str
+    required_bytes: float
+    available_bytes: float | None
+    device_name: str
 
     def __str__(self) -> str:
-        of = f"{amount(self.there)} of {self.where}" if self.there is not None else f"memory of {self.where}, unknown,"
+        of = (
+            f"{amount(self.available_bytes)} of {self.device_name}"
+            if self.available_bytes is not None
+            else f"memory of {self.device_name}, unknown,"
+        )
         fits = "fits into" if self.backward == "autograd" else "does not fit into"
-        return f"model.backward auto: {self.backward}, since autograd's {amount(self.taken)} {fits} half of the {of}"
+        return (
+            f"model.backward auto: {self.backward}, "
+            f"since autograd's {amount(self.required_bytes)} {fits} half of the {of}"
+        )
 
 
 def choose_backward(
     recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, processes: int = 1
 ) -> Choice:
-    """Choose autograd, which is faster, where half of the memory holds it; else, or if it is unknown, reversible.
+    """Choose autograd, which is faster, if it fits into half of the memory, and reversible otherwise or if it is
+    unknown.
 
     Args:
-        config, length, device: as of :func:`training_of`.
-        processes: of this run on this machine; those on a CPU share its memory.
+        recipe: recipe of the run.
+        config, length, device: arguments of :func:`training_of`.
+        processes: number of processes on this machine; on a CPU they share its memory.
     """
     device = device or recipe.runtime.device
-    taken = training_of(recipe, config, length, device, backward="autograd").total
-    there = memory_there(device)
-    if there is not None and device != "gpu":
-        there /= processes
-    fits = there is not None and taken <= FILLED * there
-    where = "the GPU" if device == "gpu" else "this machine" if processes == 1 else "each process"
-    return Choice("autograd" if fits else "reversible", taken, there, where)
+    required_bytes = training_of(recipe, config, length, device, backward="autograd").total
+    available_bytes = memory_there(device)
+    if available_bytes is not None and device != "gpu":
+        available_bytes /= processes
+    fits = available_bytes is not None and required_bytes <= MAX_FILLED_SHARE * available_bytes
+    device_name = "the GPU" if device == "gpu" else "this machine" if processes == 1 else "each process"
+    return Choice("autograd" if fits else "reversible", required_bytes, available_bytes, device_name)
 
 
 def training_of(
     recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, backward: str | None = None
 ) -> TrainingMemory:
-    """Memory of a process of a recipe's training.
+    """Estimate the memory of a process of a recipe's training.
 
     Args:
-        config: resolved, of the model that trains.
-        length: tokens that texts are padded to.
-        device: of the run; that of the recipe if absent.
-        backward: in the place of the recipe's.
+        recipe: recipe of the run.
+        config: resolved configuration of the model that trains.
+        length: number of tokens that texts are padded to.
+        device: device of the run; None for the recipe's.
+        backward: backward of the run; None for the recipe's.
     """
     train = recipe.train
     return training_memory(
@@ -112,39 +128,41 @@ def training_of(
         length,
         train.batch_size,
         backward or recipe.model.backward or ("recompute" if train.recompute else "autograd"),
-        **_adapted(recipe, config),
-        clipped=train.max_grad_norm is not None,
+        **_adapter_sizes(recipe, config),
+        clips_gradients=train.max_grad_norm is not None,
         bfloat16=train.precision == "bfloat16",
         on_gpu=(device or recipe.runtime.device) == "gpu",
-        compiled=runtime.chosen_kernels() == kernels.COMPILED,
+        uses_compiled_loops=runtime.chosen_kernels() == kernels.COMPILED,
         processes=runtime.processes(),
         sharding=train.sharding,
         optimizer=train.optimizer,
     )
 
 
-def _adapted(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
-    """For an adapted model, its number of trained parameters (the adapter's and a new head's), and the size of the
-    largest matrix that the adapter is added to; empty for others."""
-    table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
-    lora = lora_of(recipe, config, () if recipe.model.weights else list(table))
+def _adapter_sizes(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of trained parameters of an adapted model, and the size of its largest adapted matrix.
+
+    Trained are the adapter and a new head. The result is empty for models without an adapter.
+    """
+    parameter_table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
+    lora = lora_of(recipe, config, () if recipe.model.weights else list(parameter_table))
     if lora is None:
         return {}
-    trained = [*parameters(table, lora).values(), *(table[name] for name in lora.whole)]
-    changed = [one for name, one in maps(table).items() if lora.adapts(name)]
+    trained_parameters = [*parameters(parameter_table, lora).values(), *(parameter_table[name] for name in lora.whole)]
+    adapted_parameters = [parameter for name, parameter in maps(parameter_table).items() if lora.adapts(name)]
     return {
-        "trained": sum(math.prod(one.shape) for one in trained),
-        "merged": max(math.prod(one.shape) for one in changed),
+        "num_trained": sum(math.prod(parameter.shape) for parameter in trained_parameters),
+        "num_merged": max(math.prod(parameter.shape) for parameter in adapted_parameters),
     }
 
 
 def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
-    """Memory of both of the gate's workers, in words; also how much of the texts fits, if not all."""
+    """Describe the memory of both of the gate's workers, and how much of the texts fits, if not all."""
     from toolkit.parity import GateRequest, gate_memory
 
     head = head_of(recipe)
     shapes = families.part(recipe.model.name, "weights").parameters(config, head)
-    ids = np.broadcast_to(np.int8(1), (recipe.parity.examples, length))  # only shapes count: nothing is made of them
+    ids = np.broadcast_to(np.int8(1), (recipe.parity.examples, length))  # only the shape is used
     request = GateRequest(
         model=recipe.model.name,
         head=head,
@@ -182,21 +200,23 @@ def _swap() -> str:
 
 
 def missing_memory(recipe: Recipe, config: Any, length: int, device: str, examples: int) -> str | None:
-    """Say why training may not fit, and what would take less; None if it fits or the memory is unknown.
+    """Return why training may not fit, and a remedy; None if it fits or the memory is unknown.
 
     Args:
-        config: of the port that trains.
-        length: tokens that texts are padded to.
+        recipe: recipe of the run.
+        config: configuration of the port that trains.
+        length: number of tokens that texts are padded to.
+        device: device of the run.
         examples: number of training examples; a batch has no more.
 
     Raises:
-        UserError: it needs more than memory and swap have together, even if the estimate is too large.
+        UserError: training needs more than memory and swap together, even if the estimate is too large.
     """
-    resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
+    config_values = families.part(recipe.model.name, "schema").resolve(config.to_hf())
     batch_size = min(recipe.train.batch_size, examples)
-    small = recipe.with_values({"train.batch_size": batch_size})
-    training, there = training_of(small, resolved, length, device), memory_there(device)
-    if there is None or training.total <= there:
+    limited_recipe = recipe.with_values({"train.batch_size": batch_size})
+    training, available_bytes = training_of(limited_recipe, config_values, length, device), memory_there(device)
+    if available_bytes is None or training.total <= available_bytes:
         return None
     ways = []
     if recipe.train.batch_size > 1:
@@ -211,12 +231,15 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str, exampl
         ways.append("train.sharding: stage2")
     less = f"; less: {', '.join(ways)}" if ways else ""
     what = "the GPU" if device == "gpu" else "this machine"
-    if device != "gpu" and LEAST * training.total > there + swap_memory():
+    if device != "gpu" and MIN_ESTIMATE_SHARE * training.total > available_bytes + swap_memory():
         key = "train.batch_size" if batch_size > 1 else "data.max_length"
-        has = f"this machine has {amount(there)}{_swap()}"
+        has = f"this machine has {amount(available_bytes)}{_swap()}"
         batch_description = f"{batch_size:,} texts of {length:,} tokens at once"
         raise recipe.error(key, f"{batch_description} take {training.text}; {has}{less or '; set a smaller'}")
-    return f"training takes {training.text}; {what} has {amount(there)}, and may kill the run without a message{less}"
+    return (
+        f"training takes {training.text}; {what} has {amount(available_bytes)}, "
+        f"and may kill the run without a message{less}"
+    )
 
 
 def memory_there(device: str) -> float | None:

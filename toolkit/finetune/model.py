@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from models import collector, families
-from toolkit.finetune.assembly import Assembled
+from toolkit.finetune.assembly import AssembledRun
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.read import reading
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
 
-def load_model(recipe: Recipe, job: Assembled) -> Any:
+def load_model(recipe: Recipe, job: AssembledRun) -> Any:
     """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
     from safetensors.numpy import load_file
 
@@ -29,7 +29,7 @@ def load_model(recipe: Recipe, job: Assembled) -> Any:
     if job.lora is not None:
         adapt(model, job.lora)
     families.part(recipe.model.name, "weights").load(model, job.first_weights)
-    model.class_weights = job.prepared.class_weights
+    model.class_weights = job.prepared_data.class_weights
     model.label_smoothing = recipe.train.label_smoothing or 0.0
     if job.unreached_rows is not None:
         model.unreached_rows = job.unreached_rows
@@ -39,7 +39,7 @@ def load_model(recipe: Recipe, job: Assembled) -> Any:
     return model
 
 
-def save_model(recipe: Recipe, job: Assembled, model: Any, folder: Path) -> None:
+def save_model(recipe: Recipe, job: AssembledRun, model: Any, folder: Path) -> None:
     """Write a model and its tokenizer into a folder, as transformers reads them."""
     model.save_pretrained(folder)
     job.tokenizer.save(folder, recipe.data.max_length)
@@ -51,10 +51,20 @@ def make_trainer(
     task: Task,
     model: Any,
     console: Console,
-    prepared: PreparedData | None = None,
-    begun_with: int | None = None,
+    prepared_data: PreparedData | None = None,
+    num_initial_processes: int | None = None,
 ) -> Finetuner:
-    """The trainer of a run that was begun with this many processes; without `prepared` it can measure only."""
+    """Return the trainer of a run; without `prepared_data` it can only measure.
+
+    Args:
+        recipe: recipe of the run.
+        folder: run folder.
+        task: task of the recipe.
+        model: port to train.
+        console: console for progress and metrics.
+        prepared_data: examples of all splits.
+        num_initial_processes: number of processes at the start of the run; None for the current number.
+    """
     with collector.paused():
         from toolkit.training.trainer import Finetuner
 
@@ -64,7 +74,7 @@ def make_trainer(
         folder,
         task,
         console,
-        prepared.train if prepared else None,
-        prepared.validation if prepared else None,
-        begun_with=begun_with,
+        prepared_data.train if prepared_data else None,
+        prepared_data.validation if prepared_data else None,
+        num_initial_processes=num_initial_processes,
     )

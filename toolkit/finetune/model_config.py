@@ -56,26 +56,30 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     keys = resolve(recipe, checkpoint_config, tokenizer, label_names)
     if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
         raise recipe.error("model.config", problem)
-    lora_of(recipe, _resolved(recipe, keys))
+    lora_of(recipe, _resolve_config(recipe, keys))
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
 
 
 def trained_config(config: Any, fit: Fit) -> Any:
-    """Configuration of the model that trains, from that of :func:`build_config`: it has no more positions than texts
-    reach."""
+    """Return the configuration of the model that trains, with no more positions than texts have.
+
+    Args:
+        config: configuration from :func:`build_config`.
+        fit: length of texts, and the part of the model that it uses.
+    """
     if not fit.cut:
         return config
-    trained = copy.copy(config)
+    training_config = copy.copy(config)
     for key, value in fit.cut.items():
-        setattr(trained, key, value)
-    return trained
+        setattr(training_config, key, value)
+    return training_config
 
 
 def fit_training_length(recipe: Recipe) -> Fit:
     """Length that the recipe's texts are padded to, and the part of the model that it uses. Raises as
     :func:`build_config`."""
     checkpoint_config = checkpoint_keys(recipe)
-    return _fit(recipe, _resolved(recipe, resolve(recipe, checkpoint_config)))
+    return _fit(recipe, _resolve_config(recipe, resolve(recipe, checkpoint_config)))
 
 
 def length_of(recipe: Recipe, config: Any) -> int:
@@ -95,8 +99,8 @@ def check_model(recipe: Recipe) -> list[str]:
             f"model.weights: {recipe.model.weights} is not on this machine; it is fetched and checked when a run starts"
         ]
     keys = resolve(recipe, checkpoint_config)
-    lora_of(recipe, _resolved(recipe, keys))
-    fit, problem = _fit(recipe, _resolved(recipe, keys)), _too_large(recipe, keys)
+    lora_of(recipe, _resolve_config(recipe, keys))
+    fit, problem = _fit(recipe, _resolve_config(recipe, keys)), _too_large(recipe, keys)
     return [*fit.notes, *([f"model.config: {problem}"] if problem else [])]
 
 
@@ -104,22 +108,28 @@ def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[s
     """LoRA of the recipe for a resolved configuration; None where it trains the weights themselves. ``new_weights`` are
     the parameters that the checkpoint lacks: of these the head's are trained. Raises UserError for a target that fits
     no linear map of the model's layers, or a rank that is not low."""
-    given = recipe.train.lora
-    if given is None:
+    settings = recipe.train.lora
+    if settings is None:
         return None
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     table = weights.parameters(config, head)
-    found = maps(table)
-    ends = list(dict.fromkeys(OF_A_LAYER.split(name)[-1] for name in found))
-    targets = tuple(target for target in given.targets or () if any(f".{end}".endswith(f".{target}") for end in ends))
-    wrong = [target for target in given.targets or () if target not in (*targets, *weights.ADAPTED)]
-    if wrong or not targets:
-        known = f"the model's layers have no such linear map; they have {', '.join(ends)}"
-        raise recipe.error("train.lora.targets", f"{', '.join(map(repr, wrong or given.targets or ()))}: {known}")
-    lora = LoRA(given.rank, given.alpha, given.dropout, targets)
-    most = min(min(one.shape) for name, one in found.items() if lora.adapts(name))
-    if given.rank > most:
-        raise recipe.error("train.lora.rank", f"{given.rank} is no low rank for maps of width {most}; set a smaller")
+    linear_maps = maps(table)
+    map_names = list(dict.fromkeys(OF_A_LAYER.split(name)[-1] for name in linear_maps))
+    targets = tuple(
+        target for target in settings.targets or () if any(f".{end}".endswith(f".{target}") for end in map_names)
+    )
+    unknown_targets = [target for target in settings.targets or () if target not in (*targets, *weights.ADAPTED)]
+    if unknown_targets or not targets:
+        explanation = f"the model's layers have no such linear map; they have {', '.join(map_names)}"
+        raise recipe.error(
+            "train.lora.targets", f"{', '.join(map(repr, unknown_targets or settings.targets or ()))}: {explanation}"
+        )
+    lora = LoRA(settings.rank, settings.alpha, settings.dropout, targets)
+    max_rank = min(min(parameter.shape) for name, parameter in linear_maps.items() if lora.adapts(name))
+    if settings.rank > max_rank:
+        raise recipe.error(
+            "train.lora.rank", f"{settings.rank} is no low rank for maps of width {max_rank}; set a smaller"
+        )
     body = next(iter(table)).split(".")[0]  # of the embedding, which comes first
     return replace(lora, whole=tuple(name for name in new_weights if not name.startswith(f"{body}.")))
 
@@ -138,7 +148,7 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
     keys = resolve(recipe, checkpoint_config)
     if recipe.tokenizer.vocab_size is not None:
         keys = {"vocab_size": recipe.tokenizer.vocab_size, **keys}
-    config = _resolved(recipe, keys)
+    config = _resolve_config(recipe, keys)
     fit = _fit(recipe, config)
     return {**config, **fit.cut}, fit.length
 
@@ -147,7 +157,7 @@ def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) ->
     # Without gradients and moments there are only the weights, once as read and once in the model.
     trained = TRAINED_BYTES - MOMENTS["adamw"] + MOMENTS[recipe.train.optimizer]
     texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else trained)
-    config = _resolved(recipe, keys)
+    config = _resolve_config(recipe, keys)
     return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 
 
@@ -177,7 +187,7 @@ def resolve(
                 "model.config.vocab_size" if "vocab_size" in recipe.model.config else "model.weights",
                 f"a vocabulary of {keys['vocab_size']} is too small for the tokenizer's {tokenizer.vocab_size} ids",
             )
-    config = _resolved(recipe, keys)
+    config = _resolve_config(recipe, keys)
     _check_table(recipe, stored)
     _check_direction(recipe, config)
     return {**keys, **_fit(recipe, config).keys}
@@ -185,21 +195,23 @@ def resolve(
 
 def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
     """Length to train on, by a resolved configuration; for new weights, choose what the recipe leaves open."""
-    lengths, wanted = families.part(recipe.model.name, "lengths"), recipe.data.max_length
+    lengths, max_length = families.part(recipe.model.name, "lengths"), recipe.data.max_length
     try:
-        return lengths.fit(config, wanted, None if recipe.model.weights else recipe.model.config)
+        return lengths.fit(config, max_length, None if recipe.model.weights else recipe.model.config)
     except LengthError as problem:
         advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
-        raise recipe.error("data.max_length", f"{wanted}: model.config.{problem.key}: {advice}") from None
+        raise recipe.error("data.max_length", f"{max_length}: model.config.{problem.key}: {advice}") from None
 
 
-def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
+def _check_table(recipe: Recipe, stored_config: Mapping[str, Any]) -> None:
     """Refuse another shape for a stored position table; ``data.max_length`` decides which rows train."""
     key = families.family(recipe.model.name).table_key
     shape = recipe.model.config.get(key)
-    own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get(key)
-    if stored and shape not in (None, own):
-        message = f"{shape} is not the checkpoint's {own}; remove it: of a longer table, the first rows are trained"
+    stored_shape = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored_config}.get(key)
+    if stored_config and shape not in (None, stored_shape):
+        message = (
+            f"{shape} is not the checkpoint's {stored_shape}; remove it: of a longer table, the first rows are trained"
+        )
         raise recipe.error(f"model.config.{key}", message)
 
 
@@ -225,10 +237,10 @@ def _check_keys(recipe: Recipe, keys: Mapping[str, Any]) -> None:
         if key in FROM_THE_DATA:
             raise recipe.error(("model", "config", key), "follows from the data and the task; remove it")
         if key not in {*schema.DEFAULTS, *schema.ONLY, *schema.INERT, *getattr(schema, "SYNONYMS", ())}:
-            _resolved(recipe, {key: keys[key]})
+            _resolve_config(recipe, {key: keys[key]})
 
 
-def _resolved(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_config(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
     schema = families.part(recipe.model.name, "schema")
     try:
         return schema.resolve(keys)

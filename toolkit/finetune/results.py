@@ -17,8 +17,8 @@ from models.files.tensor_file import write_tensors
 from models.port.weights import values_of
 from toolkit.files import strict_json, whole
 from toolkit.files.whole import appearing, write_text
-from toolkit.finetune.assembly import Assembled
-from toolkit.finetune.baselines import compared, overfitted
+from toolkit.finetune.assembly import AssembledRun
+from toolkit.finetune.baselines import compare_with_baselines, describe_overfitting
 from toolkit.finetune.card import write_card
 from toolkit.finetune.data_facts import data_facts
 from toolkit.finetune.model import save_model
@@ -41,47 +41,62 @@ if TYPE_CHECKING:
 #: In the run folder with ``train.lora``: what was trained; ``model/`` has the weights with it added.
 ADAPTER = "adapter.safetensors"
 #: Most metrics that are columns of a table of results.
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 
 
 def measure_best(
-    trainer: Finetuner, prepared: PreparedData, folder: Path | None = None
+    trainer: Finetuner, prepared_data: PreparedData, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
-    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it. In
-    ``folder``, an adapter is written before it is merged; None for all processes but the first."""
+    """Measure the best model, all processes together; return the metrics and the kept outputs of each split.
+
+    Args:
+        trainer: trainer of the run.
+        prepared_data: examples of all splits.
+        folder: run folder, into which an adapter is written before it is merged; None for all processes except the
+            first.
+    """
     from models.port.adapter import merge
 
     trainer.use_best_weights()
     if trainer.model.adapter is not None:
         if folder is not None:
             write_adapter(trainer.model, folder / ADAPTER)
-        merge(trainer.model)  # so that what is measured is what is saved
+        merge(trainer.model)  # measure the weights that are saved
         trainer.best.metrics, trainer.best_outputs = {}, None
     # An evaluation is repeatable (Finetuner.measure), so the best step's is not made again. But a run that was resumed
     # after it has only its metrics.
     outputs: dict[str, tuple[np.ndarray, ...] | None] = {"validation": trainer.best_outputs}
-    again = None
+    repeated_metrics = None
     if trainer.best.metrics is None or trainer.best_outputs is None:
-        again = trainer.measure(prepared.validation, "validation")
+        repeated_metrics = trainer.measure(prepared_data.validation, "validation")
         outputs["validation"] = trainer.outputs
-    measured: dict[str, Any] = {"validation": trainer.best.metrics or again}
-    if prepared.test is not None:
-        measured["test"] = trainer.measure(prepared.test, "test")
+    metrics_by_split: dict[str, Any] = {"validation": trainer.best.metrics or repeated_metrics}
+    if prepared_data.test is not None:
+        metrics_by_split["test"] = trainer.measure(prepared_data.test, "test")
         outputs["test"] = trainer.outputs
-    return measured, outputs
+    return metrics_by_split, outputs
 
 
 @contextlib.contextmanager
-def tracked(
-    trainer: Finetuner, recipe: Recipe, folder: Path, step: int, left: bool, console: Console
+def track_metrics(
+    trainer: Finetuner, recipe: Recipe, folder: Path, step: int, has_interrupted_validation: bool, console: Console
 ) -> Iterator[None]:
-    """Give a trainer the recipe's trackers from a step on, and close them after the ``with`` block; ``left`` as of
-    :class:`.tracking.MetricsFile`."""
+    """Give a trainer the recipe's trackers from a step on, and close them after the ``with`` block.
 
-    def tell(text: str) -> None:
+    Args:
+        trainer: trainer of the run.
+        recipe: recipe of the run.
+        folder: run folder.
+        step: last step before the block.
+        has_interrupted_validation: whether the validation of that step was interrupted
+            (:class:`.tracking.MetricsFile`).
+        console: console for notes.
+    """
+
+    def print_note(text: str) -> None:
         console.print(f"note   {text}", highlight=False, soft_wrap=True)
 
-    trainer.tracker = Tracker(folder, recipe, step, tell, trainer.schedule.eval_steps, left)
+    trainer.tracker = Tracker(folder, recipe, step, print_note, trainer.schedule.eval_steps, has_interrupted_validation)
     exit_status = 1
     try:
         yield
@@ -101,15 +116,15 @@ def write_adapter(model: Any, path: Path) -> None:
         write_tensors(partial, tensors, {"lora": json.dumps(numbers)})
 
 
-def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> dict[str, Any]:
+def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) -> dict[str, Any]:
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
-    prepared = job.prepared
-    measured, outputs = measure_best(trainer, prepared, folder)
+    prepared_data = job.prepared_data
+    metrics_by_split, outputs = measure_best(trainer, prepared_data, folder)
     trainer.shared = False  # from here on the first process is alone
-    kept = {split: arrays for split, arrays in outputs.items() if arrays is not None}
-    calibration = job.task.calibrate(recipe, prepared, kept)
+    available_outputs = {split_name: arrays for split_name, arrays in outputs.items() if arrays is not None}
+    calibration = job.task.calibrate(recipe, prepared_data, available_outputs)
     results = {
-        **measured,
+        **metrics_by_split,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
         "training": {
             "steps": trainer.last_step,
@@ -119,10 +134,10 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
             "seconds": round(trainer.seconds, 1),
             "schedule": asdict(trainer.schedule),
         },
-        "examples": prepared.sizes,
+        "examples": prepared_data.sizes,
         "data": data_facts(job),
         **_baselines(recipe, job, trainer.console),
-        **_class_weights(prepared),
+        **_class_weights(prepared_data),
         **({"calibration": calibration} if calibration else {}),
         "parameters": job.parameters,
         "hardware": runtime.hardware(),
@@ -131,11 +146,11 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     whole.write_folder(
         folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), manifest=False
     )
-    names, length = prepared.label_names, job.fit.length
+    names, length = prepared_data.label_names, job.fit.length
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, names, length, calibration)
     trainer.model.eval()
-    write_split_predictions(run, job.splits, prepared, outputs)
-    job.task.write_artifacts(run, trainer, prepared, trainer.console)
+    write_split_predictions(run, job.splits, prepared_data, outputs)
+    job.task.write_artifacts(run, trainer, prepared_data, trainer.console)
     write_card(run, results)
     write_report(recipe, folder, results)
     with interruption.hold_signals():  # from here on the run is finished, and no signal says otherwise
@@ -147,52 +162,61 @@ def finish(recipe: Recipe, folder: Path, job: Assembled, trainer: Finetuner) -> 
     return results
 
 
-def _baselines(recipe: Recipe, job: Assembled, console: Console) -> dict[str, Any]:
-    """Results of simple methods on the run's own splits; empty if ``train.baseline`` is false."""
+def _baselines(recipe: Recipe, job: AssembledRun, console: Console) -> dict[str, Any]:
+    """Return the results of simple methods on the run's own splits; empty if ``train.baseline`` is false."""
     if not recipe.train.baseline:
         return {}
     with console.status("measuring the baselines"):
-        found = job.task.baselines(recipe, job.tokenizer, job.splits, job.prepared)
-    return {"baselines": found}
+        metrics_of_methods = job.task.baselines(recipe, job.tokenizer, job.splits, job.prepared_data)
+    return {"baselines": metrics_of_methods}
 
 
-def _class_weights(prepared: PreparedData) -> dict[str, dict[str, float]]:
-    """Weight of each label in the training loss, by name; empty where all weigh the same."""
-    if prepared.class_weights is None:
+def _class_weights(prepared_data: PreparedData) -> dict[str, dict[str, float]]:
+    """Return the weight of each label in the training loss, by name; empty if all weights are equal."""
+    if prepared_data.class_weights is None:
         return {}
-    return {"class_weights": dict(zip(settled(prepared.label_names), prepared.class_weights.tolist(), strict=True))}
+    return {
+        "class_weights": dict(
+            zip(settled(prepared_data.label_names), prepared_data.class_weights.tolist(), strict=True)
+        )
+    }
 
 
 def write_split_predictions(
-    run: Run, splits: Mapping[str, Any], prepared: PreparedData, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
+    run: Run,
+    splits: Mapping[str, Any],
+    prepared_data: PreparedData,
+    outputs: Mapping[str, tuple[np.ndarray, ...] | None],
 ) -> None:
     """Write the best model's predictions of each example, a file for each measured split.
 
     Args:
-        splits: of the task's ``load_splits``.
-        outputs: split -> what the task's ``outputs`` kept of it.
+        run: finished run.
+        splits: splits of the task's ``load_splits``.
+        prepared_data: examples of these splits.
+        outputs: outputs of the task's ``outputs``, by split.
     """
-    for split, kept in outputs.items():
-        if kept is not None:
-            rows = run.task.predictions(run, splits[split], getattr(prepared, split), kept)
-            write_predictions(predictions_file(run.folder, split), rows)
+    for split_name, split_outputs in outputs.items():
+        if split_outputs is not None:
+            rows = run.task.predictions(run, splits[split_name], getattr(prepared_data, split_name), split_outputs)
+            write_predictions(predictions_file(run.folder, split_name), rows)
 
 
 def metrics_table(results: dict[str, dict[str, float]]) -> Table:
     """Split -> metric -> number, as a table; with many metrics, such as one for each control code, a row for each."""
     names = list(dict.fromkeys(name for numbers in results.values() for name in numbers))
-    if len(names) > MOST_COLUMNS:
+    if len(names) > MAX_COLUMNS:
         table = Table("metric")
-        for split in results:
-            table.add_column(split, justify="right")
+        for split_name in results:
+            table.add_column(split_name, justify="right")
         for name in names:
             table.add_row(name, *(_figure(name, numbers) for numbers in results.values()))
         return table
     table = Table("split")
     for name in names:
         table.add_column(name, justify="right")
-    for split, numbers in results.items():
-        table.add_row(split, *(_figure(name, numbers) for name in names))
+    for split_name, numbers in results.items():
+        table.add_row(split_name, *(_figure(name, numbers) for name in names))
     return table
 
 
@@ -204,19 +228,22 @@ def _figure(name: str, numbers: Mapping[str, float]) -> str:
 
 
 def show_results(results: dict[str, Any], recipe: Recipe, folder: Path, console: Console) -> None:
-    """A table of the best model's numbers and the baselines', and what to do with it."""
+    """Print a table of the best model's metrics and the baselines', and the next command."""
     task, splits = task_of(recipe), [name for name in ("validation", "test") if name in results]
-    best, done = results["best"], results["training"]
-    if done["finished_early"]:
-        console.print(f"finished early at step {done['steps']} of {done['schedule']['max_steps']}", highlight=False)
+    best, training_facts = results["best"], results["training"]
+    if training_facts["finished_early"]:
+        console.print(
+            f"finished early at step {training_facts['steps']} of {training_facts['schedule']['max_steps']}",
+            highlight=False,
+        )
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
-    console.print(metrics_table({split: results[split] for split in splits}))
-    if line := compared(results, task.LOWER_IS_BETTER):
+    console.print(metrics_table({split_name: results[split_name] for split_name in splits}))
+    if line := compare_with_baselines(results, task.LOWER_IS_BETTER):
         console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
     if "threshold" in (calibration := results.get("calibration", {})):
         console.print(f"note   {describe_calibration(calibration)}", highlight=False, soft_wrap=True)
-    if line := overfitted(read_metrics(folder / "metrics.jsonl"), best):
+    if line := describe_overfitting(read_metrics(folder / "metrics.jsonl"), best):
         console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
-    console.print(f"trained {done['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"trained {training_facts['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)
     console.print(f"next: {task.DESCRIPTION.command(folder, recipe)}", highlight=False, soft_wrap=True)

@@ -25,10 +25,10 @@ WEIGHT, FIRST = 4, 4
 GRADIENT, MOMENTS = 4, {"adamw": 8, "lion": 4, "sgd": 4, "adafactor": 0}
 #: Bytes of each number: of the largest parameter while it is put into the model or written to a file, in both layouts;
 #: of the largest matrix that an adapter is added to, in float64.
-COPIED, MERGED = 8, 32
+COPY_BYTES, MERGE_BYTES = 8, 32
 #: Bytes of each element that a layer computes (``layer_elements`` of the family's schema): of every layer, if all
 #: activations are kept for the backward; of the largest, if layers are recomputed.
-KEPT, AGAIN = 32, 55
+KEPT_BYTES, AGAIN = 32, 55
 #: Bytes of each number of a position's hidden state: of each layer's input, kept to recompute it (``recompute``); of
 #: both streams and their gradients, for any number of layers (``reversible``).
 INPUTS, STREAMS = 4, 64
@@ -38,46 +38,48 @@ SCORES, SCORES_OF_LOOPS = 20, 14
 #: Share of the activations' memory that bfloat16 leaves: sums, norms and softmax stay in float32.
 IN_BFLOAT16 = 0.75
 #: Parts below this share of all are not named.
-NAMED = 0.01
+MIN_NAMED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of one process.
+    """Memory of one process, in bytes.
 
     Attributes:
-        held: parts held all the time, by name.
-        step: parts added while gradients are computed, by name.
-        instead: parts in place of ``step``, each at another time, by name: while gradients are clipped, and while a
-            tensor of a checkpoint or of the trained model is written.
-        start: all parts when the model is given its first weights, by name.
+        constant_parts: parts in memory all the time, by name.
+        step: further parts while gradients are computed, by name.
+        alternative_parts: parts that replace ``step`` at another time, by name: while gradients are clipped, and while
+            a tensor of a checkpoint or of the trained model is written.
+        start: all parts while the model gets its first weights, by name.
     """
 
-    held: Mapping[str, float]
+    constant_parts: Mapping[str, float]
     step: Mapping[str, float]
-    instead: Mapping[str, float]
+    alternative_parts: Mapping[str, float]
     start: Mapping[str, float]
 
     @property
     def total(self) -> float:
-        """The peak."""
+        """Peak of the memory, in bytes."""
         return max(sum(self._training.values()), sum(self.start.values()))
 
     @property
     def _training(self) -> dict[str, float]:
-        """Parts at the peak of training, or of writing what it has made."""
-        times: list[Mapping[str, float]] = [self.step, *({name: size} for name, size in self.instead.items())]
+        """Parts at the peak of training, or of writing the trained model."""
+        times: list[Mapping[str, float]] = [self.step, *({name: size} for name, size in self.alternative_parts.items())]
         sizes = [sum(parts.values()) for parts in times]
-        return {**self.held, **times[sizes.index(max(sizes))]}
+        return {**self.constant_parts, **times[sizes.index(max(sizes))]}
 
     @property
     def text(self) -> str:
-        """The peak and what it is made of, for a reader."""
+        """Description of the peak and its parts."""
         parts = self._training
         if sum(self.start.values()) > sum(parts.values()):
             parts = dict(self.start)
-        named = ", ".join(f"{amount(size)} {name}" for name, size in parts.items() if size >= NAMED * self.total)
-        return f"about {amount(self.total)}: {named}"
+        named_parts = ", ".join(
+            f"{amount(size)} {name}" for name, size in parts.items() if size >= MIN_NAMED_SHARE * self.total
+        )
+        return f"about {amount(self.total)}: {named_parts}"
 
 
 def training_memory(
@@ -88,54 +90,71 @@ def training_memory(
     texts: int,
     backward: str,
     *,
-    trained: int | None = None,
-    merged: int = 0,
-    clipped: bool = True,
+    num_trained: int | None = None,
+    num_merged: int = 0,
+    clips_gradients: bool = True,
     bfloat16: bool = False,
     on_gpu: bool = False,
-    compiled: bool = False,
+    uses_compiled_loops: bool = False,
     processes: int = 1,
     sharding: str | None = None,
     optimizer: str = "adamw",
 ) -> TrainingMemory:
-    """Memory of one process of a run.
+    """Estimate the memory of one process of a run.
 
     Args:
+        model: name of the family.
         config: Hugging Face's keys, resolved, of the model that trains.
-        texts: number computed at once: a micro-batch.
+        head: name of the head.
+        length: number of tokens of a text.
+        texts: number of texts in a micro-batch.
         backward: ``autograd`` keeps all activations, ``reversible`` and ``recompute`` compute layers again.
-        trained: number of trained parameters; None: all.
-        merged: numbers of the largest matrix that an adapter is added to at the end.
-        clipped: gradients are clipped (``max_grad_norm``), which copies them.
-        bfloat16: matrix products are computed in it.
-        on_gpu: count the memory of the GPU, not that of the machine.
-        compiled: a CPU uses compiled loops (:mod:`models.operations.kernels`); a GPU never does.
-        processes: number that train together. They share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
-            gradients, too.
+        num_trained: number of trained parameters; None for all.
+        num_merged: number of elements of the largest matrix that an adapter is added to at the end.
+        clips_gradients: whether gradients are clipped (``max_grad_norm``), which copies them.
+        bfloat16: whether matrix products are computed in bfloat16.
+        on_gpu: whether to estimate the memory of the GPU instead of the machine's.
+        uses_compiled_loops: whether a CPU uses compiled loops (:mod:`models.operations.kernels`); a GPU never does.
+        processes: number of processes that train together. With ``sharding`` they share the moments (``stage1``), and
+            with ``stage2`` the gradients, too.
+        sharding: ``train.sharding``.
+        optimizer: ``train.optimizer``.
     """
     parameters = parameters_of(model, config, head)
-    trained = parameters if trained is None else trained
-    shared = processes if sharding is not None else 1
-    largest = max(math.prod(one.shape) for one in families.part(model, "weights").parameters(config, head).values())
-    held: dict[str, float] = {} if on_gpu else {"the program": IDLE}
-    held |= {"weights": WEIGHT * parameters}
-    start = {} if on_gpu else {**held, "the first weights": FIRST * parameters, "a copy of one": COPIED * largest}
-    if compiled and not on_gpu:  # none has run when the model is given its weights
-        held |= {"the compiled loops": LOOPS}
-    held |= {
-        "gradients": GRADIENT * trained / (shared if sharding == "stage2" else 1),
-        "moments": MOMENTS[optimizer] * trained / shared,
+    num_trained = parameters if num_trained is None else num_trained
+    num_shards = processes if sharding is not None else 1
+    largest_parameter = max(
+        math.prod(parameter.shape) for parameter in families.part(model, "weights").parameters(config, head).values()
+    )
+    constant_parts: dict[str, float] = {} if on_gpu else {"the program": IDLE}
+    constant_parts |= {"weights": WEIGHT * parameters}
+    start = (
+        {}
+        if on_gpu
+        else {
+            **constant_parts,
+            "the first weights": FIRST * parameters,
+            "a copy of one": COPY_BYTES * largest_parameter,
+        }
+    )
+    if uses_compiled_loops and not on_gpu:  # loops are loaded after the model has its weights
+        constant_parts |= {"the compiled loops": LOOPS}
+    constant_parts |= {
+        "gradients": GRADIENT * num_trained / (num_shards if sharding == "stage2" else 1),
+        "moments": MOMENTS[optimizer] * num_trained / num_shards,
     }
     share = IN_BFLOAT16 if bfloat16 else 1.0
-    in_loops = compiled and not on_gpu and not bfloat16
+    in_loops = uses_compiled_loops and not on_gpu and not bfloat16
     step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward, in_loops)}
     if head in ("causal_lm", "masked_lm"):
-        each = SCORES_OF_LOOPS if compiled and not on_gpu else SCORES
-        step["scores of the vocabulary"] = each * texts * length * config["vocab_size"]
-    instead = {"clipped gradients": GRADIENT * trained / shared if clipped else 0.0}
+        bytes_per_score = SCORES_OF_LOOPS if uses_compiled_loops and not on_gpu else SCORES
+        step["scores of the vocabulary"] = bytes_per_score * texts * length * config["vocab_size"]
+    alternative_parts = {"clipped gradients": GRADIENT * num_trained / num_shards if clips_gradients else 0.0}
     if not on_gpu:
-        instead["a tensor that is written"] = float(max(COPIED * largest, MERGED * merged))
-    return TrainingMemory(held, step, instead, start)
+        alternative_parts["a tensor that is written"] = float(
+            max(COPY_BYTES * largest_parameter, MERGE_BYTES * num_merged)
+        )
+    return TrainingMemory(constant_parts, step, alternative_parts, start)
 
 
 def _activations(model: str, config: Mapping[str, Any], length: int, backward: str, in_loops: bool) -> float:
@@ -144,11 +163,11 @@ def _activations(model: str, config: Mapping[str, Any], length: int, backward: s
     share = getattr(schema, "SHARE_IN_LOOPS", 1.0) if in_loops else 1.0
     layers = [share * elements for elements in schema.layer_elements(config, length)]
     if backward == "autograd":
-        return KEPT * sum(layers)
+        return KEPT_BYTES * sum(layers)
     between = STREAMS if backward == "reversible" else INPUTS * len(layers)
     return AGAIN * max(layers) + between * length * schema.width(config)
 
 
 def amount(size: float) -> str:
-    """A number of bytes for a reader, in GB, or in MB below one."""
+    """Format a number of bytes, in GB, or in MB below one GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"

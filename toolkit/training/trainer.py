@@ -105,8 +105,8 @@ class Finetuner(Trainer):
             number of each epoch.
         eval_dataset: map-style data set of the validations during training.
         tracker: writer of the metrics; None to record none.
-        begun_with: number of processes at the start of the run, which sets the size of its batches; None for the
-            current number.
+        num_initial_processes: number of processes at the start of the run, which sets the size of its batches; None
+            for the current number.
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class Finetuner(Trainer):
         train_dataset: Any = None,
         eval_dataset: Any = None,
         tracker: Tracker | None = None,
-        begun_with: int | None = None,
+        num_initial_processes: int | None = None,
     ) -> None:
         self.recipe = recipe
-        self.begun_with = begun_with or processes()
+        self.num_initial_processes = num_initial_processes or processes()
         #: Whether all processes evaluate together. A process that evaluates alone sets it to False.
         self.shared = processes() > 1
         self.task = task
         self.console = console
         examples = len(train_dataset) if train_dataset is not None else 1
-        self.schedule = Schedule.of(recipe, examples, self.begun_with)
+        self.schedule = Schedule.of(recipe, examples, self.num_initial_processes)
         self.checkpoints = Checkpoints(folder / "checkpoints")
         self.tracker = tracker
         self.best = Best()
@@ -312,7 +312,7 @@ class Finetuner(Trainer):
         if not hasattr(self, "sampler"):
             self.sampler = EpochPermutation(
                 len(self.train_dataset),
-                examples_of_step(self.recipe, self.begun_with),
+                examples_of_step(self.recipe, self.num_initial_processes),
                 self.recipe.seed,
                 processes(),
                 rank(),
@@ -522,7 +522,9 @@ class Finetuner(Trainer):
         if not is_first_process():
             return
         process_states = (
-            {"processes": self.begun_with, "random_states": states} if self.begun_with * len(states) > 1 else {}
+            {"processes": self.num_initial_processes, "random_states": states}
+            if self.num_initial_processes * len(states) > 1
+            else {}
         )
         self.checkpoints.save(
             self.state.global_step,

@@ -19,7 +19,7 @@ from rich.console import Console
 from toolkit.commands.search.record import Record, Trial, describe_settings, trial_name
 from toolkit.commands.search.space import default_options, load_trial, parse_space, shape_of
 from toolkit.errors import ToolkitError, UserError
-from toolkit.finetune.finetune import Tried, finetune
+from toolkit.finetune.finetune import SearchTrial, finetune
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.recipe import Recipe
@@ -193,7 +193,7 @@ class Search:
                 recipe,
                 self.skip_parity,
                 LiteralConsole(quiet=True) if gate_source else self.console,
-                Tried(watch, gate_source),
+                SearchTrial(watch, gate_source),
             )
         finally:
             gc.collect()  # a trainer and its callbacks form a reference cycle

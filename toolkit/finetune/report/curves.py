@@ -14,27 +14,32 @@ from toolkit.run_folder.tracking import LEADING_COLUMNS
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.progress import format_number
 
-#: Keys of a row beside metrics.
-BESIDE = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COUNTS)
+#: Keys of a row that are not metrics.
+NON_METRIC_COLUMNS = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COUNTS)
 
 Row = Mapping[str, Any]
 
 
 def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
-    """Loss, metrics and learning rate over the steps, and the numbers of each evaluation.
+    """Yield curves of loss, metrics and learning rate over the steps, and a table of each evaluation.
 
     Args:
-        rows: of metrics.jsonl.
-        best: the step whose weights were kept.
+        rows: rows of metrics.jsonl.
+        best: step of the best weights.
     """
     by_split = {split: [row for row in rows if row.get("split") == split] for split in ("train", "validation")}
     train, validation = by_split.values()
     metrics = metrics_of(validation)
-    shown = metrics[:STYLES]
-    which = f" (the first {STYLES} of {len(metrics)})" if len(metrics) > STYLES else ""
+    shown_metrics = metrics[:STYLES]
+    metrics_note = f" (the first {STYLES} of {len(metrics)})" if len(metrics) > STYLES else ""
     figures = [
         lines("Loss", [series(name, found, "loss") for name, found in by_split.items()], "step", best),
-        lines(f"Metrics on validation{which}", [series(name, validation, name) for name in shown], "step", best),
+        lines(
+            f"Metrics on validation{metrics_note}",
+            [series(name, validation, name) for name in shown_metrics],
+            "step",
+            best,
+        ),
         lines("Learning rate", [series("learning rate", train, "learning_rate")], "step"),
     ]
     if not any(figure is not None for figure in figures):
@@ -53,21 +58,23 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
 
 
 def metrics_of(rows: Sequence[Row]) -> list[str]:
-    """The metrics that rows have, without the loss."""
-    return list(dict.fromkeys(key for row in rows for key in row if key not in BESIDE))
+    """Return the metrics in the rows, without the loss."""
+    return list(dict.fromkeys(key for row in rows for key in row if key not in NON_METRIC_COLUMNS))
 
 
 def series(name: str, rows: Sequence[Row], key: str) -> Series:
-    """The curve of a key over the steps."""
-    return Series(name, [(float(row["step"]), value) for row in rows if (value := _number(row.get(key))) is not None])
+    """Return the curve of a key over the steps."""
+    return Series(
+        name, [(float(row["step"]), value) for row in rows if (value := _finite_number(row.get(key))) is not None]
+    )
 
 
-def _number(value: Any) -> float | None:
-    """A metric as a finite number; None for all else."""
+def _finite_number(value: Any) -> float | None:
+    """Return a metric as a finite number; None for other values."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 
 
 def _figure(value: Any) -> str:
-    number = _number(value)
+    number = _finite_number(value)
     return "not finite" if number is None else format_number(number)

@@ -15,43 +15,59 @@ NAMES = {0.0: "shortest", 0.5: "median", 1.0: "longest"}
 
 
 def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Element]:
-    """Yield the sections; of an earlier version's run, which recorded no more, only the number of rows.
+    """Yield the sections; for a run of an earlier version, which recorded no more, only the number of rows.
 
     Args:
-        results: the content of metrics.json.
-        examples: what the task calls them.
+        results: content of metrics.json.
+        examples: the task's plural noun for its examples.
     """
     sizes, facts = results["examples"], results.get("data", {})
-    lengths = {split: known["lengths"] for split, known in facts.items() if "lengths" in known}
-    cut = {split: known["cut"] for split, known in facts.items() if "cut" in known}
+    lengths = {
+        split_name: facts_of_split["lengths"]
+        for split_name, facts_of_split in facts.items()
+        if "lengths" in facts_of_split
+    }
+    cut = {split_name: facts_of_split["cut"] for split_name, facts_of_split in facts.items() if "cut" in facts_of_split}
     shares = [NAMES.get(at, f"{at:.0%}") for at in SHARES] if lengths else []
     rows = [
         (
-            split,
+            split_name,
             f"{size:,}",
-            *([f"{cut.get(split, 0):,}"] if cut else []),
-            *(f"{length:,}" for length in lengths.get(split, [])),
+            *([f"{cut.get(split_name, 0):,}"] if cut else []),
+            *(f"{length:,}" for length in lengths.get(split_name, [])),
         )
-        for split, size in sizes.items()
+        for split_name, size in sizes.items()
     ]
     caption = f"Lengths are in tokens; a percentage is of the {examples} that are at most as long" if lengths else None
     yield element("h2", "Data", id="data")
     titles = ("split", examples, *(["cut"] if cut else []), *shares)
     yield scrolled(table(titles, rows, caption, "numbers"), "data")
-    yield from _labels({split: known["labels"] for split, known in facts.items() if "labels" in known})
+    yield from _labels(
+        {
+            split_name: facts_of_split["labels"]
+            for split_name, facts_of_split in facts.items()
+            if "labels" in facts_of_split
+        }
+    )
 
 
 def _labels(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Element]:
     """Yield how often each label occurs in each split, with its share of the split's labels."""
     if not counts:
         return
-    totals = {split: sum(of.values()) for split, of in counts.items()}
-    most = {split: max(of.values()) for split, of in counts.items()}
-    labels = dict.fromkeys(label for of in counts.values() for label in of)
+    totals = {split_name: sum(label_counts.values()) for split_name, label_counts in counts.items()}
+    max_counts = {split_name: max(label_counts.values()) for split_name, label_counts in counts.items()}
+    labels = dict.fromkeys(label for label_counts in counts.values() for label in label_counts)
     rows = [
-        (name(label), *(share(of.get(label, 0), f"{of.get(label, 0):,}", most[split]) for split, of in counts.items()))
+        (
+            name(label),
+            *(
+                share(label_counts.get(label, 0), f"{label_counts.get(label, 0):,}", max_counts[split_name])
+                for split_name, label_counts in counts.items()
+            ),
+        )
         for label in labels
     ]
     caption = f"How often each of {len(labels)} labels occurs; a full bar is the most frequent one of a split"
-    titles = ("label", *(f"{split} ({totals[split]:,})" for split in counts))
+    titles = ("label", *(f"{split_name} ({totals[split_name]:,})" for split_name in counts))
     yield scrolled(table(titles, rows, caption, "numbers"), "data", "scroll")

@@ -14,8 +14,8 @@ from xml.etree.ElementTree import Element
 from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
-from toolkit.finetune.baselines import compared
-from toolkit.finetune.card import ended
+from toolkit.finetune.baselines import compare_with_baselines
+from toolkit.finetune.card import describe_early_end
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.data import data_sections
@@ -82,7 +82,7 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
 def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str, above: str) -> Element:
     """The model, and whether the gate showed the port to equal the reference."""
     starts = read_starts(folder)
-    passed = bool(starts) and all(start["skipped"] is None for start in starts)
+    has_passed = bool(starts) and all(start["skipped"] is None for start in starts)
     description = task_of(recipe).DESCRIPTION
     origin = f"starting from {recipe.model.weights}" if recipe.model.weights else "from new weights"
     title = families.family(recipe.model.name).title
@@ -94,7 +94,7 @@ def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str,
         element("p", model),
         *_verdict(starts),
         element("p", link) if (folder / PARITY_PAGE).exists() else None,
-        class_="passed" if passed else "skipped",
+        class_="passed" if has_passed else "skipped",
     )
 
 
@@ -103,32 +103,34 @@ def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
     if not starts:
         yield element("p", element("span", "Parity unknown", class_="verdict"), ": the run has no record of the gate")
     for start in starts:
-        before, skipped = steps_of(starts, start), start["skipped"]
-        word = "Parity" if skipped is None else "Parity gate skipped"
-        words = start["passed"].removeprefix("parity: ") if skipped is None else skipped
-        said = f" before {before}: {words}"
-        yield element("p", element("span", word, class_="verdict"), said)
+        before, skip_reason = steps_of(starts, start), start["skipped"]
+        word = "Parity" if skip_reason is None else "Parity gate skipped"
+        words = start["passed"].removeprefix("parity: ") if skip_reason is None else skip_reason
+        gate_text = f" before {before}: {words}"
+        yield element("p", element("span", word, class_="verdict"), gate_text)
 
 
 def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> Iterator[Element]:
     """Metrics of each split, beside those of simple methods."""
     splits = [split for split in SPLITS if split in results]
-    measured = results.get("baselines", {})
-    known = [(method, split) for method in measured for split in splits[:1] if split in measured[method]]
+    baseline_metrics = results.get("baselines", {})
+    shown_baselines = [
+        (method, split) for method in baseline_metrics for split in splits[:1] if split in baseline_metrics[method]
+    ]
     rows = [
         (
             metric,
             *(_figure(metric, results[split]) for split in splits),
-            *(_figure(metric, measured[method][split]) for method, split in known),
+            *(_figure(metric, baseline_metrics[method][split]) for method, split in shown_baselines),
         )
         for metric in dict.fromkeys(metric for split in splits for metric in results[split])
     ]
     best = results["best"]
     yield element("h2", "Results")
     caption = f"Of the weights of step {best['step']:,}, the best validation {best['metric']}"
-    titles = ("metric", *splits, *(f"{split}: {method}" for method, split in known))
+    titles = ("metric", *splits, *(f"{split}: {method}" for method, split in shown_baselines))
     yield element("div", table(titles, rows, caption, "numbers headline"), class_="wide")
-    if line := compared(results, lower_is_better):
+    if line := compare_with_baselines(results, lower_is_better):
         yield element("p", f"Beside a simple method: {line}.")
 
 
@@ -151,15 +153,15 @@ def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) 
 
 def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
     """How long it was trained, and on what."""
-    done, train = results["training"], recipe.train
-    seconds = done["seconds"]
+    training_facts, train = results["training"], recipe.train
+    seconds = training_facts["seconds"]
     batch = train.batch_size * train.gradient_accumulation_steps
     rows = [
-        ("steps", f"{done['steps']:,}{ended(done)}"),
-        ("epochs", f"{done['epochs']:g}"),
+        ("steps", f"{training_facts['steps']:,}{describe_early_end(training_facts)}"),
+        ("epochs", f"{training_facts['epochs']:g}"),
         ("examples in a step", str(batch)),
         ("seconds", f"{seconds:,.1f}"),
-        ("seconds a step", f"{seconds / done['steps']:.3f}" if done["steps"] else ""),
+        ("seconds a step", f"{seconds / training_facts['steps']:.3f}" if training_facts["steps"] else ""),
         ("seed", str(recipe.seed)),
     ]
     rows += _speed(results)
@@ -189,10 +191,10 @@ def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
     yield element("h2", "Made of")
     tables = []
     if (folder / IDENTITY).exists():
-        known = read_json(folder / IDENTITY, REMEDY)
-        if continues := known.pop("continues", None):
+        shown_baselines = read_json(folder / IDENTITY, REMEDY)
+        if continues := shown_baselines.pop("continues", None):
             tables.append(table(("continued from", "value"), _rows(continues)))
-        tables.append(table(("SHA-256 of", "hash"), _rows(known), class_="hashes"))
+        tables.append(table(("SHA-256 of", "hash"), _rows(shown_baselines), class_="hashes"))
     if (folder / "versions.json").exists():
         versions = read_json(folder / "versions.json", REMEDY)
         tables.append(table(("version of", "value"), _rows(versions)))
