@@ -176,9 +176,9 @@ def test_tokens_become_a_text_and_spans_become_tags():
     for given in (spans, doccano, [list(one.values()) for one in spans], json.dumps(spans)):
         found = rows.tag_row(text, given, {})
         assert [text[a:b] for a, b in found.words] == ["In", "New", "York", ",", "Ann", "'", "s", "."]
-        assert found.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"] and not found.widened
+        assert found.tags == ["O", "B-LOC", "I-LOC", "O", "B-PER", "O", "O", "O"] and not found.widened_entities
     inside = rows.tag_row("Bobby and", [[0, 3, "PER"]], {})
-    assert inside.tags == ["B-PER", "O"] and inside.widened == [("Bob", "Bobby")]
+    assert inside.tags == ["B-PER", "O"] and inside.widened_entities == [("Bob", "Bobby")]
 
 
 @pytest.mark.parametrize(

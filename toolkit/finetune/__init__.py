@@ -1,5 +1,5 @@
-"""One run, above the gate: what it is made of, the gate, training, measuring, model card and report.
+"""One run, above the gate: its parts, the gate, training, measuring, model card and report.
 
-It may import `parity` by its public API, `training` and what lies below. Begin with `finetune.py`, which does all of
-it in order.
+It may import `parity` by its public API, `training` and the packages below it. Begin with `finetune.py`, which does all
+steps in order.
 """

@@ -1,4 +1,4 @@
-"""The model card: what a run made, from what, how good it is, and how to load it."""
+"""Write the model card: the parts and metrics of a run, and how to load its model."""
 
 from __future__ import annotations
 
@@ -153,26 +153,33 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
 
 def with_model(card: str, model: str) -> str:
     """A run's card with code that loads ``model``, a folder or a hub repository, not the run's own."""
-    loaded = re.compile(r'((?:from_pretrained\(|pipeline\("[a-z-]+", ))"(?:[^"\\\n]|\\.)*"')
-    return loaded.sub(lambda found: found[1] + json.dumps(model, ensure_ascii=False), card)
+    loading_pattern = re.compile(r'((?:from_pretrained\(|pipeline\("[a-z-]+", ))"(?:[^"\\\n]|\\.)*"')
+    return loading_pattern.sub(lambda found: found[1] + json.dumps(model, ensure_ascii=False), card)
 
 
 def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
-    """Say before which steps the gate passed or was skipped, and why. The starts are those of the run
-    (:func:`toolkit.run_folder.folder.read_starts`)."""
-    passed = [start for start in starts if start["skipped"] is None]
+    """Return a sentence that names the steps before which the gate passed or was skipped, and why.
+
+    Args:
+        starts: starts of the run (:func:`toolkit.run_folder.folder.read_starts`).
+    """
+    passed_starts = [start for start in starts if start["skipped"] is None]
     sentences = [
         f"**The parity gate was skipped** before {steps_of(starts, start)}: {markdown(start['skipped'])}. "
         "Nothing shows that this port equalled the reference."
         for start in starts
         if start["skipped"] is not None
     ]
-    if passed:
-        before = "training" if passed == list(starts) else " and ".join(steps_of(starts, start) for start in passed)
+    if passed_starts:
+        before = (
+            "training"
+            if passed_starts == list(starts)
+            else " and ".join(steps_of(starts, start) for start in passed_starts)
+        )
         sentences.append(
             f"The parity gate passed before {before}: on this model and training examples of this "
             "data, the port gave the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), "
-            f"within the bounds of rounding ({markdown(passed[-1]['passed'])}). The measurements are in "
+            f"within the bounds of rounding ({markdown(passed_starts[-1]['passed'])}). The measurements are in "
             "`parity/parity.json`."
         )
     return " ".join(sentences)
@@ -214,14 +221,14 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
             dataset_name=one_line(files or kind),
             dataset_config=recipe.data.config,
             dataset_revision=recipe.found.commits.get("data"),
-            dataset_split=split,
+            dataset_split=split_name,
             metric_type=METRIC_TYPES.get(metric, metric.partition("_")[0]),
             metric_name=one_line(metric),
             metric_value=value,
         )
-        for split in SPLITS
-        if split in results
-        for metric, value in results[split].items()
+        for split_name in SPLITS
+        if split_name in results
+        for metric, value in results[split_name].items()
         if metric not in COUNTS and value is not None and math.isfinite(value)
     ]
 
@@ -244,20 +251,25 @@ def _commit(recipe: Recipe, section: str) -> str:
 
 def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> str:
     splits = [name for name in ("validation", "test") if name in results]
-    names = list(dict.fromkeys(name for split in splits for name in results[split]))
+    names = list(dict.fromkeys(name for split_name in splits for name in results[split_name]))
     lines = [f"| split | {' | '.join(map(markdown, names))} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
-    lines += [f"| {split} | {' | '.join(_metric(name, results[split]) for name in names)} |" for split in splits]
+    lines += [
+        f"| {split_name} | {' | '.join(_metric(name, results[split_name]) for name in names)} |"
+        for split_name in splits
+    ]
     best = results["best"]
     lines += [
-        f"| {split}, {markdown(method)} | {' | '.join(_metric(name, numbers[split]) for name in names)} |"
+        f"| {split_name}, {markdown(method)} | {' | '.join(_metric(name, numbers[split_name]) for name in names)} |"
         for method, numbers in results.get("baselines", {}).items()
-        for split in splits
-        if split in numbers
+        for split_name in splits
+        if split_name in numbers
     ]
     line = compare_with_baselines(results, lower_is_better)
     baseline = f" Beside a simple method: {markdown(line)}." if line else ""
-    fitted = describe_calibration(results.get("calibration", {}))
-    calibration = f" Where `toolkit predict` makes probabilities, {markdown(fitted)}." if fitted else ""
+    calibration_text = describe_calibration(results.get("calibration", {}))
+    calibration = (
+        f" Where `toolkit predict` makes probabilities, {markdown(calibration_text)}." if calibration_text else ""
+    )
     best_note = f"The weights are those of step {best['step']}, the best validation {best['metric']}."
     return "\n".join(lines) + f"\n\n{best_note}{baseline}{calibration}\n"
 
@@ -272,10 +284,10 @@ def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
 
 def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:
     files = [Path(path).name for path in recipe.data.paths]
-    named = f" ({', '.join(map(markdown, files))})" if files else ""
+    file_names = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
     text = (
-        f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{named}: {sizes} {task.unit(recipe)}, "
+        f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{file_names}: {sizes} {task.unit(recipe)}, "
         f"at most {recipe.data.max_length} tokens each (tokenizer: {recipe.tokenizer.kind}).\n"
     )
     if len(recipe.data.text_columns) > 1:
@@ -285,10 +297,10 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
         return text
     if recipe.data.problem_type == "regression":
         return f"{text}\nThe model gives a number: {markdown_code(label_names[0])}.\n"
-    listed = ", ".join(map(markdown_code, label_names[:LISTED_LABELS]))
+    label_list = ", ".join(map(markdown_code, label_names[:LISTED_LABELS]))
     several = ", of which a text may have several" if recipe.data.problem_type == "multi_label" else ""
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
-    return f"{text}\n{len(label_names)} labels{several}: {listed}{more}.\n"
+    return f"{text}\n{len(label_names)} labels{several}: {label_list}{more}.\n"
 
 
 def _loading(run: Run) -> list[str]:

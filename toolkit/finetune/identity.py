@@ -82,7 +82,7 @@ def check_identity(recipe: Recipe, folder: Path, current: Mapping[str, Any]) -> 
     if not any((folder / "checkpoints").glob("step-*")):
         return None
     try:
-        saved = read_object(folder / FILE)
+        saved_identity = read_object(folder / FILE)
     except FileNotFoundError:
         return f"{folder} has no {FILE}, so later changes of its data, tokenizer or first weights go undetected"
     except (OSError, ValueError) as error:
@@ -90,7 +90,7 @@ def check_identity(recipe: Recipe, folder: Path, current: Mapping[str, Any]) -> 
             f"{folder / FILE}: cannot be read ({error}), so what the run was begun with is not known; "
             "to resume nevertheless, remove that file"
         ) from None
-    changes = list(_changes(recipe, saved, current))
+    changes = list(_changes(recipe, saved_identity, current))
     if changes:
         raise recipe.error(
             "train.output_dir",
@@ -126,22 +126,22 @@ def _data_files(recipe: Recipe) -> Iterator[Path]:
     return (path.absolute() for name in recipe.data.paths for path in recipe.resolve_all(name))
 
 
-def _changes(recipe: Recipe, saved: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+def _changes(recipe: Recipe, saved_identity: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences as sentences. A file whose rows are the same has not changed."""
-    splits = _differing(saved, current, "splits")
+    splits = _differing(saved_identity, current, "splits")
     if splits:
-        files = _differing(saved, current, "files")
+        files = _differing(saved_identity, current, "files")
         origin = f" (changed: {', '.join(files)})" if files else f" (of {recipe.data.dataset})"
         yield f"the rows of {', '.join(splits)} have changed{origin}"
     # A tokenizer that is trained on these rows changes with them.
-    if saved.get("tokenizer") != current["tokenizer"] and not (splits and recipe.tokenizer.vocab_size):
+    if saved_identity.get("tokenizer") != current["tokenizer"] and not (splits and recipe.tokenizer.vocab_size):
         yield f"the tokenizer has changed ({recipe.tokenizer.path or recipe.model.weights or recipe.tokenizer.kind})"
-    if files := _differing(saved, current, "checkpoint"):
+    if files := _differing(saved_identity, current, "checkpoint"):
         yield f"{', '.join(files)} of the starting checkpoint {recipe.model.weights} changed"
 
 
-def _differing(saved: Mapping[str, Any], current: Mapping[str, Any], key: str) -> list[str]:
+def _differing(saved_identity: Mapping[str, Any], current: Mapping[str, Any], key: str) -> list[str]:
     """Return the names under a key whose digests differ."""
-    old, new = saved.get(key), current[key]
+    old, new = saved_identity.get(key), current[key]
     old = old if isinstance(old, dict) else {}
     return [name for name in {**new, **old} if old.get(name) != new.get(name)]

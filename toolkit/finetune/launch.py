@@ -208,8 +208,7 @@ def _process_environments(team: Team, address: str) -> list[dict[str, str]]:
 
 
 def _wait_for_processes(processes: Sequence[subprocess.Popen]) -> dict[int, int]:
-    """Wait until all processes have ended, or one has failed and the grace period is over; forward a stop signal to
-    all.
+    """Wait until all processes have ended, or the grace period after a failure is over; forward a stop signal.
 
     Returns:
         Exit statuses by process, or minus the signal, in the order of their ends.

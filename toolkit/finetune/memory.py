@@ -90,8 +90,7 @@ class Choice:
 def choose_backward(
     recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, processes: int = 1
 ) -> Choice:
-    """Choose autograd, which is faster, if it fits into half of the memory, and reversible otherwise or if it is
-    unknown.
+    """Choose autograd, which is faster, if it fits into half of the memory, and reversible otherwise.
 
     Args:
         recipe: recipe of the run.

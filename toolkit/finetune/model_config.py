@@ -37,8 +37,11 @@ def model_class(recipe: Recipe) -> Any:
 
 
 def port_settings(recipe: Recipe) -> dict[str, Any]:
-    """Settings of the port that are no part of the model. A backward that is not settled yet
-    (:mod:`toolkit.finetune.backward`) is left to the port: a model that does not train needs none."""
+    """Return the settings of the port that do not belong to the model.
+
+    A backward that is not resolved yet (:mod:`toolkit.finetune.backward`) is left out: a model that does not train
+    needs none.
+    """
     settings = {key: getattr(recipe.model, key) for key in families.family(recipe.model.name).settings}
     return {key: value for key, value in settings.items() if value not in (None, "auto")}
 
@@ -105,9 +108,16 @@ def check_model(recipe: Recipe) -> list[str]:
 
 
 def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[str] = ()) -> LoRA | None:
-    """LoRA of the recipe for a resolved configuration; None where it trains the weights themselves. ``new_weights`` are
-    the parameters that the checkpoint lacks: of these the head's are trained. Raises UserError for a target that fits
-    no linear map of the model's layers, or a rank that is not low."""
+    """Return the LoRA of the recipe for a resolved configuration; None if it trains the weights themselves.
+
+    Args:
+        recipe: recipe of the run.
+        config: resolved configuration.
+        new_weights: parameters that the checkpoint lacks; those in the head are trained.
+
+    Raises:
+        UserError: a target does not fit any linear map of the model's layers, or a rank is not low.
+    """
     settings = recipe.train.lora
     if settings is None:
         return None
@@ -155,14 +165,14 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
     # Without gradients and moments there are only the weights, once as read and once in the model.
-    trained = TRAINED_BYTES - MOMENTS["adamw"] + MOMENTS[recipe.train.optimizer]
-    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else trained)
+    bytes_per_parameter = TRAINED_BYTES - MOMENTS["adamw"] + MOMENTS[recipe.train.optimizer]
+    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else bytes_per_parameter)
     config = _resolve_config(recipe, keys)
     return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 
 
 def resolve(
-    recipe: Recipe, stored: Mapping[str, Any], tokenizer: Any = None, label_names: Sequence[str] | None = None
+    recipe: Recipe, stored_config: Mapping[str, Any], tokenizer: Any = None, label_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """The Hugging Face keys of the model that is stored, checked against each other and against ``data.max_length``.
 
@@ -172,7 +182,7 @@ def resolve(
         label_names: the labels, in the order of their ids; None where there are none, or they are not known yet.
     """
     _check_keys(recipe, recipe.model.config)
-    keys = {key: value for key, value in {**stored, **recipe.model.config}.items() if key not in FROM_THE_DATA}
+    keys = {key: value for key, value in {**stored_config, **recipe.model.config}.items() if key not in FROM_THE_DATA}
     if label_names is not None:
         keys["id2label"] = dict(enumerate(label_names))
         keys["label2id"] = {name: index for index, name in enumerate(label_names)}
@@ -188,13 +198,16 @@ def resolve(
                 f"a vocabulary of {keys['vocab_size']} is too small for the tokenizer's {tokenizer.vocab_size} ids",
             )
     config = _resolve_config(recipe, keys)
-    _check_table(recipe, stored)
+    _check_table(recipe, stored_config)
     _check_direction(recipe, config)
     return {**keys, **_fit(recipe, config).keys}
 
 
 def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
-    """Length to train on, by a resolved configuration; for new weights, choose what the recipe leaves open."""
+    """Return the length to train on, by a resolved configuration.
+
+    For randomly initialized weights, missing values of the configuration are chosen here.
+    """
     lengths, max_length = families.part(recipe.model.name, "lengths"), recipe.data.max_length
     try:
         return lengths.fit(config, max_length, None if recipe.model.weights else recipe.model.config)
@@ -272,11 +285,11 @@ def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(weights, "config.json", revision=recipe.model.revision)
+        cached_path = try_to_load_from_cache(weights, "config.json", revision=recipe.model.revision)
     except HFValidationError:
         apart = "; write its revision into model.revision" if "@" in weights else ""
         raise recipe.error("model.weights", f"{weights} is no name of a hub repository (owner/name){apart}") from None
-    return _read(recipe, Path(cached)) if isinstance(cached, str) else None
+    return _read(recipe, Path(cached_path)) if isinstance(cached_path, str) else None
 
 
 def _read(recipe: Recipe, path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Estimate a run's memory from start to end, by the shapes of the model and of a batch, before anything is allocated.
+"""Estimate a run's memory from start to end, by the shapes of the model and of a batch, before allocating anything.
 
-The bytes of each parameter follow from what is held of it. Those of what the layers compute were fitted to the peaks of
+The bytes of each parameter follow from its copies. The bytes of the layers' activations were fitted to the peaks of
 small runs (tests/finetune/test_memory_estimate.py runs two of them again). The examples themselves are not counted.
 """
 

@@ -1,1 +1,1 @@
-"""`report.html` of a run folder: how it was trained, how good it became, where it errs, on one page."""
+"""`report.html` of a run folder: training, metrics and errors of the run, on one page."""

@@ -27,7 +27,9 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
         rows: rows of metrics.jsonl.
         best: step of the best weights.
     """
-    by_split = {split: [row for row in rows if row.get("split") == split] for split in ("train", "validation")}
+    by_split = {
+        split_name: [row for row in rows if row.get("split") == split_name] for split_name in ("train", "validation")
+    }
     train, validation = by_split.values()
     metrics = metrics_of(validation)
     shown_metrics = metrics[:STYLES]

@@ -1,6 +1,6 @@
-"""`report.html`: a finished run on one page that loads nothing, made of the files in its folder.
+"""Write `report.html`: a finished run on one page that loads nothing, built from the files in its folder.
 
-The gate's verdict and the numbers come first, then how it was trained, where it errs, and what it was made of.
+The gate's verdict and the metrics come first, then the training, the errors, and the data and model of the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from toolkit.tasks import task_of
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.progress import format_number
 
-#: The page's name in a run folder, and that of the gate.
+#: Name of the page in a run folder, and of the gate's page.
 PAGE, PARITY_PAGE = "report.html", f"{REPORT}/parity.html"
 #: What to do about a damaged file of a run.
 REMEDY = "restore it from a copy, or train again"
@@ -111,24 +111,27 @@ def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
 
 
 def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> Iterator[Element]:
-    """Metrics of each split, beside those of simple methods."""
-    splits = [split for split in SPLITS if split in results]
+    """Yield the metrics of each split, next to the metrics of simple methods."""
+    splits = [split_name for split_name in SPLITS if split_name in results]
     baseline_metrics = results.get("baselines", {})
     shown_baselines = [
-        (method, split) for method in baseline_metrics for split in splits[:1] if split in baseline_metrics[method]
+        (method, split_name)
+        for method in baseline_metrics
+        for split_name in splits[:1]
+        if split_name in baseline_metrics[method]
     ]
     rows = [
         (
             metric,
-            *(_figure(metric, results[split]) for split in splits),
-            *(_figure(metric, baseline_metrics[method][split]) for method, split in shown_baselines),
+            *(_figure(metric, results[split_name]) for split_name in splits),
+            *(_figure(metric, baseline_metrics[method][split_name]) for method, split_name in shown_baselines),
         )
-        for metric in dict.fromkeys(metric for split in splits for metric in results[split])
+        for metric in dict.fromkeys(metric for split_name in splits for metric in results[split_name])
     ]
     best = results["best"]
     yield element("h2", "Results")
     caption = f"Of the weights of step {best['step']:,}, the best validation {best['metric']}"
-    titles = ("metric", *splits, *(f"{split}: {method}" for method, split in shown_baselines))
+    titles = ("metric", *splits, *(f"{split_name}: {method}" for method, split_name in shown_baselines))
     yield element("div", table(titles, rows, caption, "numbers headline"), class_="wide")
     if line := compare_with_baselines(results, lower_is_better):
         yield element("p", f"Beside a simple method: {line}.")
@@ -136,14 +139,15 @@ def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) ->
 
 def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Element]:
     """The task's part, on the test split, or on validation where there is no test."""
-    split = next((split for split in SPLITS if predictions_file(folder, split).exists()), None)
-    if split is None:
+    split_name = next((split_name for split_name in SPLITS if predictions_file(folder, split_name).exists()), None)
+    if split_name is None:
         return
-    path = predictions_file(folder, split)
-    yield element("h2", f"On {split}")
+    path = predictions_file(folder, split_name)
+    yield element("h2", f"On {split_name}")
     yield element(
         "p",
-        f"What follows is of the {split} split; each of its examples, with what the model said of it, is a row of ",
+        f"What follows is of the {split_name} split; "
+        "each of its examples, with what the model said of it, is a row of ",
         element("a", path.name, href=f"{above}{path.name}"),
         ".",
         class_="soft",
