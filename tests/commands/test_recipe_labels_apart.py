@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_recipe_new import run, texts  # noqa: F401
+from test_recipe_new import labels, run, table, texts  # noqa: F401
 
+from toolkit.commands.recipe_new import recipe_new
 from toolkit.files.csv_rows import labels_and_text
+from toolkit.machine.disk import WriteFailed
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 
@@ -137,3 +139,37 @@ def test_tables_are_removed_where_no_recipe_is_written(run, tmp_path):  # noqa: 
     status, _, err = run("recipe", "new", "set", "--text", "nothing")
     assert status == 2 and "has no column nothing" in err
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("refused", [1, 2, 4])
+def test_nothing_is_left_if_one_of_several_files_cannot_be_written(run, tmp_path, monkeypatch, refused):  # noqa: F811
+    """The fourth file is the recipe of the joined tables."""
+    parallel(tmp_path / "set", LAYOUTS["tweeteval"])
+    written = refuse_to_write(monkeypatch, refused)
+    status, _, err = run("recipe", "new", "set")
+    assert status == 1 and "No space left on device" in err and len(err.splitlines()) == 1
+    assert len(written) == refused and [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_no_recipe_that_pretrains_is_left_without_the_one_that_starts_from_it(run, tmp_path, monkeypatch):  # noqa: F811
+    table(tmp_path / "a.csv", {"text": texts(60), "label": labels(60, 3)})
+    (tmp_path / "more.txt").write_text("\n".join(texts(400)))
+    written = refuse_to_write(monkeypatch, 2)
+    status, _, err = run("recipe", "new", "a.csv", "--pretrain", "more.txt")
+    assert status == 1 and "No space left on device" in err and len(err.splitlines()) == 1
+    assert [path.name for path in written] == ["a-pretrain.yaml", "a.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "more.txt"]
+
+
+def refuse_to_write(monkeypatch, number: int) -> list[Path]:
+    """Let the file of this number, from 1, fail to be written; return the list that all files are added to."""
+    written: list[Path] = []
+
+    def write(path: Path, content: str) -> None:
+        written.append(path)
+        if len(written) == number:
+            raise WriteFailed(f"{path}: No space left on device")
+        path.write_text(content)
+
+    monkeypatch.setattr(recipe_new, "write_text", write)
+    return written

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,13 +81,9 @@ def new_recipe(
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
     if task in (None, "classification") and not pretrain and data.exists() and (pairs := find_parallel(data)):
-        tables, notes = _join(data, path, pairs)
-        try:
+        with _removed_on_failure() as tables:
+            notes = _join(data, path, pairs, tables)
             joined_recipe = new_recipe(tables[0], path, task, text, label, problem_type, missing_labels, layout, header)
-        except BaseException:
-            for table in tables:
-                table.unlink(missing_ok=True)
-            raise
         return replace(joined_recipe, assumed=[*notes, *joined_recipe.assumed])
     data_files = look(data, layout, header, task == "language_modeling")
     task = task or _task(data_files)
@@ -115,14 +112,36 @@ def new_recipe(
     if texts_alone:  # the model that the other starts from is not there yet
         _checked(draft.pretraining, pretrain[0], first.name)
         recipes = {first: draft.pretraining, path: draft.pretrained}
-    for one, body in recipes.items():
-        write_text(one, _head(data, one, draft.assumed[-1:] if one == first else draft.assumed) + body)
+    with _removed_on_failure() as written:
+        for recipe_path, body in recipes.items():
+            assumed = draft.assumed[-1:] if recipe_path == first else draft.assumed
+            write_text(recipe_path, _head(data, recipe_path, assumed) + body)
+            written.append(recipe_path)
     about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
     return NewRecipe(list(recipes), [*data_files.notes, *draft.assumed, *notes, about])
 
 
-def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles]) -> tuple[list[Path], list[str]]:
-    """Write the texts and labels of each split into a table next to the recipe; return the tables and notes."""
+@contextlib.contextmanager
+def _removed_on_failure() -> Iterator[list[Path]]:
+    """Yield a list for the files that the ``with`` block has written; remove them if it fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles], written: list[Path]) -> list[str]:
+    """Write the texts and labels of each split into a table next to the recipe.
+
+    Args:
+        written: the tables are appended to it, the training split's first.
+
+    Returns:
+        A note on each table.
+    """
     folder = data if data.is_dir() else data.parent
     names, named_by = label_names(folder, [label for pair in pairs.values() for label in pair.labels])
     tables = {split: new_file(recipe.with_name(f"{split}-{recipe.stem}.csv")) for split in pairs}
@@ -130,13 +149,14 @@ def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles]) -> tuple
     for split, table in sorted(tables.items(), key=lambda item: item[0] != "train"):
         pair = pairs[split]
         write_text(table, joined_table(pair, names))
+        written.append(table)
         files = f"the {len(pair.texts):,} lines of {pair.texts_path.relative_to(folder)}"
         notes.append(
             f"{table.name} joins {files} with their labels, the lines of {pair.labels_path.relative_to(folder)}"
         )
     if named_by is not None:
         notes.append(f"{named_by.name} names the labels")
-    return [tables["train"], *(table for split, table in tables.items() if split != "train")], notes
+    return notes
 
 
 def _task(data_files: DataFiles) -> str:
