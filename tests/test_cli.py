@@ -321,8 +321,12 @@ def test_what_no_gate_can_be_is_refused_in_one_line(options, said, tmp_path, mon
 @pytest.mark.parametrize("name", ["a\0b", "a" * 256, "x/" * 3000])
 @pytest.mark.parametrize(
     "words",
-    ["recipe check @", "recipe new @", "recipe copy reformer_cls @", "finetune @", "predict @ --text x", "compare @ @"],
-)
+    [
+        "recipe check @", "recipe new @", "recipe copy reformer_cls @", "finetune @", "predict @ --text x",
+        "compare @ @", "parity --port @ --reference-model @", "parity --model reformer --output @",
+        "parity judge @ port.py", "parity record --model reformer --output @",
+    ],
+)  # fmt: skip
 def test_a_name_that_no_file_can_have_is_refused(run, words, name):
     status, _, error = run(*(name if word == "@" else word for word in words.split()))
     said = "holds a null character" if "\0" in name else f"has {len(name)} characters; shorten the name"

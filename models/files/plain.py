@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from models.files.hub_errors import FETCH_AGAIN, cached_file, from_hub
 
-#: Most bytes of a text that is read whole, such as a configuration or a tokenizer; the largest have a tenth of it.
+#: Most bytes of a file that is read whole, such as a configuration or a tokenizer; the largest have a tenth of it.
 MAX_TEXT_BYTES = 2**28
 #: Start of the pointer that git leaves for a file not fetched from its Large File Storage.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -57,13 +57,19 @@ def plain_file(path: str | os.PathLike) -> Path:
     return Path(path)
 
 
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Return the content of a file. Raises as :func:`plain_file`; also if it is larger than :data:`MAX_TEXT_BYTES`."""
+    if (size := plain_file(path).stat().st_size) > MAX_TEXT_BYTES:
+        raise UnreadableFile(path, f"has {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
+    return Path(path).read_bytes()
+
+
 def read_text(path: str | os.PathLike) -> str:
     """Return the text of a UTF-8 file, with its line ends as stored, without a byte order mark. Raises as
-    :func:`plain_file`; also if it is not UTF-8, or larger than :data:`MAX_TEXT_BYTES`."""
-    if (size := plain_file(path).stat().st_size) > MAX_TEXT_BYTES:
-        raise UnreadableFile(path, f"is a text of {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
+    :func:`read_bytes`; also if it is not UTF-8."""
+    content = read_bytes(path)
     try:
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnreadableFile(path, f"is not UTF-8 text (byte {error.start})") from None
 

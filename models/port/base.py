@@ -158,8 +158,8 @@ class Port(PretrainedModel):
         folder = resolve_folder(folder_or_id, revision)
         config = cls.config_class.from_pretrained(folder, **overrides)
         weights = part(config.model_type, "weights")
+        found = weights.select(read_tensors(folder), config, cls.head)  # first: wrong sizes would fill the memory
         model = cls(config)
-        found = weights.select(read_tensors(folder), config, cls.head)
         initial = weights.initial_values(config, cls.head, seed)
         new = {name: initial[name] for name in initial if name not in found}
         model.new_weights = list(new)

@@ -146,6 +146,9 @@ def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) ->
     """Minimum bytes to train on one text, in float32: its two streams and a layer's largest tensors."""
     elements = [2 * length * config["hidden_size"], _feed_forward_elements(config, length)]
     elements += [_score_elements(config, length, kind) for kind in set(config["attn_layers"])]
+    # Within one chunk nothing is hashed.
+    if "lsh" in config["attn_layers"] and length > config["lsh_attn_chunk_length"]:
+        elements.append(_rotation_elements(config, length))
     if causal_lm:
         elements.append((config["chunk_size_lm_head"] or length) * config["vocab_size"])
     return 4 * sum(elements)
@@ -176,6 +179,13 @@ def _score_elements(config: Mapping[str, Any], length: int, kind: str) -> int:
     chunk = min(config[f"{kind}_attn_chunk_length"], length)
     seen = 1 + config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"] if chunk < length else 1
     return config["num_attention_heads"] * rounds * length * chunk * seen
+
+
+def _rotation_elements(config: Mapping[str, Any], length: int) -> int:
+    """Return the elements of the rotations by which a layer hashes."""
+    buckets = num_buckets(config, length)
+    half = (buckets if isinstance(buckets, int) else sum(buckets)) // 2
+    return config["num_attention_heads"] * config["attention_head_size"] * config["num_hashes"] * half
 
 
 def num_buckets(config: Mapping[str, Any], length: int) -> int | list[int]:

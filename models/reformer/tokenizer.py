@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from models.files.plain import plain_file, read_object
+from models.files.plain import read_bytes, read_object
 from models.files.writing import write_file, write_json
 from models.port.tokenization import (
     Span,
@@ -288,7 +288,7 @@ TRAINED = {"sentencepiece": train_sentencepiece}
 
 def _read_pieces(path: str | os.PathLike) -> bytes:
     """Read an untrusted SentencePiece model, checked before the library gets it."""
-    model = plain_file(path).read_bytes()
+    model = read_bytes(path)
     check_pieces(model)
     return model
 

@@ -243,3 +243,17 @@ def test_a_run_takes_what_is_estimated_within_a_third(name, recipe_file, tmp_pat
     peak = 1024 * int(re.search(r"^peak (\d+)$", done.stdout, re.MULTILINE)[1])
     print(f"{name}: {estimated / 1e6:.0f} MB estimated, {peak / 1e6:.0f} MB seen")
     assert 2 / 3 < estimated / peak < 3 / 2, f"{estimated / 1e6:.0f} MB estimated, {peak / 1e6:.0f} MB seen"
+
+
+@pytest.mark.parametrize(("num_buckets", "half_sum"), [(None, 4), (4, 2), ([4, 8], 6)])
+def test_rotations_count_only_for_texts_of_several_chunks(num_buckets, half_sum):
+    keys = {"attn_layers": ["lsh"], "lsh_attn_chunk_length": 64, "num_buckets": num_buckets, "axial_pos_embds": False}
+    schema = part("reformer", "schema")
+    once, twice = (schema.resolve({**keys, "num_hashes": count}) for count in (1, 2))
+
+    def bytes_of_a_round(length: int) -> int:
+        return schema.activation_bytes(twice, length, False) - schema.activation_bytes(once, length, False)
+
+    for length in (32, 64):  # within one chunk
+        assert bytes_of_a_round(length) == 4 * 12 * length * length
+    assert bytes_of_a_round(256) == 4 * (12 * 256 * 64 * 2 + 12 * 64 * half_sum)

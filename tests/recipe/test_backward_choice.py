@@ -186,3 +186,9 @@ def test_two_processes_take_one_choice_and_train_as_one_does_with_it(recipe_file
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("model.backward auto: autograd") == 1
     assert yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())["model"]["backward"] == "autograd"
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "model: 3", "model: {backward: often}", "\0", "a: &a [*a]"])
+def test_a_recipe_of_a_run_that_says_no_backward_gives_none(tmp_path, content):
+    (tmp_path / "recipe.yaml").write_text(content)
+    assert stored_backward(tmp_path) is None

@@ -289,6 +289,61 @@ def test_a_damaged_file_is_named_in_one_line_or_does_no_harm(
         assert contents(folder) == before
 
 
+#: Kind of run -> sizes of its config.json that ask for absurd memory.
+ABSURD_SIZES = {
+    "classification": (
+        {"num_hashes": 10**9},
+        {"num_attention_heads": 10**9},
+        {"lsh_num_chunks_before": 10**9},
+        {"num_buckets": 10**9},
+        {"vocab_size": 10**7},
+        {"hidden_size": 2 * 10**6, "axial_pos_embds_dim": [10**6, 10**6]},
+    ),
+    "language": ({"dff": 10**9}, {"n_positions": 10**9}, {"n_layer": 10_000}),
+}
+WRONG_CALIBRATIONS = ([], "x", None, {"temperature": "a"}, {"temperature": 0}, {"threshold": True})
+
+
+def changed_run(run: Path, copy: Path, name: str, values: dict) -> Path:
+    """Copy a finished run and set keys of one of its JSON files."""
+    moved(run, copy)
+    (copy / name).write_text(json.dumps({**json.loads((copy / name).read_text()), **values}))
+    return copy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ABSURD_SIZES)
+def test_a_size_that_would_fill_the_memory_is_named_before_it_does(runs, tmp_path, capfd, kind):
+    command = {"classification": ["predict", "--text", "cat dog"], "language": ["generate", "--length", "3"]}[kind]
+    for number, sizes in enumerate(ABSURD_SIZES[kind]):
+        run = changed_run(runs.finished(kind), tmp_path / str(number), "model/config.json", sizes)
+        with pytest.raises(SystemExit) as left:
+            cli.main([command[0], str(run), *command[1:]])
+        error = capfd.readouterr().err
+        assert left.value.code == 2 and error.count("\n") == 1 and str(run / "model") in error, (sizes, error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calibration", WRONG_CALIBRATIONS, ids=str)
+def test_a_wrong_calibration_is_one_line(runs, tmp_path, capfd, calibration):
+    values = {"calibration": calibration}
+    run = changed_run(runs.finished("classification"), tmp_path / "run", "metrics.json", values)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["predict", str(run), "--text", "cat dog"])
+    error = capfd.readouterr().err
+    assert left.value.code == 2 and error.count("\n") == 1 and f"{run / 'metrics.json'}: is damaged" in error, error
+
+
+@pytest.mark.slow
+def test_pieces_of_gigabytes_are_not_read(runs, tmp_path, capfd):
+    run = moved(runs.finished("sentencepiece"), tmp_path / "run")
+    os.truncate(run / "model/spiece.model", 2**33)  # a hole, which takes no room on the disk
+    with pytest.raises(SystemExit) as left:
+        cli.main(["predict", str(run), "--text", "cat dog"])
+    error = capfd.readouterr().err
+    assert left.value.code == 2 and "spiece.model has 8,589,934,592 bytes; 268,435,456 are the most" in error, error
+
+
 # -- whatever a run folder holds --------------------------------------------------------------------------------------
 
 #: What is done to each file and folder of a run. Of a folder "a folder" is one more in it.

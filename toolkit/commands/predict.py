@@ -18,12 +18,13 @@ from toolkit.finetune.model_config import length_of
 from toolkit.finetune.results import metrics_table
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
+from toolkit.machine.memory import READ_BYTES, too_large
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder.checkpoint import first_not_finite
 from toolkit.run_folder.folder import amending, resume_hint
-from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.read import read_calibration, read_json, reading
 from toolkit.run_folder.tracking import complaint_of_finished
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
@@ -67,7 +68,7 @@ def load_run(folder: Path) -> Run:
         )
     with reading(folder / "model" / "config.json", MODEL_REMEDY):
         length = length_of(recipe, model.config)
-    calibration = read_json(folder / "metrics.json", MODEL_REMEDY).get("calibration", {})
+    calibration = read_calibration(folder, MODEL_REMEDY)
     return Run(folder, recipe, task_of(recipe), tokenizer, model, label_names, length, calibration)
 
 
@@ -86,7 +87,12 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
 
     port_class, settings = model_class(recipe), port_settings(recipe)
     with reading(folder / "config.json", MODEL_REMEDY):
-        port_class.config_class.from_pretrained(folder, **settings)
+        config = port_class.config_class.from_pretrained(folder, **settings)
+        length = length_of(recipe, config)
+    resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
+    texts = 0 if runtime.device() == "gpu" else 1
+    if problem := too_large(recipe.model.name, resolved, port_class.head, length, texts, READ_BYTES):
+        raise UserError(f"{folder / 'config.json'}: {problem}; if these sizes are wrong, {MODEL_REMEDY}")
     tensors = str(folder / "model.safetensors")
     if (constants := folder / CONSTANTS).exists():
         with reading(constants, MODEL_REMEDY):

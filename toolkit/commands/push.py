@@ -16,7 +16,7 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.card import parity_statement, with_model
 from toolkit.machine.scratch import scratch_folder
 from toolkit.run_folder.folder import REPORT, read_starts
-from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.read import read_calibration, read_json, reading
 from toolkit.tasks.classification.calibration import logits_note
 
 #: Files of a run that are uploaded only on request: they quote the data.
@@ -72,7 +72,7 @@ def push_run(
             if explanation is None:
                 raise
             raise PushError(str(explanation)) from error
-    calibration_note = logits_note(read_json(folder / "metrics.json", MODEL_REMEDY).get("calibration", {}))
+    calibration_note = logits_note(read_calibration(folder, MODEL_REMEDY))
     notes = [f"note: {calibration_note}"] if calibration_note else []
     return [f"pushed {', '.join(files)}", f"{info.repo_url} at commit {info.oid}", *notes]
 

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from models import families
+from toolkit.errors import UserError
 from toolkit.finetune.memory import AUTO, choose_backward
 from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.yaml_source import read
 
 if TYPE_CHECKING:
     from toolkit.finetune.assembly import AssembledRun
@@ -54,7 +54,8 @@ def resolve_backward(
 def stored_backward(folder: Path) -> str | None:
     """Return the backward in the ``recipe.yaml`` of a run folder; None without a valid one."""
     try:
-        backward = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["model"]["backward"]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        values, _ = read(folder / "recipe.yaml")
+        backward = values["model"]["backward"]
+    except (UserError, KeyError, TypeError):
         return None
     return backward if backward in ("reversible", "autograd") else None

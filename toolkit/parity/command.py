@@ -13,6 +13,7 @@ from models.families import FAMILIES, default
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.gate_options import DEFAULT_WEIGHTS, GateOptions
+from toolkit.terminal.path_argument import PathArgument
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -20,7 +21,9 @@ KINDS = ("random", "heavy-tailed", "large-gains")
 COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
 MOST_LAYERS = 10_000
-PATH = click.Path(path_type=Path)
+PATH = PathArgument()
+#: A file of Python code, or a module's name.
+CODE = PathArgument(str)
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm", "token_classification")
 CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
 
@@ -168,9 +171,12 @@ STEPS = click.option(
 #: Options instead of MODEL, for a command that also takes the user's own port.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge, one of the toolkit's own."),
-    click.option("--port", metavar="FILE|MODULE", help="Your port: Python code that builds a Paddle layer."),
+    click.option("--port", metavar="FILE|MODULE", type=CODE, help="Your port: Python code that builds a Paddle layer."),
     click.option(
-        "--reference-model", metavar="FILE|MODULE", help="Its reference: Python code that builds the torch module."
+        "--reference-model",
+        metavar="FILE|MODULE",
+        type=CODE,
+        help="Its reference: Python code that builds the torch module.",
     ),
     TIME_LIMIT,
     PORT_PYTHON,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,18 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError(f"it should hold a JSON object, not {json.dumps(content)[:40]}")
     return content
+
+
+def read_calibration(folder: Path, remedy: str) -> dict[str, Any]:
+    """Return the ``calibration`` of a run's ``metrics.json``, empty if it has none. Raises UserError if it is wrong."""
+    path = folder / "metrics.json"
+    calibration = read_json(path, remedy).get("calibration", {})
+    with reading(path, remedy):
+        if not isinstance(calibration, dict):
+            raise ValueError(f"calibration should be a JSON object, not {json.dumps(calibration)[:40]}")
+        for name in calibration.keys() & {"temperature", "threshold"}:
+            value = calibration[name]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and name == "temperature"):
+                raise ValueError(f"calibration.{name} should be a positive number, not {json.dumps(value)[:40]}")
+    return calibration

@@ -13,8 +13,8 @@ import click
 class PathArgument(click.Path):
     """Type of an argument that is a valid path, which need not exist."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    def __init__(self, path_type: type = Path) -> None:
+        super().__init__(path_type=path_type)
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         try:
