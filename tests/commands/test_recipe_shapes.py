@@ -441,3 +441,14 @@ def test_numbers_among_texts_are_read_as_text_and_counted(run, tmp_path):  # noq
     jsonl(tmp_path / "a.jsonl", rows)
     status, _, err = run("recipe", "check", "a.yaml")
     assert status == 2 and "row 18 of the train split has ['a', 'b'] as its text, which is not text" in err
+
+
+def test_a_title_above_the_header_of_a_csv_file_is_named(run, tmp_path):  # noqa: F811
+    columns = {"text": texts(60), "label": labels(60, 3), "who": ["x", "y"] * 30}
+    path = table(tmp_path / "a.csv", columns)
+    path.write_text("Survey 2024,,\n" + path.read_text())
+    status, _, err = run("recipe", "new", "a.csv")
+    assert status == 2 and err.startswith("error: a.csv:1: 'Survey 2024' is a title above the table; delete its line")
+    # A column without a name is no title, nor is a header above cells that may be empty.
+    table(tmp_path / "b.csv", {"": list(range(60)), "text": texts(60), "label": labels(60, 3)})
+    assert run("recipe", "new", "b.csv")[0] == 0

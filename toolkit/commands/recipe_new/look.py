@@ -47,6 +47,7 @@ from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_te
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.token_classification import conll
+from toolkit.terminal.escape import one_line
 
 #: A folder with more texts gets one control code, not one per file.
 MOST_CODES = 8
@@ -327,6 +328,8 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     if kind == "xlsx":
         known_columns = tuple(data_files.columns) if data_files.columns else None
         rows = list(itertools.islice(sheet_rows(train, known_columns), LOOKED_AT_ROWS))
+    if kind == "csv" and data_files.columns is None:
+        _check_title(train, rows)
     if data_files.columns is None and kind in ("csv", "xlsx"):
         data_files.columns = _columns(data_files, rows, said.header)
     if kind == "json" and data_files.encoding is None and (questions := _squad(train)):
@@ -417,6 +420,15 @@ def _delimiter(data_files: DataFiles, path: Path) -> str | None:
         return None
     data_files.notes.append(f"the columns are parted by {likely!r}")
     return likely
+
+
+def _check_title(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Refuse a csv file whose first row is a title above the header; of a sheet, it is left out."""
+    first_row, second_row = [*rows[:2], [], []][:2]
+    is_title = len(first_row) > 1 and bool(first_row[0].strip()) and not any(cell.strip() for cell in first_row[1:])
+    if is_title and len(second_row) == len(first_row) and all(cell.strip() for cell in second_row):
+        title = one_line(first_row[0])[:40]
+        raise UserError(f"{path}:1: {title!r} is a title above the table; delete its line, so that the header is first")
 
 
 def _columns(data_files: DataFiles, rows: Sequence[Sequence[str]], header: bool | None) -> list[str] | None:
