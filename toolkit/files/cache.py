@@ -112,7 +112,7 @@ def remove_unused(folder: Path) -> bool:
     try:
         file = os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError:
-        _take_away(folder)  # damaged or unfinished: nobody is given it
+        _take_away(folder)  # damaged or unfinished: no process uses it
         return True
     try:
         if not lock(file, exclusive=True):

@@ -67,7 +67,7 @@ def claim(folder: Path) -> bool:
 
 
 def give_up_claim(folder: Path) -> None:
-    """Remove the ledger of a run that came to nothing; the folder is nobody's run again."""
+    """Remove the ledger of a run that came to nothing; the folder belongs to no run then."""
     (folder / LEDGER).unlink(missing_ok=True)
 
 
@@ -89,8 +89,7 @@ def is_of_a_gate(path: Path) -> bool:
 
 
 def remove_gate_file(path: Path) -> None:
-    """Remove a file of a gate's report if it is one, by its content or because its folder is a run's; leave any
-    other."""
+    """Remove a file of a gate's report, if its content or a run's folder shows that; leave any other file."""
     if is_report_of_a_run(path.parent) or is_of_a_gate(path):
         path.unlink(missing_ok=True)
 

@@ -266,7 +266,7 @@ def _is_pair(options: GateOptions) -> bool:
 
 
 def _check_no_family_options(options: GateOptions, allows_weights: bool = False) -> None:
-    """Refuse options of the toolkit's own ports next to a pair. Raises UserError for the first one."""
+    """Refuse options of the toolkit's own ports next to a pair. Raises UserError, which names the first."""
     from toolkit.errors import UserError
 
     names = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")

@@ -16,7 +16,7 @@ DEFAULT_WEIGHTS = "heavy-tailed"
 class GateOptions:
     """What the user asked to compare. A command sets the options that it has; the others keep their defaults.
 
-    The first group describes one of the toolkit's own ports, the last one a pair of the user's files.
+    The first group describes one of the toolkit's own ports, the last group a pair of the user's files.
 
     Attributes:
         weights_from: value of ``--weights``; None in a sweep that takes all kinds.

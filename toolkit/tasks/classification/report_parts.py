@@ -14,7 +14,7 @@ from toolkit.tasks.classification.label_names import PROBABILITY_OF
 
 
 def label_names_of(columns: Iterable[str]) -> list[str]:
-    """Return the labels of a predictions file, each of which has a column of probabilities."""
+    """Return the labels of a predictions file, by its columns of probabilities."""
     return [column.removeprefix(PROBABILITY_OF) for column in columns if column.startswith(PROBABILITY_OF)]
 
 
