@@ -161,6 +161,7 @@ def _prepare(
     Returns:
         The recipe with its backward resolved, the parts of the run, and the gate's verdict; None if it was skipped.
     """
+    # The launcher has printed the same lines already.
     outer_console, console = console, console if handover is None else LiteralConsole(quiet=True)
     if skip_parity is None:
         reference_python(recipe)
@@ -232,11 +233,9 @@ def _train_first_process(
     verbose: bool,
 ) -> Path:
     """Pass the gate, train, and write the results, in the first process or in the only one; return the run folder."""
-    handover, gate_source, processes = (
-        read_handover(),
-        search_trial.gate_source if search_trial else None,
-        runtime.processes(),
-    )
+    handover = read_handover()
+    gate_source = search_trial.gate_source if search_trial else None
+    processes = runtime.processes()
     device = _set_up(recipe, processes)
     ranks.join()
     recipe, job, verdict = _prepare(
@@ -246,10 +245,9 @@ def _train_first_process(
     continues = write_identity(recipe, folder, job.identity)
     moments = None if resume_from else continues.get("optimizer")
     saved_state = checkpoint.read_state(resume_from) if resume_from else {}
-    last_step, num_initial_processes = (
-        saved_state.get("step", 0),
-        saved_state.get("processes", 1 if saved_state else runtime.processes()),
-    )
+    last_step = saved_state.get("step", 0)
+    # A checkpoint of a run in one process does not record the number.
+    num_initial_processes = saved_state.get("processes", 1 if saved_state else runtime.processes())
     ranks.announce(
         {
             "commits": dict(recipe.found.commits),
@@ -263,6 +261,7 @@ def _train_first_process(
     model = load_model(recipe, job)
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared_data, num_initial_processes)
     load_continued_moments(moments, trainer, console)
+    # A reused gate leaves no report in this folder to compare with.
     if verdict is not None and gate_source is None:
         check_matches_gate(recipe, job, trainer, folder, console)
     job.free_initial_weights()
