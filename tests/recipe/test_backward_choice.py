@@ -18,7 +18,7 @@ from models.families import part
 from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.assembly import assemble
-from toolkit.finetune.backward import resolve_backward
+from toolkit.finetune.backward import resolve_backward, stored_backward
 from toolkit.finetune.finetune import finetune
 from toolkit.finetune.memory import MAX_FILLED_SHARE, choose_backward, training_of
 from toolkit.recipe.load import load_recipe
