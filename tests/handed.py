@@ -1,4 +1,4 @@
-"""What the port's process would hand over, measured in this one."""
+"""Measures, in the test's process, the messages that the port's process would send."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from toolkit.parity.job.handover import Sender, received
+from toolkit.parity.job.handover import Sender, read_messages
 
 
-class Kept(Sender):
-    """Keeps what a pipe would take."""
+class RecordingSender(Sender):
+    """A sender that records the bytes that it would write to a pipe."""
 
     def __init__(self) -> None:
         super().__init__(-1)
@@ -20,11 +20,11 @@ class Kept(Sender):
         self.written += data
 
 
-def measured(ledger: Any, hand: Callable[[Sender], None]) -> Any:
-    """What a comparator's ledger makes of what is handed over."""
-    over = Kept()
-    hand(over)
-    over.end()
-    for handed in received(io.BytesIO(bytes(over.written))):
-        ledger.take(handed)
+def measure_messages(ledger: Any, send: Callable[[Sender], None]) -> Any:
+    """Return the result of a comparator's ledger for the messages that `send` sends."""
+    sender = RecordingSender()
+    send(sender)
+    sender.end()
+    for message in read_messages(io.BytesIO(bytes(sender.written))):
+        ledger.handle(message)
     return ledger.result()

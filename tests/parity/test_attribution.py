@@ -11,12 +11,12 @@ import numpy as np
 import paddle
 import pytest
 from gates import ROOT, copied_source, quiet, toolkit_in
-from handed import measured
+from handed import measure_messages
 
 from models.operations import compiled, kernels, loop_code, ops
 from toolkit.parity.candidate import attribution as candidate
 from toolkit.parity.candidate import forced_input
-from toolkit.parity.candidate.result import hand_own_step
+from toolkit.parity.candidate.result import send_own_draws_and_loops
 from toolkit.parity.comparator import attribution as compared_attribution
 from toolkit.parity.comparator import forced_input as compared_forced_input
 from toolkit.parity.comparator import result as compared_result
@@ -67,12 +67,12 @@ def free_run_of(job: Path) -> dict[str, TensorStats]:
     """The errors of the float32 step."""
     content = files.read_job(job)
 
-    def hand(over: Sender) -> None:
-        over.begin("nothing")
-        candidate.hand(content, job, over)
-        over.say("used", "kernel", "nothing")
+    def send(sender: Sender) -> None:
+        sender.begin("nothing")
+        candidate.send_step(content, job, sender)
+        sender.send_json("used", "kernel", "nothing")
 
-    return measured(compared_attribution.Ledger(content, job), hand).kernels["nothing"]
+    return measure_messages(compared_attribution.Ledger(content, job), send).kernels["nothing"]
 
 
 def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substitution]:
@@ -80,8 +80,9 @@ def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substituti
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     content = files.read_job(job)
 
-    composed = measured(
-        compared_attribution.Ledger(content, job), lambda over: candidate.hand_with_loops_composed(content, job, over)
+    composed = measure_messages(
+        compared_attribution.Ledger(content, job),
+        lambda sender: candidate.send_steps_with_composed_loops(content, job, sender),
     )
     return attribution.substitutions(reference, free_run_of(job), AttributionResult(loops=composed.loops))
 
@@ -114,12 +115,12 @@ def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, m
     job, folder, records = traced
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
 
-    def hand(over: Sender) -> None:
-        over.begin("", "float32")
+    def send(sender: Sender) -> None:
+        sender.begin("", "float32")
         with by_name(fault).in_force():
-            forced_input.hand(job, folder, over, truth, "float32")
+            forced_input.send_step(job, folder, sender, truth, "float32")
 
-    found = measured(compared_forced_input.Ledger(job, folder), hand).dtypes["float32"]
+    found = measure_messages(compared_forced_input.Ledger(job, folder), send).dtypes["float32"]
     judged = trace.summary(records, {"float32": found})
     assert judged.faulty[0].name.startswith(operation), judged.faulty
     inside = ("mean_square:", "gradient:mean_square:", "masked_scores:")
@@ -139,7 +140,9 @@ def by_themselves(job: Path) -> list[LoopError]:
     """The errors of the loops that a step runs."""
     content = files.read_job(job)
     content = replace(content, dtypes=())
-    return measured(compared_result.Ledger(content, job), lambda over: hand_own_step(content, job, over)).loops
+    return measure_messages(
+        compared_result.Ledger(content, job), lambda sender: send_own_draws_and_loops(content, job, sender)
+    ).loops
 
 
 @pytest.mark.parametrize("model", ["ctrl", "reformer"])

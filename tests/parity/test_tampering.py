@@ -46,17 +46,17 @@ TAMPERINGS = {
         "from toolkit.parity.families.pair.candidate import PairStep\n"
         "PairStep.run = lambda self, measure, watched=True: None"
     ),
-    "hands nothing over": "from toolkit.parity.job.handover import Sender\nSender.hand = lambda *a, **k: None",
+    "hands nothing over": "from toolkit.parity.job.handover import Sender\nSender.send_array = lambda *a, **k: None",
     "hands zeros over": (
         "from toolkit.parity.job.handover import Sender\n"
-        "hand = Sender.hand\n"
-        "Sender.hand = lambda self, kind, name, value, content=None: hand(self, kind, name, value * 0, content)"
+        "send = Sender.send_array\n"
+        "Sender.send_array = lambda self, kind, name, value, content=None: send(self, kind, name, value * 0, content)"
     ),
-    "says nothing": "from toolkit.parity.job.handover import Sender\nSender.say = lambda *a, **k: None",
+    "says nothing": "from toolkit.parity.job.handover import Sender\nSender.send_json = lambda *a, **k: None",
     "says it is done": (
         "from toolkit.parity.job.handover import Sender\nSender.begin = lambda self, *part: self.end()"
     ),
-    "no dtypes": ("from toolkit.parity.candidate import result\nresult._run_whole = lambda job, folder, over: None"),
+    "no dtypes": ("from toolkit.parity.candidate import result\nresult._run_whole = lambda job, folder, sender: None"),
     "leaves a result": (
         "import sys\nfrom pathlib import Path\n"
         "for place in sys.argv[2:]:\n    Path(place, 'candidate', 'result.json').write_text('{\"dtypes\": {}}')"
@@ -108,18 +108,18 @@ def test_a_port_that_is_wrong_only_where_no_layer_has_a_hook_drifts(tmp_path):
 
 #: What of a family's port could be left out, in the port's process, and the verdict that then says so.
 LEFT_OUT = {
-    "own draws": (("        generators.hand(job, folder, over)", "        pass"), "randomness"),
-    "new weights": (("        hand_new_values(job, over)\n", ""), "initialisation"),
+    "own draws": (("        generators.send_draws(job, folder, sender)", "        pass"), "randomness"),
+    "new weights": (("        send_initial_values(job, sender)\n", ""), "initialisation"),
     "other backward": (("    other.run(lambda name", "    lambda: other.run(lambda name"), "recomputed"),
     "without hooks": (
-        ('step.run(lambda name, value: over.hand("unwatched", name, value), watched=False)', "pass"),
+        ('step.run(lambda name, value: sender.send_array("unwatched", name, value), watched=False)', "pass"),
         "structure",
     ),
     "replays": (
-        ("            hand_replays(backwards, job, folder, over, dtype)\n    over", "            pass\n    over"),
+        ("            send_replays(backwards, job, folder, sender, dtype)\n    sender", "            pass\n    sender"),
         "replay",
     ),
-    "constants": (('    over.hand_all("constant", step.constants.items())\n', ""), "structure"),
+    "constants": (('    sender.send_arrays("constant", step.constants.items())\n', ""), "structure"),
 }
 
 

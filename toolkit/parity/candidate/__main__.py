@@ -24,8 +24,8 @@ from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
 from toolkit.parity.job.results import Execution
 from toolkit.terminal.quiet import silence_startup
 
-#: Module of each task, imported once Paddle's environment is set. Each has ``run(job, folder, over, kernels)``, which
-#: hands over what it computes, or returns the content of the task's file if nothing is measured.
+#: Module of each task, imported once Paddle's environment is set. Each has ``run(job, folder, sender, kernels)``. It
+#: sends its results, or returns the content of the task's file if nothing is measured.
 MODULES = {
     files.RESULT: "result",
     "forced_input": "forced_input",
@@ -35,8 +35,8 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Do a task and hand over its output."""
-    started = time.monotonic()
+    """Do a task and send its output to the comparator."""
+    start_seconds = time.monotonic()
     silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
     if job.pair is not None:  # it uses no kernels of this project, and its Python may lack what they need
@@ -44,14 +44,15 @@ def main(task: str, folder: Path) -> None:
     with _kernels_of(job, task, folder) as others:
         runtime.configure(job.device, job.threads, keep_memory=not job.brief)
         family_part(job.model, "candidate")  # loaded while the reference still computes
-        record = _module_of(job, task).run(job, folder, OVER, others)
+        record = _module_of(job, task).run(job, folder, SENDER, others)
     if record is not None:
         files.write_json(files.result_path(folder, "candidate", task), record)
         return
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    imported = user_code.imported() if job.pair else []
-    OVER.say("execution", Execution(runtime.versions(), runtime.flags(), time.monotonic() - started, peak, imported))
-    OVER.end()
+    user_modules = user_code.imported() if job.pair else []
+    seconds = time.monotonic() - start_seconds
+    SENDER.send_json("execution", Execution(runtime.versions(), runtime.flags(), seconds, peak, user_modules))
+    SENDER.end()
 
 
 def _module_of(job: Job, task: str) -> ModuleType:
@@ -72,5 +73,5 @@ def _kernels_of(job: Job, task: str, folder: Path) -> contextlib.AbstractContext
 
 
 if __name__ == "__main__":
-    OVER = handover.sender()
+    SENDER = handover.open_sender()
     worker.run("candidate", main, sys.argv[1], sys.argv[2:])

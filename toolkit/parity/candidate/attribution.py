@@ -13,28 +13,28 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.kernel_messages import KINDS
 
 
-def run(job: Job, folder: Path, over: Sender, kernels: KernelClient) -> None:
+def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
     """Run the step with each thing replaced in turn; say which the model uses."""
-    hand_with_loops_composed(job, folder, over)
+    send_steps_with_composed_loops(job, folder, sender)
     for kind in KINDS:
-        over.begin(kind)
+        sender.begin(kind)
         before = kernels.calls.total()
         with reference_kernels(kernels, [kind]):
-            hand(job, folder, over)
+            send_step(job, folder, sender)
         if kernels.calls.total() > before:
-            over.say("used", "kernel", kind)
+            sender.send_json("used", "kernel", kind)
 
 
-def hand_with_loops_composed(job: Job, folder: Path, over: Sender) -> None:
+def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> None:
     """Run the step with each compiled loop composed in turn."""
     for loop in compiled.LOOPS if compiled.is_chosen() else ():
-        over.begin(loop)
+        sender.begin(loop)
         with compiled.composed([loop]) as asked:
-            hand(job, folder, over)
+            send_step(job, folder, sender)
         if asked[loop]:
-            over.say("used", "loop", loop)
+            sender.send_json("used", "loop", loop)
 
 
-def hand(job: Job, folder: Path, over: Sender) -> None:
+def send_step(job: Job, folder: Path, sender: Sender) -> None:
     """Hand over the float32 step, run as in training."""
-    make_step(job, folder, "float32").run(lambda name, value: over.hand("tensor", name, value))
+    make_step(job, folder, "float32").run(lambda name, value: sender.send_array("tensor", name, value))

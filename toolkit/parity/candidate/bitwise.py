@@ -16,11 +16,11 @@ from toolkit.parity.job.job import Job
 PLAIN = {"residual": "plain"}
 
 
-def run(job: Job, folder: Path, over: Sender, kernels: KernelClient) -> None:
+def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
     """Run the step with the reference's kernels for the job's kinds."""
     files.wait_for_reference(folder, "order.json")
     step = make_step(replace(job, port={**job.port, **PLAIN}), folder, "float32", "autograd")
     with reference_kernels(kernels, job.kernels or []):
-        step.run(lambda name, value: over.hand("tensor", name, value))
-    over.say("calls", dict(kernels.calls))
-    over.say("places", step.places())
+        step.run(lambda name, value: sender.send_array("tensor", name, value))
+    sender.send_json("calls", dict(kernels.calls))
+    sender.send_json("places", step.places())

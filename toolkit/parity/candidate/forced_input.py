@@ -35,19 +35,19 @@ ROOT = Path(__file__).resolve().parents[3]
 OPERATIONS = str(ROOT / "models" / "operations" / "ops.py")
 
 
-def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
+def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
     """Run the port in each dtype and with each mutant. Mutants that concern no tensor or raise give nothing."""
     files.wait_for_reference(folder, "forced_input.json", "forced_input")
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
     for dtype in job.dtypes:
-        over.begin("", dtype)
-        hand(job, folder, over, truth, dtype, calls=dtype == "float64")
+        sender.begin("", dtype)
+        send_step(job, folder, sender, truth, dtype, calls=dtype == "float64")
     for name in job.mutants:
-        _hand_mutant(job, folder, over, truth, name)
+        _send_mutant(job, folder, sender, truth, name)
 
 
-def hand(
-    job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str, calls: bool = False
+def send_step(
+    job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, calls: bool = False
 ) -> None:
     """Run one step in ``dtype``, and hand over its ``calls`` of functions if asked.
 
@@ -55,26 +55,26 @@ def hand(
     where both have them.
     """
     step = make_step(job, folder, dtype, PLAIN)
-    points = Points(step, truth, over)
+    points = Points(step, truth, sender)
     _run(step, points, apart=True, calls=calls)
     if dtype != "float64" and compiled.is_chosen():
         _run(step, points, apart=False)
-    over.say("awaited", sorted(points.awaited))
-    over.say("places", step.places())
+    sender.send_json("awaited", sorted(points.awaited))
+    sender.send_json("places", step.places())
 
 
-def _hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
+def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     mutant = by_name(name)
     if not mutant.is_of_the_step:
         return
-    over.begin(name, mutant.dtype)
+    sender.begin(name, mutant.dtype)
     with mutant.in_force():
         try:
-            hand(job, folder, over, truth, mutant.dtype)
+            send_step(job, folder, sender, truth, mutant.dtype)
         except BrokenPipeError:
             raise
         except Exception as error:  # the gate reports it
-            over.say("raised", type(error).__name__)
+            sender.send_json("raised", type(error).__name__)
 
 
 class Points:
@@ -85,18 +85,18 @@ class Points:
         calls: is told which call computed what passes through.
     """
 
-    def __init__(self, step: Step, truth: Mapping[str, np.ndarray], over: Sender) -> None:
+    def __init__(self, step: Step, truth: Mapping[str, np.ndarray], sender: Sender) -> None:
         self.step = step
         self.truth = truth
-        self.over = over
+        self.sender = sender
         self.awaited: set[str] = set()
         self.calls: CallWatch | None = None
 
-    def hand(self, name: str, value: np.ndarray) -> np.ndarray | None:
+    def send(self, name: str, value: np.ndarray) -> np.ndarray | None:
         """Hand a tensor over; return R64's tensor of that name, or None."""
         truth = self.truth.get(name)
         if truth is not None:
-            self.over.hand("tensor", name, value)
+            self.sender.send_array("tensor", name, value)
         return truth
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
@@ -118,7 +118,7 @@ class Points:
 
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Hand a tensor over and return its replacement."""
-        true = self.hand(name, self.step.laid_out(name, x.numpy()))
+        true = self.send(name, self.step.laid_out(name, x.numpy()))
         if true is not None and x.is_complex():
             true = as_complex(true)
         if true is None or true.size != x.size:
@@ -147,7 +147,7 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
         if not result.is_floating_point():
             return result
         name = step.name_of(draws.stack.draw(operation))
-        points.over.say("lines", {name: _line(sys._getframe(2))})
+        points.sender.send_json("lines", {name: _line(sys._getframe(2))})
         return points.pass_through(name, result)
 
     def left(name: str, called: str, layer: nn.Layer, output: Any) -> Any:
@@ -166,8 +166,8 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
 
     step.start()
     step.model.clear_gradients()
-    with step.given(left, entered=entered, over=points.over) as draws, observed(at, apart):
-        with step.watched_calls(draws, points.over) if calls else contextlib.nullcontext() as points.calls:
+    with step.given(left, entered=entered, sender=points.sender) as draws, observed(at, apart):
+        with step.watched_calls(draws, points.sender) if calls else contextlib.nullcontext() as points.calls:
             output = step.compute(step.batch)
             if points.calls is not None:
                 for name, value in {**score_tensors(output), "loss": output.loss}.items():
@@ -175,11 +175,11 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
                         points.calls.note(name, value)
         points.calls = None
         for name, value in scores_of(output).items():
-            points.hand(name, value)
-        step.go_back(output, points.hand)
+            points.send(name, value)
+        step.go_back(output, points.send)
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
     for name, value in step.parameter_gradients():
-        points.hand(f"gradient:{name}", value)
+        points.send(f"gradient:{name}", value)
 
 
 def _line(frame: FrameType) -> str:

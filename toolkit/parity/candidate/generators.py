@@ -46,22 +46,22 @@ class Taker(Protocol):
 
 
 @dataclass
-class HandingOver:
-    """Hands all draws over."""
+class DrawSender:
+    """Sends every draw to the comparator."""
 
-    over: Sender
+    sender: Sender
 
     def begin_step(self) -> None:
-        self.over.say("draws step", None)
+        self.sender.send_json("draws step", None)
 
     def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
-        self.over.hand("mask", name, kept, [float(rate), [int(size) for size in shape]])
+        self.sender.send_array("mask", name, kept, [float(rate), [int(size) for size in shape]])
 
     def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
-        self.over.hand("rotation", name, drawn, [seeded, [int(size) for size in shape]])
+        self.sender.send_array("rotation", name, drawn, [seeded, [int(size) for size in shape]])
 
     def sequence(self, masks: np.ndarray) -> None:
-        self.over.hand("sequence", "", masks)
+        self.sender.send_array("sequence", "", masks)
 
 
 class WatchedSource:
@@ -101,11 +101,11 @@ class WatchedSource:
         self.own.restore(state)
 
 
-def hand(job: Job, folder: Path, over: Sender) -> None:
+def send_draws(job: Job, folder: Path, sender: Sender) -> None:
     """Hand over the draws of a few float32 training steps, with layers recomputed if the family can; then generate."""
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.again)
-    watched_steps(step.model, step.batch, job.seed, HandingOver(over))
+    watched_steps(step.model, step.batch, job.seed, DrawSender(sender))
     step.model.eval()
     with paddle.no_grad():
         step.generate()

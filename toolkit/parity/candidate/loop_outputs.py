@@ -53,12 +53,12 @@ def _described(value: Any) -> Any:
     return [_described(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def hand(calls: Sequence[LoopCall], over: Sender) -> None:
+def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
     """Hand over the loops' outputs of these calls for random input."""
     for call in loop_accuracy.calls(calls):
-        over.say("loop", call)
+        sender.send_json("loop", call)
         for number, output in enumerate(outputs(call)):
-            over.hand("loop output", str(number), output)
+            sender.send_array("loop output", str(number), output)
 
 
 def outputs(call: LoopCall, given: tuple | None = None) -> list[np.ndarray]:

@@ -30,14 +30,14 @@ class RecordedDraws:
         tensors: Mapping[str, np.ndarray],
         rates: Mapping[str, float],
         stack: ModuleStack,
-        over: Sender | None = None,
+        sender: Sender | None = None,
         run: str = TRAINING,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.tensors = tensors
         self.rates = rates
         self.stack = stack
-        self.over = over or Sender(None)
+        self.sender = sender or Sender(None)
         self.run = run
         self.order: dict[str, list[str]] = {}
         self._named_before = None if order is None else {kind: list(names) for kind, names in order.items()}
@@ -73,7 +73,7 @@ class RecordedDraws:
     def signed(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """As :meth:`relu`, of a name."""
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
-        self.over.hand("signs", named(self.run, drawn), np.where(nan, -1, positive).astype(np.int8))
+        self.sender.send_array("signs", named(self.run, drawn), np.where(nan, -1, positive).astype(np.int8))
         truth = self.tensors.get(drawn)
         if truth is None or truth.size != own.size:
             return own  # whatever is wrong shows in the output
@@ -87,7 +87,7 @@ class RecordedDraws:
     def buckets(self, module: str, own: paddle.Tensor) -> paddle.Tensor:
         """R64's buckets of a module's vectors, if of the same shape; ``own`` are the port's, which are handed over."""
         name = str(TensorName("buckets", module))
-        self.over.hand("buckets", named(self.run, name), own.numpy())
+        self.sender.send_array("buckets", named(self.run, name), own.numpy())
         truth = self.tensors.get(name)
         if truth is None or list(truth.shape) != own.shape:
             return own
@@ -99,6 +99,6 @@ class RecordedDraws:
             "shape": [int(size) for size in shape],
             **({} if rate is None else {"rate": float(rate)}),
         }
-        self.over.say("asked", asked, named(self.run, name))
+        self.sender.send_json("asked", asked, named(self.run, name))
         value = self.tensors.get(name)
         return None if value is None or list(value.shape) != list(shape) else value

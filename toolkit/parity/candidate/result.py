@@ -32,87 +32,87 @@ from toolkit.parity.measure.initial_values import TIMES, sampled
 from toolkit.parity.mutants import Mutant, by_name
 
 
-def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
+def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
     """Run the port in every dtype of the job, its mutants, and its tokenizer on the job's texts."""
-    over.begin()
-    over.say("tokens", tokens(job.tokenizer, job.model))  # while the reference still computes
-    over.say("tokenizer places", tokenizer_places(job.tokenizer, job.model))
-    _run_streamed(job, folder, over) if job.streamed else _run_whole(job, folder, over)
-    over.begin()
+    sender.begin()
+    sender.send_json("tokens", tokens(job.tokenizer, job.model))  # while the reference still computes
+    sender.send_json("tokenizer places", tokenizer_places(job.tokenizer, job.model))
+    _run_streamed(job, folder, sender) if job.streamed else _run_whole(job, folder, sender)
+    sender.begin()
 
 
-def _run_whole(job: Job, folder: Path, over: Sender) -> None:
+def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
     """Run the port with the whole model in memory, in every dtype, and its mutants."""
     kind = step_class(job.model)
     early = issubclass(kind, PortedStep) and job.at_once
     if early:
-        _hand_own_draws(job, folder, over)
+        _send_parts_without_reference(job, folder, sender)
     files.wait_for_reference(folder, "order.json" if job.at_once else "result.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     for dtype in job.dtypes:
-        over.begin("", dtype)
-        hand_dtype(job, folder, over, truth, dtype, has_replayed=early)
+        sender.begin("", dtype)
+        send_dtype(job, folder, sender, truth, dtype, has_replayed=early)
         if job.brief:
             gc.collect()  # a port has cycles
-    over.begin()
+    sender.begin()
     if issubclass(kind, PortedStep):
         if not early:
-            hand_own_step(job, folder, over)
-            over.say("judged", judged.of_run(job, folder))
-        hand_loaded(job, over)
-        hand_new_values(job, over)
-    over.say("leaks", kind.leaks())
-    over.say("limited lines", kind.limited_lines())
-    _hand_mutants(job, folder, over, truth)
+            send_own_draws_and_loops(job, folder, sender)
+            sender.send_json("judged", judged.of_run(job, folder))
+        send_loaded_weights(job, sender)
+        send_initial_values(job, sender)
+    sender.send_json("leaks", kind.leaks())
+    sender.send_json("limited lines", kind.limited_lines())
+    _send_mutants(job, folder, sender, truth)
 
 
-def _hand_own_draws(job: Job, folder: Path, over: Sender) -> None:
+def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> None:
     """Hand over what needs no R64, while the reference computes it: the processor is free then."""
     files.wait_for_reference(folder, "constants.safetensors")
     step = make_step(job, folder, job.dtypes[0])
     backwards = step.backwards
     step.places()  # looked up in the source once, and needed in every dtype
     del step
-    hand_own_step(job, folder, over)
-    over.say("judged", judged.of_run(job, folder))
+    send_own_draws_and_loops(job, folder, sender)
+    sender.send_json("judged", judged.of_run(job, folder))
     if not job.brief:
         for dtype in job.dtypes:
-            over.begin("", dtype)
-            hand_replays(backwards, job, folder, over, dtype)
-    over.begin()
+            sender.begin("", dtype)
+            send_replays(backwards, job, folder, sender, dtype)
+    sender.begin()
 
 
-def hand_own_step(job: Job, folder: Path, over: Sender, tries_loops: bool = True) -> None:
+def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops: bool = True) -> None:
     """Hand over the port's own random draws, and its compiled loops by themselves."""
     with loop_outputs.recorded() as calls:
-        generators.hand(job, folder, over)
+        generators.send_draws(job, folder, sender)
     if tries_loops:
-        loop_outputs.hand(calls, over)
+        loop_outputs.send_outputs(calls, sender)
 
 
-def _run_streamed(job: Job, folder: Path, over: Sender) -> None:
+def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
     """Run the port stage by stage, with all mutants in force at once, as each stage is computed once."""
     with contextlib.ExitStack() as faults:
         for name in job.mutants:
             faults.enter_context(by_name(name).in_force())
-        family_part(job.model, "candidate_stages").run(job, folder, over)
+        family_part(job.model, "candidate_stages").run(job, folder, sender)
 
 
-def hand_loaded(job: Job, over: Sender) -> None:
+def send_loaded_weights(job: Job, sender: Sender) -> None:
     """What the port's loader reads from the checkpoint, if the job has one."""
-    over.say("loader", None)
+    sender.send_json("loader", None)
     if job.checkpoint is not None:
         config = part(job.model, "schema").resolve(job.checkpoint_config or job.config)
         tensors = hub.read_tensors(Path(job.checkpoint))
-        over.hand_all("loaded", part(job.model, "weights").select(tensors, config, job.head).items())
+        sender.send_arrays("loaded", part(job.model, "weights").select(tensors, config, job.head).items())
 
 
-def hand_new_values(job: Job, over: Sender) -> None:
+def send_initial_values(job: Job, sender: Sender) -> None:
     """Some values of each parameter of a few new models (:meth:`.Samples.tensors`), as training makes them."""
-    over.say("new place", f"models/{job.model}/weights.py")
+    sender.send_json("new place", f"models/{job.model}/weights.py")
     config = part(job.model, "schema").resolve(job.config)
     models = (_new_model(job, config, job.seed + number) for number in range(TIMES))
-    over.hand_all("new values", sampled(models).tensors().items())
+    sender.send_arrays("new values", sampled(models).tensors().items())
 
 
 def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
@@ -124,8 +124,8 @@ def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndar
     return {**new, **dict(lora.new_values(weights.parameters(config, job.head), lora.LoRA.of_json(job.lora), seed))}
 
 
-def hand_dtype(
-    job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str, has_replayed: bool = False
+def send_dtype(
+    job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, has_replayed: bool = False
 ) -> None:
     """Run the step in ``dtype`` as training will, then without hooks, in evaluation mode, on for a few updates, and
     with its other backward.
@@ -135,35 +135,35 @@ def hand_dtype(
         has_replayed: whether :func:`hand_replays` has been done.
     """
     step = make_step(job, folder, dtype)
-    step.over = over
+    step.sender = sender
 
     def tensor(name: str, value: np.ndarray) -> None:
-        over.hand("tensor", name, value)
+        sender.send_array("tensor", name, value)
 
     step.run(tensor)
-    over.hand_all("held", step.held_parameters())
-    over.hand_all("constant", step.constants.items())
-    over.say("facts", step.facts())
+    sender.send_arrays("held", step.held_parameters())
+    sender.send_arrays("constant", step.constants.items())
+    sender.send_json("facts", step.facts())
     if not job.brief:
-        step.run(lambda name, value: over.hand("unwatched", name, value), watched=False)
+        step.run(lambda name, value: sender.send_array("unwatched", name, value), watched=False)
     step.evaluate(tensor)
     step.train_on(job, folder, tensor, truth)
-    over.say("places", step.places())
+    sender.send_json("places", step.places())
     backwards = step.backwards
     if not isinstance(step, PortedStep):
         return
     del step
     if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks
         gc.collect()
-    over.say("backwards", {"plain_first": backwards[0] == PLAIN})
+    sender.send_json("backwards", {"plain_first": backwards[0] == PLAIN})
     other = make_step(job, folder, dtype, backwards[1])
-    other.run(lambda name, value: over.hand("second", name, value), watched=False)
+    other.run(lambda name, value: sender.send_array("second", name, value), watched=False)
     del other
     if not (job.brief or has_replayed):
-        hand_replays(backwards, job, folder, over, dtype)
+        send_replays(backwards, job, folder, sender, dtype)
 
 
-def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sender, dtype: str) -> None:
+def send_replays(backwards: tuple[str, str], job: Job, folder: Path, sender: Sender, dtype: str) -> None:
     """Hand over the gradients of two backwards, with the port's own generator for the draws.
 
     Recorded draws repeat by name whatever the port does; here only a port that replays its generator gives equal
@@ -175,13 +175,13 @@ def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sende
     for backward, kind in zip(backwards, kinds, strict=True):
         own = ported_class(job.model)(job, folder, dtype, backward)
         runtime.seed_everything(job.seed)
-        over.hand_all(kind, own.own_gradients())
+        sender.send_arrays(kind, own.own_gradients())
 
 
-def _hand_mutants(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray]) -> None:
+def _send_mutants(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray]) -> None:
     """Hand over each of the job's mutants."""
     for name in job.mutants:
-        hand_mutant(job, folder, over, truth, name)
+        send_mutant(job, folder, sender, truth, name)
         gc.collect()  # a port has cycles
 
 
@@ -191,28 +191,28 @@ def needs_draws(mutant: Mutant) -> bool:
     return mutant.draws or mutant.dtype == "float32" or bool(mutant.harmless)
 
 
-def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
+def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     """Hand over the result with a fault in force, in the dtype where it shows, or the error that the port raises."""
     mutant = by_name(name)
     # Whether hooks change a pair's port is known; no further run checks that for a fault.
     job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
-    over.begin(name)
+    sender.begin(name)
     with mutant.in_force():
         try:
             if mutant.tokenizer:
-                over.say("tokens", tokens(job.tokenizer, job.model))
+                sender.send_json("tokens", tokens(job.tokenizer, job.model))
             elif mutant.loader:
-                hand_loaded(job, over)
+                send_loaded_weights(job, sender)
             elif mutant.initialisation:
-                hand_new_values(job, over)
+                send_initial_values(job, sender)
             else:
-                over.begin(name, mutant.dtype)
-                hand_dtype(job, folder, over, truth, mutant.dtype)
-                over.begin(name)
+                sender.begin(name, mutant.dtype)
+                send_dtype(job, folder, sender, truth, mutant.dtype)
+                sender.begin(name)
                 if issubclass(step_class(job.model), PortedStep) and needs_draws(mutant):
-                    hand_own_step(job, folder, over, tries_loops=mutant.dtype == "float32")
+                    send_own_draws_and_loops(job, folder, sender, tries_loops=mutant.dtype == "float32")
         except BrokenPipeError:
             raise
         except Exception as error:
-            over.begin(name)
-            over.say("raised", f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+            sender.begin(name)
+            sender.send_json("raised", f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")

@@ -87,7 +87,7 @@ class Step:
     is_narrowed = False
     #: Whether the step is a forward in evaluation mode, and trains nothing.
     forward_only = False
-    over = Sender(None)
+    sender = Sender(None)
     _order: Mapping[str, Sequence[str]] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
@@ -120,11 +120,11 @@ class Step:
         self,
         run: str,
         recorded: Mapping[str, np.ndarray] | None = None,
-        over: Sender | None = None,
+        sender: Sender | None = None,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> RecordedDraws:
         """R64's draws of a run, or those ``recorded``; ``over`` and ``order`` as in :class:`.RecordedDraws`."""
-        return self.named_draws(self.recorded[run] if recorded is None else recorded, over, run, order)
+        return self.named_draws(self.recorded[run] if recorded is None else recorded, sender, run, order)
 
     @staticmethod
     def leaks() -> list[str]:
@@ -149,8 +149,10 @@ class Step:
         """Inside the ``with`` block, hand over the port's discrete choices and use R64's."""
         yield
 
-    def watched_calls(self, draws: RecordedDraws, over: Sender) -> contextlib.AbstractContextManager[CallWatch | None]:
-        """Inside the ``with`` block, hand over every call of a function of Paddle's; nothing where the port marks its
+    def watched_calls(
+        self, draws: RecordedDraws, sender: Sender
+    ) -> contextlib.AbstractContextManager[CallWatch | None]:
+        """Inside the ``with`` block, send every call of a function of Paddle; nothing where the port marks its
         operations itself."""
         return contextlib.nullcontext()
 
@@ -216,8 +218,8 @@ class Step:
         self.embedded_output = None
         self.start()
         self.model.clear_gradients()
-        order, over = (None, self.over) if watched else (self._order, None)
-        with self.given(self._left(measure if watched else None), over=over, order=order) as draws:
+        order, sender = (None, self.sender) if watched else (self._order, None)
+        with self.given(self._left(measure if watched else None), sender=sender, order=order) as draws:
             self.recording = watched
             output = self.compute(self.batch)
             self.recording = False
@@ -247,7 +249,7 @@ class Step:
                 measure(named(run, name), value)
 
             self.recording = True
-            with paddle.no_grad(), self.given(self._left(measure_of_run), run, over=self.over):
+            with paddle.no_grad(), self.given(self._left(measure_of_run), run, sender=self.sender):
                 output = self.compute(batch)
             self.recording = False
             for name, value in scores_of(output).items():

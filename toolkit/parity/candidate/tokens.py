@@ -24,7 +24,7 @@ METHODS = {
 LONG_TEXT = 60
 
 
-def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> CandidateResult:
+def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> CandidateResult:
     """The tokens alone."""
     return CandidateResult(
         tokens=tokens(job.tokenizer, job.model), tokenizer_places=tokenizer_places(job.tokenizer, job.model)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from toolkit.machine.heap import keep_freed_memory
 from toolkit.parity.job import files, worker
-from toolkit.parity.job.handover import Handed, received
+from toolkit.parity.job.handover import Message, read_messages
 from toolkit.parity.job.job import Job
 
 #: The module that measures a task. Each has a ``Ledger(job, folder)``.
@@ -28,7 +28,7 @@ class Ledger(Protocol):
 
     def __init__(self, job: Job, folder: Path) -> None: ...
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message of the port's process."""
 
     def result(self) -> object:
@@ -44,8 +44,8 @@ def main(task: str, folder: Path) -> None:
         keep_freed_memory()
     ledger = _ledger_of(job, task, folder)
     try:
-        for handed in received(SOURCE):
-            ledger.take(handed)
+        for message in read_messages(SOURCE):
+            ledger.handle(message)
     except EOFError:
         os._exit(0)
     files.write_json(files.result_path(folder, "candidate", task), ledger.result())

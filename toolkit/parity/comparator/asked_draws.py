@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, named
@@ -41,20 +41,20 @@ class AskedDraws:
         self.problems: dict[str, str] = {}
         self._asked: set[str] = set()
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a draw that is asked for: ``what`` it is, its ``shape``, and a mask's ``rate``."""
-        name, asked = TensorName.parse(handed.name), handed.content
+        name, asked = TensorName.parse(message.name), message.content
         own, drawn = str(name.in_its_run), self.given.draws[name.evaluation or TRAINING]
         if own not in drawn:
-            self.problems[handed.name] = f"{asked['what']} is drawn here, the reference draws nothing"
+            self.problems[message.name] = f"{asked['what']} is drawn here, the reference draws nothing"
             return
-        self._asked.add(handed.name)
+        self._asked.add(message.name)
         if (shape := list(drawn.shape(own))) != asked["shape"]:
-            message = f"{asked['what']} is drawn with shape {asked['shape']}, the reference's is {shape}"
-            self.problems[handed.name] = message
+            problem = f"{asked['what']} is drawn with shape {asked['shape']}, the reference's is {shape}"
+            self.problems[message.name] = problem
         elif "rate" in asked and asked["rate"] != self.given.rates[own]:
-            message = f"dropout of {asked['rate']}, the reference has {self.given.rates[own]}"
-            self.problems[handed.name] = message
+            problem = f"dropout of {asked['rate']}, the reference has {self.given.rates[own]}"
+            self.problems[message.name] = problem
 
     def unused(self) -> list[str]:
         """Draws of the reference that matter to it, and that the port never asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.parity.comparator.received import difference
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import AttributionResult
 from toolkit.parity.job.tensor_file import TensorFile
@@ -20,15 +20,15 @@ class Ledger:
         self._found = AttributionResult()
         self._errors: dict[str, TensorStats] = {}
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a tensor of the last replacement, or that it is used."""
-        if handed.kind == "begin":
+        if message.kind == "begin":
             self._errors = {}
-        elif handed.kind == "tensor" and handed.name in self._truth:
-            self._errors[handed.name] = difference(handed, self._truth[handed.name])
-        elif handed.kind == "used":
-            found = self._found.loops if handed.content == "loop" else self._found.kernels
-            found[handed.name] = self._errors
+        elif message.kind == "tensor" and message.name in self._truth:
+            self._errors[message.name] = difference(message, self._truth[message.name])
+        elif message.kind == "used":
+            found = self._found.loops if message.content == "loop" else self._found.kernels
+            found[message.name] = self._errors
 
     def result(self) -> AttributionResult:
         """The measurements."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.parity.job import files
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.results import BitwiseResult, Execution, Place
@@ -23,19 +23,19 @@ class Ledger:
         self._ours: dict[str, BitDifference] = {}
         self._result = BitwiseResult({}, [], {}, {})
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message of the port's process."""
-        if handed.kind == "tensor":
-            if handed.name in self._theirs:
-                self._ours[handed.name] = ulp.compare(handed.value(), self._theirs[handed.name])
+        if message.kind == "tensor":
+            if message.name in self._theirs:
+                self._ours[message.name] = ulp.compare(message.value(), self._theirs[message.name])
             else:
-                self._result.extra.append(handed.name)
-        elif handed.kind == "calls":
-            self._result.calls = from_json(dict[str, int], handed.content, "calls")
-        elif handed.kind == "places":
-            self._result.places = from_json(dict[str, Place], handed.content, "places")
-        elif handed.kind == "execution":
-            self._result.execution = from_json(Execution, handed.content, "execution")
+                self._result.extra.append(message.name)
+        elif message.kind == "calls":
+            self._result.calls = from_json(dict[str, int], message.content, "calls")
+        elif message.kind == "places":
+            self._result.places = from_json(dict[str, Place], message.content, "places")
+        elif message.kind == "execution":
+            self._result.execution = from_json(Execution, message.content, "execution")
 
     def result(self) -> BitwiseResult:
         """The measurements, in the order of execution."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit.parity.comparator.asked_draws import Drawn
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.results import CandidateFacts, Flips
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
@@ -22,35 +22,35 @@ class Choices:
         self.given = given
         self.facts = facts
 
-    def take_signs(self, handed: Handed) -> None:
+    def handle_signs(self, message: Message) -> None:
         """Take in the signs that a ReLU's inputs have (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
-        name, drawn = self._in_run(handed)
+        name, drawn = self._in_run(message)
         truth = drawn.get(str(name))
-        ours = handed.value()
+        ours = message.value()
         if truth is None or truth.size != ours.size:
             return  # whatever is wrong shows in the output
         flipped = ((ours == POSITIVE) != (truth.reshape(ours.shape) > 0)) & (ours != NAN)
         if flipped.any():
             inputs = drawn[str(name._replace(kind="input"))].reshape(ours.shape)
-            self.facts.relu_flips[_place(handed)] = _flips(flipped, np.abs(inputs[flipped]))
+            self.facts.relu_flips[_place(message)] = _flips(flipped, np.abs(inputs[flipped]))
 
-    def take_buckets(self, handed: Handed) -> None:
+    def handle_buckets(self, message: Message) -> None:
         """Take in the buckets of a module's vectors."""
-        name, drawn = self._in_run(handed)
+        name, drawn = self._in_run(message)
         truth = drawn.get(str(name))
-        ours = handed.value()
+        ours = message.value()
         if truth is None or truth.shape != ours.shape:
-            self.facts.bucket_flips[_place(handed)] = Flips(shape=list(ours.shape))
+            self.facts.bucket_flips[_place(message)] = Flips(shape=list(ours.shape))
             return
         flipped = ours != truth
         margins = drawn[str(name._replace(kind="margin"))][flipped]
-        self.facts.bucket_flips[_place(handed)] = _flips(flipped, margins)
+        self.facts.bucket_flips[_place(message)] = _flips(flipped, margins)
 
-    def take_choice(self, handed: Handed) -> None:
+    def handle_choice(self, message: Message) -> None:
         """Take in the indices that were chosen along the last axis of scores whose shape is the content."""
-        name, drawn = self._in_run(handed)
+        name, drawn = self._in_run(message)
         truth, scores = drawn.get(str(name)), drawn.get(str(name._replace(kind="scores")))
-        ours, shape = handed.value(), tuple(handed.content)
+        ours, shape = message.value(), tuple(message.content)
         if truth is None or scores is None or truth.size != ours.size or scores.size != np.prod(shape):
             return  # whatever is wrong shows in the output
         truth, scores = truth.reshape(ours.shape), scores.reshape(shape)
@@ -61,16 +61,16 @@ class Choices:
             own, best = (np.take_along_axis(scores, index.astype(np.int64), -1) for index in (ours, truth))
             with np.errstate(invalid="ignore"):
                 led = np.where(own == best, 0.0, np.abs(own - best))[flipped]
-            self.facts.choice_flips[_place(handed)] = _flips(flipped, np.nan_to_num(led, nan=np.inf))
+            self.facts.choice_flips[_place(message)] = _flips(flipped, np.nan_to_num(led, nan=np.inf))
 
-    def _in_run(self, handed: Handed) -> tuple[TensorName, TensorFile]:
-        name = TensorName.parse(handed.name)
+    def _in_run(self, message: Message) -> tuple[TensorName, TensorFile]:
+        name = TensorName.parse(message.name)
         return name.in_its_run, self.given.draws[name.evaluation or TRAINING]
 
 
-def _place(handed: Handed) -> str:
+def _place(message: Message) -> str:
     """The module that chose, with the name of its run before it."""
-    name = TensorName.parse(handed.name)
+    name = TensorName.parse(message.name)
     module = name.module + name.call
     return f"{name.evaluation}/{module}" if name.evaluation else module
 

@@ -12,7 +12,7 @@ from toolkit.parity.comparator.asked_draws import AskedDraws
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.received import difference, largest_difference
 from toolkit.parity.job import files
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.results import CandidateDtype, CandidateFacts, OutputDifference, Place, Replayed
@@ -102,43 +102,43 @@ class DtypeLedger:
         self._is_plain_first = True
         self._draws = AskedDraws(given)
         self._choices = Choices(given, self.measured.facts)
-        self._taken: dict[str, Callable[[Handed], None]] = {
-            "tensor": self._take_tensor,
-            "held": self._take_held,
-            "constant": self._take_constant,
-            "unwatched": lambda handed: _keep(self._unwatched, handed),
-            "second": lambda handed: _keep(self._second, handed),
-            "own plain": lambda handed: _keep(self._own["plain"], handed),
-            "own again": lambda handed: _keep(self._own["again"], handed),
-            "backwards": self._take_backwards,
-            "facts": self._take_facts,
-            "places": self._take_places,
-            "asked": self._draws.take,
-            "signs": self._choices.take_signs,
-            "buckets": self._choices.take_buckets,
-            "choice": self._choices.take_choice,
+        self._taken: dict[str, Callable[[Message], None]] = {
+            "tensor": self._handle_tensor,
+            "held": self._handle_held,
+            "constant": self._handle_constant,
+            "unwatched": lambda message: _keep(self._unwatched, message),
+            "second": lambda message: _keep(self._second, message),
+            "own plain": lambda message: _keep(self._own["plain"], message),
+            "own again": lambda message: _keep(self._own["again"], message),
+            "backwards": self._handle_backwards,
+            "facts": self._handle_facts,
+            "places": self._handle_places,
+            "asked": self._draws.handle,
+            "signs": self._choices.handle_signs,
+            "buckets": self._choices.handle_buckets,
+            "choice": self._choices.handle_choice,
         }
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message. Raises KeyError if its kind is unknown."""
-        self._taken[handed.kind](handed)
+        self._taken[message.kind](message)
 
-    def _take_tensor(self, handed: Handed) -> None:
-        truth = self.given.truth.get(handed.name)
-        if is_gradient(handed.name) or handed.name == "loss":  # which are few beside outputs
+    def _handle_tensor(self, message: Message) -> None:
+        truth = self.given.truth.get(message.name)
+        if is_gradient(message.name) or message.name == "loss":  # which are few beside outputs
             if self._is_brief and not self._is_ported and not self.given.job.mutants:  # nothing else asks for it
-                self.measured.tensors[handed.name] = difference(handed, truth)
+                self.measured.tensors[message.name] = difference(message, truth)
                 return
-            value = self.values[handed.name] = handed.value()
-            self.measured.tensors[handed.name] = _difference(value, truth)
+            value = self.values[message.name] = message.value()
+            self.measured.tensors[message.name] = _difference(value, truth)
         elif (
             not self._is_ported
             and not self.given.job.brief
-            and TensorName.parse(handed.name).in_its_run.kind == "output"
+            and TensorName.parse(message.name).in_its_run.kind == "output"
         ):
-            self._compare_output(handed.name, handed.value(), truth)
+            self._compare_output(message.name, message.value(), truth)
         else:
-            self.measured.tensors[handed.name] = difference(handed, truth)
+            self.measured.tensors[message.name] = difference(message, truth)
 
     def _compare_output(self, name: str, value: np.ndarray, truth: np.ndarray | Sketch | None) -> None:
         """Measure an output of a pair. If it is another thing than R64's, note how it differs."""
@@ -155,27 +155,27 @@ class DtypeLedger:
             unread = same_numbers.unread_differences(value, truth, self.given.unread(name, truth.shape), common_part)
         self.measured.differing_outputs[name] = OutputDifference(common_part, unread)
 
-    def _take_held(self, handed: Handed) -> None:
-        if handed.name in self.given.weights:
-            self.measured.parameter_errors[handed.name] = largest_difference(handed, self.given.weights)
+    def _handle_held(self, message: Message) -> None:
+        if message.name in self.given.weights:
+            self.measured.parameter_errors[message.name] = largest_difference(message, self.given.weights)
 
-    def _take_constant(self, handed: Handed) -> None:
-        name, own, exact = handed.name, handed.value(), self.given.constants[handed.name]
+    def _handle_constant(self, message: Message) -> None:
+        name, own, exact = message.name, message.value(), self.given.constants[message.name]
         self.measured.constant_errors[name] = (
             constants.angle_error(own, exact)
             if self.given.job.pair is None
             else constants.table_error(own, exact, self.given.float32_buffers[name])
         )
 
-    def _take_backwards(self, handed: Handed) -> None:
-        self._is_plain_first = handed.content["plain_first"]
+    def _handle_backwards(self, message: Message) -> None:
+        self._is_plain_first = message.content["plain_first"]
 
-    def _take_facts(self, handed: Handed) -> None:
-        facts = from_json(CandidateFacts, handed.content, "facts")
+    def _handle_facts(self, message: Message) -> None:
+        facts = from_json(CandidateFacts, message.content, "facts")
         self.measured.facts.epsilons, self.measured.facts.num_buckets = facts.epsilons, facts.num_buckets
 
-    def _take_places(self, handed: Handed) -> None:
-        self.measured.places = from_json(dict[str, Place], handed.content, "places")
+    def _handle_places(self, message: Message) -> None:
+        self.measured.places = from_json(dict[str, Place], message.content, "places")
 
     def result(self) -> CandidateDtype:
         """Return the measurements. What was expected and never came is marked missing."""
@@ -241,8 +241,8 @@ def apart(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> Tens
     return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
 
 
-def _keep(tensors: Tensors, handed: Handed) -> None:
-    tensors[handed.name] = handed.value()
+def _keep(tensors: Tensors, message: Message) -> None:
+    tensors[message.name] = message.value()
 
 
 def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:

@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.dtype import Given
 from toolkit.parity.job import files
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.results import CandidateFacts, ForcedInputDtype, ForcedInputResult, FunctionCall, Place
@@ -37,42 +37,42 @@ class Points:
         self._facts = CandidateFacts()
         self._choices = Choices(given, self._facts)
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message."""
-        if handed.kind == "tensor":
-            self._measure(handed)
-        elif handed.kind == "buckets":
-            self._choices.take_buckets(handed)
-        elif handed.kind == "lines":
-            self.measured.lines |= from_json(dict[str, str], handed.content, "lines")
-        elif handed.kind == "places":
-            self.measured.modules = from_json(dict[str, Place], handed.content, "places")
-        elif handed.kind == "awaited":
-            self._add_missing(set(handed.content))
-        elif handed.kind == "call":
-            where, inputs, layer, taken = handed.content
-            call = FunctionCall(handed.name, where, inputs, layer, taken, fingerprint(handed.value()))
+        if message.kind == "tensor":
+            self._measure(message)
+        elif message.kind == "buckets":
+            self._choices.handle_buckets(message)
+        elif message.kind == "lines":
+            self.measured.lines |= from_json(dict[str, str], message.content, "lines")
+        elif message.kind == "places":
+            self.measured.modules = from_json(dict[str, Place], message.content, "places")
+        elif message.kind == "awaited":
+            self._add_missing(set(message.content))
+        elif message.kind == "call":
+            where, inputs, layer, taken = message.content
+            call = FunctionCall(message.name, where, inputs, layer, taken, fingerprint(message.value()))
             self.measured.calls.append(call)
-        elif handed.kind == "computed_by":
-            self.measured.computed_by = from_json(dict[str, int], handed.content, "computed_by")
-        elif handed.kind == "entered_at":
-            self.measured.entered_at = from_json(dict[str, str], handed.content, "entered_at")
+        elif message.kind == "computed_by":
+            self.measured.computed_by = from_json(dict[str, int], message.content, "computed_by")
+        elif message.kind == "entered_at":
+            self.measured.entered_at = from_json(dict[str, str], message.content, "entered_at")
 
-    def _measure(self, handed: Handed) -> None:
+    def _measure(self, message: Message) -> None:
         """Compare a tensor. Its axes may differ between the sides if its elements have the same order."""
-        truth = self.truth.get(handed.name)
+        truth = self.truth.get(message.name)
         if truth is None:
             return
-        value = handed.value()
+        value = message.value()
         value = value.reshape(truth.shape) if value.size == truth.size else value
-        is_padding = self.padding.get(handed.name.removeprefix("gradient:"))
-        if handed.name.startswith("gradient:") and is_padding is not None and is_padding.shape == value.shape:
+        is_padding = self.padding.get(message.name.removeprefix("gradient:"))
+        if message.name.startswith("gradient:") and is_padding is not None and is_padding.shape == value.shape:
             # A padded output may get a gradient in its padding, which no layer reads. Packed sequences have none.
             value = np.where(is_padding, truth, value)
-        for part, own, true in compared(handed.name, value, truth, self.truth):
+        for part, own, true in compared(message.name, value, truth, self.truth):
             self.measured.tensors[part] = error_stats.difference(own, true)
-            if handed.name in self.measured.lines:
-                self.measured.lines[part] = self.measured.lines[handed.name]
+            if message.name in self.measured.lines:
+                self.measured.lines[part] = self.measured.lines[message.name]
 
     def _add_missing(self, awaited: set[str]) -> None:
         """Mark as missing a gradient that the reference has and that never came back."""
@@ -98,17 +98,17 @@ class Ledger:
         self._now: tuple[str, str] = ("", "")
         self._stopped: set[str] = set()
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message of the port's process, on the part that it began last."""
-        if handed.kind == "begin":
-            mutant, dtype = handed.content
+        if message.kind == "begin":
+            mutant, dtype = message.content
             self._now = mutant, dtype
-        elif handed.kind == "raised":
+        elif message.kind == "raised":
             self._stopped.add(self._now[0])
-        elif handed.kind != "execution":
+        elif message.kind != "execution":
             if self._now not in self._points:
                 self._points[self._now] = Points(self._given, self._truth, self._padding)
-            self._points[self._now].take(handed)
+            self._points[self._now].handle(message)
 
     def result(self) -> ForcedInputResult:
         """Return the measurements; none of mutants that concern no tensor or raise."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.parity.comparator.received import differing
 from toolkit.parity.job.files import CHECKPOINT, POSITIONS
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.tensor_file import TensorFile
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ class LoadedWeights:
         self.given = given
         self._found: dict[str, str] = {}
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a parameter."""
         theirs = self._theirs()
-        name = handed.name
+        name = message.name
         if name not in theirs:
             self._found[name] = BY_THE_PORT_ALONE
-        elif theirs.shape(name) != handed.shape:
-            self._found[name] = _of_shapes(handed.shape, theirs.shape(name))
+        elif theirs.shape(name) != message.shape:
+            self._found[name] = _of_shapes(message.shape, theirs.shape(name))
         else:
-            self._found[name] = _of_count(differing(handed, theirs[name]), theirs[name].size)
+            self._found[name] = _of_count(differing(message, theirs[name]), theirs[name].size)
 
     def problems(self) -> dict[str, str]:
         """Parameter -> how the port reads it differently, value for value; empty if no checkpoint is read."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.parity.comparator.asked_draws import DRAWN
 from toolkit.parity.comparator.rng_stats import DrawCounter
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.results import GeneratorStats, MaskStats
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
@@ -26,20 +26,20 @@ class OwnDraws:
         self.given = given
         self._counter = DrawCounter()
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a draw, or the start of a step. The content is the shape asked for, after the rate of a mask, or
         after whether a rotation is seeded."""
-        if handed.kind == "draws step":
+        if message.kind == "draws step":
             self._counter.begin_step()
             return
-        if handed.kind == "sequence":
-            self._counter.sequence(handed.value())
+        if message.kind == "sequence":
+            self._counter.sequence(message.value())
             return
-        asked, shape = handed.content
-        if handed.kind == "mask":
-            self._counter.mask(handed.name, asked, shape, handed.value())
+        asked, shape = message.content
+        if message.kind == "mask":
+            self._counter.mask(message.name, asked, shape, message.value())
         else:
-            self._counter.rotation(handed.name, shape, asked, handed.value())
+            self._counter.rotation(message.name, shape, asked, message.value())
 
     def stats(self) -> GeneratorStats:
         """Return the counts. A draw that R64 makes and that never came is noted as missing."""

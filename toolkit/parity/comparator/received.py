@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import PIECE, RunningStats, TensorStats
 from toolkit.parity.measure.sketch import Sketch
 
 
-def difference(handed: Handed, truth: np.ndarray | Sketch | None) -> TensorStats:
+def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorStats:
     """As :func:`.error_stats.difference`, block by block. Without a truth of the same shape: the shape and whether all
     is finite."""
-    if truth is None or truth.shape != handed.shape:
-        return TensorStats(list(handed.shape), RunningStats.of_pieces(handed.blocks()).finite)
-    return RunningStats.of_pieces(handed.blocks(), truth).stats(handed.shape)
+    if truth is None or truth.shape != message.shape:
+        return TensorStats(list(message.shape), RunningStats.of_pieces(message.blocks()).finite)
+    return RunningStats.of_pieces(message.blocks(), truth).stats(message.shape)
 
 
-def largest_difference(handed: Handed, given: TensorFile) -> float:
+def largest_difference(message: Message, given: TensorFile) -> float:
     """Largest difference from the tensor of this name; infinite if shapes differ or something is not finite."""
-    if given.shape(handed.name) != handed.shape:
+    if given.shape(message.name) != message.shape:
         return float("inf")
     stats = RunningStats()
-    for block, piece in zip(handed.blocks(), given.pieces(handed.name, PIECE), strict=True):
+    for block, piece in zip(message.blocks(), given.pieces(message.name, PIECE), strict=True):
         stats.add(RunningStats.of(block, piece))
     return stats.largest if stats.finite else float("inf")
 
 
-def differing(handed: Handed, given: np.ndarray) -> int:
+def differing(message: Message, given: np.ndarray) -> int:
     """Number of float32 values that differ from an array of the same shape."""
     flat, start, count = given.reshape(-1), 0, 0
-    for block in handed.blocks():
+    for block in message.blocks():
         count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())
         start += len(block)
     return count

@@ -14,7 +14,7 @@ from toolkit.parity.comparator.dtype import DtypeLedger, Given, apart
 from toolkit.parity.comparator.loading import LoadedWeights
 from toolkit.parity.comparator.own_draws import OwnDraws
 from toolkit.parity.job import files
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.results import (
@@ -65,26 +65,26 @@ class Side:
             self.dtypes[name] = DtypeLedger(self.given, self.is_mutant)
         return self.dtypes[name]
 
-    def take(self, handed: Handed, dtype: str) -> None:
+    def handle(self, message: Message, dtype: str) -> None:
         """Take in a message: of the step in ``dtype``, if that is not empty."""
         if dtype:
-            self.dtype(dtype).take(handed)
-        elif handed.kind in ("draws step", "mask", "rotation", "sequence"):
+            self.dtype(dtype).handle(message)
+        elif message.kind in ("draws step", "mask", "rotation", "sequence"):
             self.has_drawn = True
-            self.own_draws.take(handed)
-        elif handed.kind == "loop":
+            self.own_draws.handle(message)
+        elif message.kind == "loop":
             self._finish_loop()
-            self._loop = from_json(LoopCall, handed.content, "loop"), []
-        elif handed.kind == "loop output" and self._loop is not None:
-            self._loop[1].append(handed.value())
-        elif handed.kind == "loader":
+            self._loop = from_json(LoopCall, message.content, "loop"), []
+        elif message.kind == "loop output" and self._loop is not None:
+            self._loop[1].append(message.value())
+        elif message.kind == "loader":
             self.has_loaded = True
-        elif handed.kind == "loaded":
-            self.loaded.take(handed)
-        elif handed.kind == "new values":
-            self.new_values[handed.name] = handed.value()
+        elif message.kind == "loaded":
+            self.loaded.handle(message)
+        elif message.kind == "new values":
+            self.new_values[message.name] = message.value()
         else:
-            self._say(handed)
+            self._say(message)
 
     def _finish_loop(self) -> None:
         """Measure the last compiled loop: all its outputs have come."""
@@ -92,7 +92,7 @@ class Side:
             self.said.loops.append(loop_accuracy.error(*self._loop))
             self._loop = None
 
-    def _say(self, handed: Handed) -> None:
+    def _say(self, message: Message) -> None:
         kinds: dict[str, Any] = {
             "new place": str,
             "tokens": list[Tokens] | None,
@@ -103,8 +103,8 @@ class Side:
             "execution": Execution,
             "raised": str,
         }
-        content = from_json(kinds[handed.kind], handed.content, handed.kind)
-        setattr(self if handed.kind in ("new place", "raised") else self.said, handed.kind.replace(" ", "_"), content)
+        content = from_json(kinds[message.kind], message.content, message.kind)
+        setattr(self if message.kind in ("new place", "raised") else self.said, message.kind.replace(" ", "_"), content)
 
     def generators(self) -> GeneratorStats:
         """Counts of the port's own draws. A user's port draws with Paddle; only where it draws is compared."""
@@ -134,12 +134,12 @@ class Ledger:
         self._measured: dict[str, MutantResult] = {}
         self._mutant, self._dtype = "", ""
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message of the port's process, on the part that it began last."""
-        if handed.kind == "begin":
-            self._begin(*handed.content)
+        if message.kind == "begin":
+            self._begin(*message.content)
             return
-        (self.mutants[self._mutant] if self._mutant else self.right).take(handed, self._dtype)
+        (self.mutants[self._mutant] if self._mutant else self.right).handle(message, self._dtype)
 
     def _begin(self, mutant: str = "", dtype: str = "") -> None:
         if self._mutant and mutant != self._mutant:

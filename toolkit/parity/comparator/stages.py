@@ -18,7 +18,7 @@ from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.received import difference, largest_difference
 from toolkit.parity.comparator.result import Side
 from toolkit.parity.job import files, stages
-from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
@@ -72,57 +72,57 @@ class StageLedger:
         given = GivenInStage(job, side, stage)
         self._draws, self._choices = AskedDraws(given), Choices(given, self._facts)
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message."""
         kinds = {
-            "tensor": self._take_tensor,
-            "held": self._take_held,
-            "rows": self._take_rows,
-            "own rows": self._take_own_rows,
-            "all rows": self._take_all_rows,
-            "asked": self._draws.take,
-            "signs": self._choices.take_signs,
+            "tensor": self._handle_tensor,
+            "held": self._handle_held,
+            "rows": self._handle_rows,
+            "own rows": self._handle_own_rows,
+            "all rows": self._handle_all_rows,
+            "asked": self._draws.handle,
+            "signs": self._choices.handle_signs,
         }
-        kinds[handed.kind](handed)
+        kinds[message.kind](message)
 
-    def _take_tensor(self, handed: Handed) -> None:
+    def _handle_tensor(self, message: Message) -> None:
         """Compare a tensor with R64's, and a hidden state, logits or loss in float32 with the reference's."""
-        name, truth = handed.name, self._truth.get(handed.name)
+        name, truth = message.name, self._truth.get(message.name)
         theirs = self._truth.get(f"float32:{name}") if self.dtype == "float32" else None
         if theirs is None:
-            self.measured.tensors[name] = difference(handed, truth)
+            self.measured.tensors[name] = difference(message, truth)
             return
-        value = handed.value()
+        value = message.value()
         self.measured.tensors[name] = error_stats.difference(value, np.empty(0) if truth is None else truth)
         self.measured.apart[name] = error_stats.difference(value, theirs)
 
-    def _take_held(self, handed: Handed) -> None:
+    def _handle_held(self, message: Message) -> None:
         """Compare a parameter with what it was given: for a tied output layer, the embedding's."""
         weights = stages.open_weights(self.side.job, self.stage)
-        if handed.name not in weights:
+        if message.name not in weights:
             weights = stages.open_weights(self.side.job, stages.EMBEDDING)
-        self.measured.parameter_errors[handed.name] = largest_difference(handed, weights)
+        self.measured.parameter_errors[message.name] = largest_difference(message, weights)
 
-    def _take_rows(self, handed: Handed) -> None:
+    def _handle_rows(self, message: Message) -> None:
         """Compare some rows of the output layer's gradient. If it is tied to the embedding, the rows of the batch's
         tokens wait for the embedding's."""
-        start, tied = handed.content
-        truth = self.side.truth("head-table").rows(handed.name, start, start + handed.shape[0])
+        start, tied = message.content
+        truth = self.side.truth("head-table").rows(message.name, start, start + message.shape[0])
         left_out = self.rows if tied else np.array([], int)
-        self.measured.partial.add_rows(handed.value(), start, left_out, truth)
+        self.measured.partial.add_rows(message.value(), start, left_out, truth)
 
-    def _take_all_rows(self, handed: Handed) -> None:
+    def _handle_all_rows(self, message: Message) -> None:
         """All rows of an output layer that is not tied have come."""
-        self.measured.tensors[f"gradient:{handed.name}"] = self.measured.partial.stats(tuple(handed.content))
+        self.measured.tensors[f"gradient:{message.name}"] = self.measured.partial.stats(tuple(message.content))
 
-    def _take_own_rows(self, handed: Handed) -> None:
+    def _handle_own_rows(self, message: Message) -> None:
         """Compare the embedding's gradient of the batch's tokens; all other rows are 0, or the output layer's."""
-        shape, tied = handed.content
+        shape, tied = message.content
         total = RunningStats((shape[0] - len(self.rows)) * shape[1])
         if tied:
             total = self.side.measured(stages.HEAD, MeasuredStage).dtypes[self.dtype].partial
-        total.add(RunningStats.of(handed.value(), self._truth[f"rows:{handed.name}"]))
-        self.measured.tensors[f"gradient:{handed.name}"] = total.stats(tuple(shape))
+        total.add(RunningStats.of(message.value(), self._truth[f"rows:{message.name}"]))
+        self.measured.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
 
     def result(self) -> Measured:
         """The measurements."""
@@ -145,27 +145,27 @@ class Ledger:
         self._now: dict[str, StageLedger] = {}
         self._stage_places: dict[str, Place] = {}
 
-    def take(self, handed: Handed) -> None:
+    def handle(self, message: Message) -> None:
         """Take in a message of the port's process, on the part that it began last."""
-        if handed.kind == "begin":
-            self._stage, self._dtype = handed.content or ("", "")
-        elif handed.kind == "done":
+        if message.kind == "begin":
+            self._stage, self._dtype = message.content or ("", "")
+        elif message.kind == "done":
             self._finish()
-        elif handed.kind == "places":
-            places = from_json(dict[str, Place], handed.content, "places")
+        elif message.kind == "places":
+            places = from_json(dict[str, Place], message.content, "places")
             if self._stage:
                 self._stage_places |= places
             else:
                 self._places |= places
-        elif handed.kind == "constant":
-            theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[handed.name]
-            self._constants[handed.name] = constants.angle_error(handed.value(), theirs)
+        elif message.kind == "constant":
+            theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[message.name]
+            self._constants[message.name] = constants.angle_error(message.value(), theirs)
         elif not self._stage:
-            self._of_no_stage.take(handed, "")
+            self._of_no_stage.handle(message, "")
         else:
             if self._dtype not in self._now:
                 self._now[self._dtype] = StageLedger(self.job, self.side, self._stage, self._dtype, self._rows)
-            self._now[self._dtype].take(handed)
+            self._now[self._dtype].handle(message)
 
     def _finish(self) -> None:
         """All of a stage has come."""

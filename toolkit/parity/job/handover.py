@@ -1,8 +1,8 @@
-"""What the port's process hands over to the comparator: messages in a pipe, each a line of JSON and maybe an array.
+"""Messages that the port's process sends to the comparator through a pipe, each a line of JSON and an optional array.
 
-The port's process runs user code and Paddle, which may have changed whatever measures there. So it measures nothing: it
-hands over what it computed, and :mod:`toolkit.parity.comparator`, which runs neither, compares that with the reference.
-An array is read block by block, so a gradient of gigabytes takes the room of one block.
+The port's process runs user code and Paddle, which could change any code that measures in that process. So it measures
+nothing and sends its results. :mod:`toolkit.parity.comparator`, which runs neither, compares them with the reference.
+An array is read block by block, so that a gradient of several gigabytes needs the memory of one block.
 """
 
 from __future__ import annotations
@@ -21,32 +21,36 @@ from toolkit.parity.job.records import text_of
 from toolkit.parity.measure.error_stats import PIECE
 from toolkit.parity.measure.real_numbers import as_real
 
-#: Variable with the number of the pipe's end that the port's process writes to.
-PIPE = "TOOLKIT_PARITY_PIPE"
-#: Capacity asked of a pipe in bytes: the most that Linux gives without a privilege.
-ROOM = 2**20
-#: The message after the last.
+#: Environment variable with the file descriptor of the pipe that the port's process writes to.
+PIPE_VARIABLE = "TOOLKIT_PARITY_PIPE"
+#: Requested capacity of a pipe in bytes: the maximum that Linux grants an unprivileged process.
+PIPE_BYTES = 2**20
+#: Kind of the message that ends a job.
 END = "end"
-#: Most bytes in one block of an array.
-BLOCK = 8 * PIECE
+#: Maximum number of bytes in one block of an array.
+BLOCK_BYTES = 8 * PIECE
 
 
 class Sender:
-    """The end of the port's process, over a pipe's file descriptor; None discards what is handed over."""
+    """The sending end of the pipe, in the port's process.
+
+    Args:
+        pipe: file descriptor of the pipe; None to discard all messages.
+    """
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe
 
     def begin(self, *part: str) -> None:
-        """Begin this part of the result."""
+        """Announce the part of the result that the next messages belong to, such as a mutant's name and a dtype."""
         self._write("begin", "", list(part))
 
-    def say(self, kind: str, content: Any, name: str = "") -> None:
-        """Hand over dataclasses or JSON, no array."""
+    def send_json(self, kind: str, content: Any, name: str = "") -> None:
+        """Send a message without an array; dataclasses in ``content`` are converted to JSON."""
         self._write(kind, name, content)
 
-    def hand(self, kind: str, name: str, value: np.ndarray, content: Any = None) -> None:
-        """Hand over an array, as it is now; of complex numbers, both parts."""
+    def send_array(self, kind: str, name: str, value: np.ndarray, content: Any = None) -> None:
+        """Send the current values of an array; complex numbers are sent as real and imaginary parts."""
         if self._pipe is None:
             return
         value = np.asarray(as_real(value), order="C")
@@ -54,13 +58,13 @@ class Sender:
         if value.size:
             self._put(value.reshape(-1).view(np.uint8).data)
 
-    def hand_all(self, kind: str, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Hand over arrays by name."""
+    def send_arrays(self, kind: str, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Send pairs of a name and an array, each as a separate message."""
         for name, value in values:
-            self.hand(kind, name, value)
+            self.send_array(kind, name, value)
 
     def end(self) -> None:
-        """Say that this job is done."""
+        """Send the message that ends a job."""
         self._write(END, "", None)
 
     def _write(self, kind: str, name: str, content: Any, dtype: str | None = None, shape: Sequence[int] = ()) -> None:
@@ -73,9 +77,9 @@ class Sender:
             data = data[os.write(self._pipe, data) :]
 
 
-def sender() -> Sender:
-    """That of this process: to the pipe that it was started with, of which no child of its own is told."""
-    number = os.environ.pop(PIPE, None)
+def open_sender() -> Sender:
+    """Return a sender for the pipe that this process was started with; child processes do not inherit the pipe."""
+    number = os.environ.pop(PIPE_VARIABLE, None)
     if number is None:
         return Sender(None)
     os.set_inheritable(int(number), False)
@@ -83,13 +87,13 @@ def sender() -> Sender:
 
 
 @contextlib.contextmanager
-def pipe() -> Iterator[tuple[int, int]]:
-    """The ends for reading and for writing of a new pipe, closed in this process after the ``with`` block."""
+def open_pipe() -> Iterator[tuple[int, int]]:
+    """Yield the file descriptors for reading and writing of a new pipe; this process closes them after the block."""
     ends = os.pipe()
-    with contextlib.suppress(ImportError, AttributeError, OSError):  # a smaller one does, more slowly
+    with contextlib.suppress(ImportError, AttributeError, OSError):  # a smaller pipe works, but more slowly
         import fcntl
 
-        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, ROOM)  # of Linux alone
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # only Linux has it
     try:
         yield ends
     finally:
@@ -98,14 +102,15 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @dataclass
-class Handed:
-    """A message.
+class Message:
+    """A message of the port's process.
 
     Attributes:
-        kind: what it is, such as ``tensor`` or ``held``; ``begin`` and :data:`END` are of this module.
-        name: of the tensor, draw or parameter; empty where the kind says all.
+        kind: type of the message, such as ``tensor``; ``begin`` and :data:`END` are the same for every task.
+        name: name of the tensor, draw or parameter; empty if the kind needs no name.
         content: JSON content.
-        dtype, shape: of the array; no dtype without one.
+        dtype: dtype of the array; None for a message without an array.
+        shape: shape of the array; empty for a message without an array.
     """
 
     kind: str
@@ -114,17 +119,17 @@ class Handed:
     dtype: np.dtype | None
     shape: tuple[int, ...]
     _source: BinaryIO
-    _room: bytearray = field(repr=False)
-    _left: int = 0
+    _buffer: bytearray = field(repr=False)
+    _num_unread: int = 0
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """The array's elements in a row, :data:`PIECE` at a time. Each block is overwritten by the next."""
-        while self._left:
-            count = min(PIECE, self._left)
+        """Yield the flattened array in blocks of :data:`PIECE` elements; each block overwrites the previous block."""
+        while self._num_unread:
+            count = min(PIECE, self._num_unread)
             yield np.frombuffer(self._read(count), self.dtype, count)
 
     def value(self) -> np.ndarray:
-        """The array as a whole."""
+        """Read the whole array and return it."""
         value = np.empty(self.shape, self.dtype)
         flat, start = value.reshape(-1), 0
         for block in self.blocks():
@@ -134,31 +139,35 @@ class Handed:
 
     def _read(self, count: int) -> memoryview:
         assert self.dtype is not None
-        view = memoryview(self._room)[: count * self.dtype.itemsize]
-        if self._source.readinto(view) != len(view):  # type: ignore[attr-defined]  # buffered, it reads all of it
+        view = memoryview(self._buffer)[: count * self.dtype.itemsize]
+        if self._source.readinto(view) != len(view):  # type: ignore[attr-defined]  # a buffered reader fills the view
             raise EOFError(f"{self.kind} {self.name}: ends within its array")
-        self._left -= count
+        self._num_unread -= count
         return view
 
 
-def received(source: BinaryIO) -> Iterator[Handed]:
-    """The messages of one job, until its :data:`END`. What is left unread of an array is skipped. Raises EOFError if
-    the pipe was closed before, and ValueError for something that is no message."""
-    room = bytearray(BLOCK)
+def read_messages(source: BinaryIO) -> Iterator[Message]:
+    """Yield the messages of one job, until its :data:`END`; unread parts of an array are skipped.
+
+    Raises:
+        EOFError: if the pipe was closed before the end of the job.
+        ValueError: if the input is not a valid message.
+    """
+    buffer = bytearray(BLOCK_BYTES)
     while line := source.readline():
-        handed = _message(line, source, room)
-        if handed.kind == END:
+        message = _parse_message(line, source, buffer)
+        if message.kind == END:
             return
-        yield handed
-        for _ in handed.blocks():
+        yield message
+        for _ in message.blocks():
             pass
     raise EOFError("the port's process ended before it had handed over everything")
 
 
-def _message(line: bytes, source: BinaryIO, room: bytearray) -> Handed:
-    kind, name, content, dtype, shape = json.loads(line)
-    held = None if dtype is None else np.dtype(dtype)
-    if held is not None and held.kind not in "fiub":
-        raise ValueError(f"{kind} {name}: an array of {dtype}")
-    size = math.prod(shape) if held is not None else 0
-    return Handed(kind, name, content, held, tuple(shape), source, room, size)
+def _parse_message(line: bytes, source: BinaryIO, buffer: bytearray) -> Message:
+    kind, name, content, dtype_name, shape = json.loads(line)
+    dtype = None if dtype_name is None else np.dtype(dtype_name)
+    if dtype is not None and dtype.kind not in "fiub":
+        raise ValueError(f"{kind} {name}: an array of {dtype_name}")
+    size = math.prod(shape) if dtype is not None else 0
+    return Message(kind, name, content, dtype, tuple(shape), source, buffer, size)

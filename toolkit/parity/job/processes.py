@@ -202,8 +202,8 @@ def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -
         if "candidate" in interpreters and task not in MEASURED:
             start("candidate", interpreters["candidate"], **nothing)
         elif "candidate" in interpreters:
-            with handover.pipe() as (read, write):
-                given = {"env": {**environment, handover.PIPE: str(write)}, "pass_fds": [write]}
+            with handover.open_pipe() as (read, write):
+                given = {"env": {**environment, handover.PIPE_VARIABLE: str(write)}, "pass_fds": [write]}
                 start("candidate", interpreters["candidate"], **{**nothing, **given})
                 start(COMPARATOR, sys.executable, env=environment, stdin=read)
         yield workers

@@ -45,8 +45,8 @@ Tensors = dict[str, np.ndarray]
 class StreamedCTRL:
     """The worker's state between stages."""
 
-    def __init__(self, job: Job, folder: Path, over: Sender) -> None:
-        self.folder, self.over = folder, over
+    def __init__(self, job: Job, folder: Path, sender: Sender) -> None:
+        self.folder, self.sender = folder, sender
         self.depth = job.config["n_layer"]
         self.dtypes = job.dtypes
         self.config = CTRLConfig(**{**job.config, "n_layer": 1})
@@ -74,26 +74,26 @@ class StreamedCTRL:
         return layer
 
     def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile) -> None:
-        """Give a layer its weights, and hand over the values that it then holds."""
+        """Give a layer its weights, and send the values that it holds afterwards."""
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             role = self.table[full].role
             dtype = str(parameter.dtype).rsplit(".", 1)[-1]
             value = np.asarray(to_paddle(weights[full], role), dtype, order="C")
             parameter.set_value(value)
-            self.over.hand("held", full, to_paddle(values_of(parameter), role))
+            self.sender.send_array("held", full, to_paddle(values_of(parameter), role))
 
     def _bias(self, dtype: str) -> paddle.Tensor:
         return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
 
     @contextlib.contextmanager
-    def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, over: Sender | None) -> Iterator[None]:
-        """Name draws, and hand over outputs, inside the ``with`` block."""
+    def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, sender: Sender | None) -> Iterator[None]:
+        """Name draws and send outputs inside the ``with`` block."""
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             tensor = first_tensor(output)
-            if over is not None and tensor is not None:
-                over.hand("tensor", called, tensor.numpy())
+            if sender is not None and tensor is not None:
+                sender.send_array("tensor", called, tensor.numpy())
 
         with given_signs(layer, draws), watch(layer, draws.stack, left, prefix):
             yield
@@ -101,7 +101,7 @@ class StreamedCTRL:
     def _draws(self, stage: str) -> RecordedDraws:
         path = self.side.other / "draws" / f"{stage}.safetensors"
         rates = files.read_json(path.with_suffix(".json"))
-        return RecordedDraws(files.read_tensors(path), rates, ModuleStack(), self.over)
+        return RecordedDraws(files.read_tensors(path), rates, ModuleStack(), self.sender)
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
@@ -114,18 +114,18 @@ class StreamedCTRL:
         after: dict[str, np.ndarray] = {}
         with_table = stage.removesuffix(stages.BACKWARD) in (stages.EMBEDDING, stages.HEAD)
         for dtype in self.dtypes:
-            self.over.begin(stage, dtype)
+            self.sender.begin(stage, dtype)
             draws = self._draws(stage)
             with use(draws), large_blocks_given_back() if with_table else contextlib.nullcontext():
                 after.update(self._compute(stage, dtype, state, draws))
         self.side.leave(stage, after)
-        self.over.say("done", None)
+        self.sender.send_json("done", None)
 
     def _compute(self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws) -> Tensors:
         weights = stages.open_weights(self.folder, stage)
         if stage == stages.EMBEDDING:
             with paddle.no_grad():
-                return {dtype: self._embed(dtype, weights, draws, self.over)[0].numpy()}
+                return {dtype: self._embed(dtype, weights, draws, self.sender)[0].numpy()}
         if stage == stages.HEAD:
             return self._head(dtype, weights, state[dtype], draws)
         if stage == stages.EMBEDDING + stages.BACKWARD:
@@ -137,12 +137,14 @@ class StreamedCTRL:
         if stage.endswith(stages.BACKWARD):
             inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)[dtype]
             return {dtype: self._layer_backward(layer, prefix, dtype, inputs, state[dtype], draws)}
-        with paddle.no_grad(), self._watched(layer, prefix, draws, self.over):
+        with paddle.no_grad(), self._watched(layer, prefix, draws, self.sender):
             return {dtype: layer(paddle.to_tensor(state[dtype]), self._bias(dtype))[0].numpy()}
 
     def _place(self, layer: nn.Layer, prefix: str) -> None:
         whole = {"": Place(type(layer).__name__, ""), **places(layer)}
-        self.over.say("places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()})
+        self.sender.send_json(
+            "places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
+        )
 
     def _layer_backward(
         self, layer: nn.Layer, prefix: str, dtype: str, inputs: np.ndarray, gradient: np.ndarray, draws: RecordedDraws
@@ -159,21 +161,21 @@ class StreamedCTRL:
         return hidden_states.grad.numpy()
 
     def _embed(
-        self, dtype: str, weights: TensorFile, draws: RecordedDraws, over: Sender | None
+        self, dtype: str, weights: TensorFile, draws: RecordedDraws, sender: Sender | None
     ) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """Return the first layer's input and the embedding's parameter, and hand them over. Without ``over``, they are
+        """Return the first layer's input and the embedding's parameter, and send them. Without ``sender``, they are
         ready for a backward, and the parameter has only the batch's rows."""
         body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
-        body.w.weight = _table(weights, TABLE, dtype, None if over else self.rows)
+        body.w.weight = _table(weights, TABLE, dtype, None if sender else self.rows)
         body.train()
-        if over is not None:
-            over.hand("held", TABLE, values_of(body.w.weight))
+        if sender is not None:
+            sender.send_array("held", TABLE, values_of(body.w.weight))
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
-            if over is not None and called in ("output:transformer.w", "output:transformer.dropout"):
-                over.hand("tensor", called, output.numpy())
+            if sender is not None and called in ("output:transformer.w", "output:transformer.dropout"):
+                sender.send_array("tensor", called, output.numpy())
 
         with watch(body, draws.stack, left, "transformer"):
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
@@ -189,13 +191,13 @@ class StreamedCTRL:
         self._load(norm, "transformer.layernorm", weights)
         biases = weights["lm_head.bias"]
         bias = _parameter(biases, dtype)
-        self.over.hand("held", "lm_head.bias", values_of(bias))
+        self.sender.send_array("held", "lm_head.bias", values_of(bias))
         table = _table(tables, name, dtype)
         if not tied:
-            self.over.hand("held", name, values_of(table))
+            self.sender.send_array("held", name, values_of(table))
         table.stop_gradient = True
         hidden_states = paddle.to_tensor(hidden, stop_gradient=False)
-        with self._watched(norm, "transformer.layernorm", draws, self.over):
+        with self._watched(norm, "transformer.layernorm", draws, self.sender):
             normed = norm(hidden_states)
         logits = self._scores(normed, table, bias)
         self._tensor("logits", values_of(logits))
@@ -212,7 +214,7 @@ class StreamedCTRL:
         del table, loss
         rows = self._gradient_of_table(normed, tables, name, of_logits[0], biases, dtype)
         if not tied:
-            self.over.say("all rows", list(shape), name)
+            self.sender.send_json("all rows", list(shape), name)
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
     def _scores(self, normed: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
@@ -232,7 +234,7 @@ class StreamedCTRL:
         biases: np.ndarray,
         dtype: str,
     ) -> np.ndarray:
-        """Hand over the gradient of the output layer, and return its rows for the batch's tokens."""
+        """Send the gradient of the output layer, and return its rows for the batch's tokens."""
         kept = []
         for start in range(0, len(biases), ROWS):
             end = min(start + ROWS, len(biases))
@@ -241,7 +243,7 @@ class StreamedCTRL:
             paddle.autograd.backward([scores], [of_logits[..., start:end]])
             sent = paddle.zeros_like(block) if block.grad is None else block.grad  # a head may send none back
             gradient = values_of(sent)
-            self.over.hand("rows", name, gradient, [start, self.config.tie_word_embeddings])
+            self.sender.send_array("rows", name, gradient, [start, self.config.tie_word_embeddings])
             kept.append(gradient[self.rows[(self.rows >= start) & (self.rows < end)] - start])
         return np.concatenate(kept)
 
@@ -255,11 +257,11 @@ class StreamedCTRL:
         tied = self.config.tie_word_embeddings
         if tied:
             own = own + self.side.state(stages.HEAD)[f"rows:{dtype}"]
-        self.over.hand("own rows", TABLE, own, [list(table.shape), tied])
+        self.sender.send_array("own rows", TABLE, own, [list(table.shape), tied])
         return {}
 
     def _tensor(self, name: str, value: np.ndarray) -> None:
-        self.over.hand("tensor", name, value)
+        self.sender.send_array("tensor", name, value)
 
 
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
@@ -283,13 +285,13 @@ def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None =
     return EagerParamBase.from_tensor(paddle.utils.dlpack.from_dlpack(values))  # the same memory
 
 
-def run(job: Job, folder: Path, over: Sender) -> None:
+def run(job: Job, folder: Path, sender: Sender) -> None:
     """Go through all stages."""
     files.wait_for_reference(folder, "constants.safetensors")
-    model = StreamedCTRL(job, folder, over)
+    model = StreamedCTRL(job, folder, sender)
     todo = stages.plan(model.depth)
     for before, stage in zip([None, *todo], todo, strict=False):
         model.run_stage(stage, before)
-    over.begin()
-    over.hand("constant", POSITIONS, position_table(model.config.n_positions, model.config.n_embd))
-    over.say("places", {POSITIONS: table_place(), **head_places(CTRLLMHeadModel)})
+    sender.begin()
+    sender.send_array("constant", POSITIONS, position_table(model.config.n_positions, model.config.n_embd))
+    sender.send_json("places", {POSITIONS: table_place(), **head_places(CTRLLMHeadModel)})

@@ -45,7 +45,7 @@ class Watcher(Protocol):
 
 
 class Calls:
-    """Hands over the calls of one run.
+    """Sends the calls of one run.
 
     Args:
         over: is told of each.
@@ -56,8 +56,8 @@ class Calls:
         entered_at: name of a module's input -> the port's line that calls the module.
     """
 
-    def __init__(self, over: Sender, layer: Callable[[], str]) -> None:
-        self.over = over
+    def __init__(self, sender: Sender, layer: Callable[[], str]) -> None:
+        self.sender = sender
         self.layer = layer
         self.computed_by: dict[str, int] = {}
         self.entered_at: dict[str, str] = {}
@@ -66,7 +66,7 @@ class Calls:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside the ``with`` block no call is handed over."""
+        """Inside the ``with`` block no call is sent."""
         before, self._is_inside = self._is_inside, True
         try:
             yield
@@ -74,7 +74,7 @@ class Calls:
             self._is_inside = before
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
-        """Call a function of Paddle's, and hand over what it returns."""
+        """Call a function of Paddle and send its output."""
         if self._is_inside:
             return original(*args, **options)
         tensors = tensors_of((*args, *options.values()))
@@ -84,7 +84,7 @@ class Calls:
             shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
             told = [calling_line(), inputs, self.layer(), len(tensors)]
             for value in tensors_of([args[0] if name == "__setitem__" else result]):
-                self.over.hand("call", shown, _numbers(value), told)
+                self.sender.send_array("call", shown, _numbers(value), told)
                 value._call = (self, self._count)
                 self._count += 1
         return result

@@ -223,19 +223,19 @@ class PairStep(Step):
             yield
 
     @contextlib.contextmanager
-    def watched_calls(self, draws: RecordedDraws, over: Sender) -> Iterator[calls.Calls]:
-        """Inside the ``with`` block, hand over every call of a function of Paddle's."""
+    def watched_calls(self, draws: RecordedDraws, sender: Sender) -> Iterator[calls.Calls]:
+        """Inside the ``with`` block, send every call of a function of Paddle."""
         of_paddle = {name for name, layer in self.model.named_sublayers() if is_of_paddle(layer)}
 
         def running() -> str:
             name = draws.stack.module
             return self.module_of.get(name, f"port {name}") if name in of_paddle else ""
 
-        watching = calls.Calls(over, running)
+        watching = calls.Calls(sender, running)
         with calls.watch(watching):
             yield watching
-        over.say("computed_by", watching.computed_by)
-        over.say("entered_at", watching.entered_at)
+        sender.send_json("computed_by", watching.computed_by)
+        sender.send_json("entered_at", watching.entered_at)
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:

@@ -50,11 +50,11 @@ class PairDraws(RecordedDraws):
         tensors: Mapping[str, np.ndarray],
         rates: Mapping[str, float],
         pair: PairMap,
-        over: Sender | None = None,
+        sender: Sender | None = None,
         run: str = TRAINING,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        super().__init__(tensors, rates, ModuleStack(), over, run, order)
+        super().__init__(tensors, rates, ModuleStack(), sender, run, order)
         self.names, self.axes = pair.draws, pair.axes
 
     def name(self, kind: str) -> str:
@@ -83,14 +83,14 @@ class PairDraws(RecordedDraws):
 
     def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
         """Return R64's choice among scores along their last axis, to replace the port's ``own``; None if it is the
-        same, or if there is none of this size. The port's is handed over."""
+        same, or if there is none of this size. The port's indices are sent."""
         drawn = TensorName.parse(self.name("choice"))
         truth = self.tensors.get(str(drawn))
         theirs = self.tensors.get(str(drawn._replace(kind="scores")))
         if truth is None or theirs is None or truth.size != own.size or theirs.size != scores.size:
             return None  # whatever is wrong shows in the output
         given = own.numpy()
-        self.over.hand("choice", named(self.run, str(drawn)), given, list(scores.shape))
+        self.sender.send_array("choice", named(self.run, str(drawn)), given, list(scores.shape))
         truth = truth.reshape(given.shape)
         return None if (given == truth).all() else paddle.to_tensor(truth).astype(own.dtype)
 
