@@ -44,7 +44,7 @@ TAMPERINGS = {
     "Tensor.numpy": "import numpy as np, paddle\npaddle.Tensor.numpy = lambda self: np.zeros(self.shape)",
     "measures nothing": (
         "from toolkit.parity.families.pair.candidate import PairStep\n"
-        "PairStep.run = lambda self, measure, watched=True: None"
+        "PairStep.run = lambda self, measure, with_hooks=True: None"
     ),
     "hands nothing over": "from toolkit.parity.job.handover import Sender\nSender.send_array = lambda *a, **k: None",
     "hands zeros over": (
@@ -112,7 +112,7 @@ LEFT_OUT = {
     "new weights": (("        send_initial_values(job, sender)\n", ""), "initialisation"),
     "other backward": (("    other.run(lambda name", "    lambda: other.run(lambda name"), "recomputed"),
     "without hooks": (
-        ('step.run(lambda name, value: sender.send_array("unwatched", name, value), watched=False)', "pass"),
+        ('step.run(lambda name, value: sender.send_array("unwatched", name, value), with_hooks=False)', "pass"),
         "structure",
     ),
     "replays": (

@@ -20,7 +20,7 @@ from paddle.autograd import PyLayer
 
 from models.operations import compiled
 from models.operations.trace import observed
-from toolkit.parity.candidate.places import shown
+from toolkit.parity.candidate.places import display_path
 from toolkit.parity.candidate.scores import score_tensors, scores_of
 from toolkit.parity.candidate.step import PLAIN, CallWatch, Step, first_tensor, make_step
 from toolkit.parity.job import files
@@ -56,9 +56,9 @@ def send_step(
     """
     step = make_step(job, folder, dtype, PLAIN)
     points = Points(step, truth, sender)
-    _run(step, points, apart=True, calls=calls)
+    _run(step, points, with_composed_loops=True, calls=calls)
     if dtype != "float64" and compiled.is_chosen():
-        _run(step, points, apart=False)
+        _run(step, points, with_composed_loops=False)
     sender.send_json("awaited", sorted(points.awaited))
     sender.send_json("places", step.places())
 
@@ -102,28 +102,28 @@ class Points:
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Return what replaces ``x`` in the run; its gradient passes through in the backward, too."""
         if self.calls is None:
-            return self._passed(name, x)
+            return self._pass_tensor(name, x)
         self.calls.note(name, x)
-        with self.calls.paused():
-            given = self._passed(name, x)
+        with self.calls.pause():
+            replacement = self._pass_tensor(name, x)
         if name not in self.truth:
-            self.calls.same(given, x)
-        return given
+            self.calls.copy_source(replacement, x)
+        return replacement
 
-    def _passed(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
+    def _pass_tensor(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         if x.stop_gradient:
-            return self.replaced(name, x)
+            return self.replace_tensor(name, x)
         self.awaited.add(f"gradient:{name}")
         return _Point.apply(x, self, name)
 
-    def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
+    def replace_tensor(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Hand a tensor over and return its replacement."""
-        true = self.send(name, self.step.laid_out(name, x.numpy()))
-        if true is not None and x.is_complex():
-            true = as_complex(true)
-        if true is None or true.size != x.size:
+        truth_value = self.send(name, self.step.laid_out(name, x.numpy()))
+        if truth_value is not None and x.is_complex():
+            truth_value = as_complex(truth_value)
+        if truth_value is None or truth_value.size != x.size:
             return x.clone()
-        return paddle.to_tensor(self.step.in_own_layout(name, true, x.shape)).astype(x.dtype)
+        return paddle.to_tensor(self.step.in_own_layout(name, truth_value, x.shape)).astype(x.dtype)
 
 
 class _Point(PyLayer):
@@ -132,33 +132,33 @@ class _Point(PyLayer):
     @staticmethod
     def forward(ctx, x, points, name):
         ctx.points, ctx.name = points, name
-        return points.replaced(name, x)
+        return points.replace_tensor(name, x)
 
     @staticmethod
     def backward(ctx, grad):
-        return ctx.points.replaced(f"gradient:{ctx.name}", grad)
+        return ctx.points.replace_tensor(f"gradient:{ctx.name}", grad)
 
 
-def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
+def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = False) -> None:
     """Run forward and backward with every tensor passing through ``points``, and hand over the buckets of R64's
     vectors, and the forward's ``calls`` if asked. ``apart`` as in :func:`models.operations.trace.observed`."""
 
-    def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
+    def on_operation(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
             return result
         name = step.name_of(draws.stack.draw(operation))
         points.sender.send_json("lines", {name: _line(sys._getframe(2))})
         return points.pass_through(name, result)
 
-    def left(name: str, called: str, layer: nn.Layer, output: Any) -> Any:
+    def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> Any:
         if name == "":
             return None
         if isinstance(output, paddle.Tensor):
-            return points.pass_through(step.name_of(called), output)
+            return points.pass_through(step.name_of(call_name), output)
         tensor = first_tensor(output) if type(output) is tuple else None
-        return None if tensor is None else (points.pass_through(step.name_of(called), tensor), *output[1:])
+        return None if tensor is None else (points.pass_through(step.name_of(call_name), tensor), *output[1:])
 
-    def entered(x: Any) -> Any:
+    def on_enter(x: Any) -> Any:
         """Pass on the gradient of a module's own backward before others are added: the reference has it alone."""
         if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
             return x
@@ -166,7 +166,10 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
 
     step.start()
     step.model.clear_gradients()
-    with step.given(left, entered=entered, sender=points.sender) as draws, observed(at, apart):
+    with (
+        step.replay_draws(on_leave, on_enter=on_enter, sender=points.sender) as draws,
+        observed(on_operation, with_composed_loops),
+    ):
         with step.watched_calls(draws, points.sender) if calls else contextlib.nullcontext() as points.calls:
             output = step.compute(step.batch)
             if points.calls is not None:
@@ -176,7 +179,7 @@ def _run(step: Step, points: Points, apart: bool, calls: bool = False) -> None:
         points.calls = None
         for name, value in scores_of(output).items():
             points.send(name, value)
-        step.go_back(output, points.send)
+        step.backward(output, points.send)
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
     for name, value in step.parameter_gradients():
         points.send(f"gradient:{name}", value)
@@ -186,4 +189,4 @@ def _line(frame: FrameType) -> str:
     """``file:line`` of the code that asks for an operation."""
     while frame.f_code.co_filename == OPERATIONS and frame.f_back is not None:
         frame = frame.f_back
-    return f"{shown(Path(frame.f_code.co_filename))}:{frame.f_lineno}"
+    return f"{display_path(Path(frame.f_code.co_filename))}:{frame.f_lineno}"

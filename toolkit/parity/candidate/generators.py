@@ -23,22 +23,22 @@ from toolkit.parity.measure.naming import ModuleStack
 
 #: Training steps watched; up to ``MOST_STEPS`` if they draw fewer than ``ENOUGH`` cells, which tell a rate of 0.1 to
 #: within 4%.
-STEPS, MOST_STEPS, ENOUGH = 3, 12, 2**19
+STEPS, MAX_STEPS, ENOUGH_CELLS = 3, 12, 2**19
 #: Masks also drawn in a row, and their cells. Of many masks, all must differ; of long ones (threads share the drawing),
 #: all cells.
 SEQUENCES = ((2**11, 2**8), (2**7, 2**15 + 1))
 
 
-class Taker(Protocol):
+class DrawReceiver(Protocol):
     """Receives the draws of several training steps."""
 
     def begin_step(self) -> None:
         """Begin the next step."""
 
-    def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
+    def mask(self, name: str, rate: float, shape: Sequence[int], keep_mask: np.ndarray) -> None:
         """Take a dropout mask (bool: which cells are kept), with rate and shape as asked for."""
 
-    def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
+    def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
         """Take normal numbers; ``seeded`` ones are the same each time."""
 
     def sequence(self, masks: np.ndarray) -> None:
@@ -54,11 +54,11 @@ class DrawSender:
     def begin_step(self) -> None:
         self.sender.send_json("draws step", None)
 
-    def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
-        self.sender.send_array("mask", name, kept, [float(rate), [int(size) for size in shape]])
+    def mask(self, name: str, rate: float, shape: Sequence[int], keep_mask: np.ndarray) -> None:
+        self.sender.send_array("mask", name, keep_mask, [float(rate), [int(size) for size in shape]])
 
-    def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
-        self.sender.send_array("rotation", name, drawn, [seeded, [int(size) for size in shape]])
+    def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
+        self.sender.send_array("rotation", name, numbers, [is_seeded, [int(size) for size in shape]])
 
     def sequence(self, masks: np.ndarray) -> None:
         self.sender.send_array("sequence", "", masks)
@@ -73,26 +73,26 @@ class WatchedSource:
         draws, cells: number of draws, and of cells of their masks.
     """
 
-    def __init__(self, own: randomness.Source, taker: Taker) -> None:
+    def __init__(self, own: randomness.Source, receiver: DrawReceiver) -> None:
         self.own = own
         self.stack = ModuleStack()
-        self.taker = taker
+        self.receiver = receiver
         self.counting = True
         self.draws = self.cells = 0
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        kept = self.own.kept(p, shape)
+        keep_mask = self.own.kept(p, shape)
         if self.counting:
-            self.draws, self.cells = self.draws + 1, self.cells + kept.size
-            self.taker.mask(self.stack.draw("dropout"), p, shape, kept.numpy())
-        return kept
+            self.draws, self.cells = self.draws + 1, self.cells + keep_mask.size
+            self.receiver.mask(self.stack.draw("dropout"), p, shape, keep_mask.numpy())
+        return keep_mask
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        drawn = self.own.normal(shape, dtype, seed)
+        numbers = self.own.normal(shape, dtype, seed)
         if self.counting:
             self.draws += 1
-            self.taker.rotation(self.stack.draw("normal"), shape, seed is not None, drawn.numpy())
-        return drawn
+            self.receiver.rotation(self.stack.draw("normal"), shape, seed is not None, numbers.numpy())
+        return numbers
 
     def state(self) -> object:
         return self.own.state()
@@ -111,18 +111,18 @@ def send_draws(job: Job, folder: Path, sender: Sender) -> None:
         step.generate()
 
 
-def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, taker: Taker) -> None:
+def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, receiver: DrawReceiver) -> None:
     """Report the draws of a model in training mode, with Paddle's generator seeded with ``seed``.
 
     Only the first step runs its backward, after which the generator must be where the forward left it.
     """
     runtime.seed_everything(seed)
-    source = WatchedSource(randomness.Generator(), taker)
+    source = WatchedSource(randomness.Generator(), receiver)
     with randomness.use(source):
-        for number in range(MOST_STEPS):
-            if number >= STEPS and (source.cells >= ENOUGH or not source.draws):
+        for number in range(MAX_STEPS):
+            if number >= STEPS and (source.cells >= ENOUGH_CELLS or not source.draws):
                 break
-            taker.begin_step()
+            receiver.begin_step()
             source.stack = ModuleStack()  # a new one, as names count the calls of a module
             with watch(model, source.stack, lambda *_: None), paddle.set_grad_enabled(number == 0):
                 loss = model(**batch).loss
@@ -133,4 +133,4 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, t
                     model.clear_gradients()
     if source.cells:
         for count, cells in SEQUENCES:
-            taker.sequence(np.stack([~source.own.kept(0.5, [cells]).numpy() for _ in range(count)]))
+            receiver.sequence(np.stack([~source.own.kept(0.5, [cells]).numpy() for _ in range(count)]))

@@ -20,10 +20,12 @@ def of_run(job: Job, folder: Path) -> Judged | None:
         return None
     from toolkit.parity.candidate.training import examples_of, make_finetuner  # it imports pandas
 
-    mixed = "bfloat16" in job.dtypes
-    step = make_step(job, folder, "bfloat16" if mixed else "float32")
+    uses_mixed_precision = "bfloat16" in job.dtypes
+    step = make_step(job, folder, "bfloat16" if uses_mixed_precision else "float32")
     labels = files.read_tensors(folder / "labels.safetensors")
-    fields = describe_trainer(make_finetuner(step.model, job, examples_of(labels), folder / "candidate", mixed))
+    fields = describe_trainer(
+        make_finetuner(step.model, job, examples_of(labels), folder / "candidate", uses_mixed_precision)
+    )
     examples = min(job.own_examples, job.training.batch_size)
     batch = {name: value[:examples] for name, value in step.batch.items()}
     step.model.leaves_out_unread = True  # as in a run

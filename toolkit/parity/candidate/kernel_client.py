@@ -42,7 +42,7 @@ class KernelClient:
     def __enter__(self) -> KernelClient:
         return self
 
-    def __exit__(self, *problem: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connection.close()
         self._process.wait()
 
@@ -58,20 +58,20 @@ class KernelClient:
         options: Mapping[str, Any],
         inputs: Sequence[np.ndarray],
         gradients: Sequence[np.ndarray],
-        wanted: Sequence[int],
+        input_indices: Sequence[int],
     ) -> list[np.ndarray]:
         """Return the gradients of the inputs numbered ``wanted``, given those of all outputs. Raises as
         :meth:`forward`."""
-        words = {"kernel": kernel, "options": dict(options), "wanted": list(wanted)}
-        return self._ask(words, [*inputs, *gradients])
+        request = {"kernel": kernel, "options": dict(options), "wanted": list(input_indices)}
+        return self._ask(request, [*inputs, *gradients])
 
-    def _ask(self, words: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _ask(self, request: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         try:
-            send(self._connection, words, arrays)
-            said, values = receive(self._connection)
-        except (OSError, EOFError) as problem:
-            why = str(problem) or "their process has ended"
+            send(self._connection, request, arrays)
+            answer, values = receive(self._connection)
+        except (OSError, EOFError) as error:
+            why = str(error) or "their process has ended"
             raise RuntimeError(f"the reference's kernels are unavailable: {why}") from None
-        if "failed" in said:
-            raise RuntimeError(f"the reference's kernel failed: {said['failed']}")
+        if "failed" in answer:
+            raise RuntimeError(f"the reference's kernel failed: {answer['failed']}")
         return values

@@ -31,13 +31,13 @@ class _Request:
     rest: tuple[np.ndarray, ...]
 
 
-class _Served(PyLayer):
+class _ReferenceKernel(PyLayer):
     """A kernel of the reference, and its gradient, as an operation of Paddle."""
 
     @staticmethod
     def forward(ctx, request, *inputs):
         ctx.request = request
-        ctx.wanted = [index for index, x in enumerate(inputs) if not x.stop_gradient]
+        ctx.input_indices = [index for index, x in enumerate(inputs) if not x.stop_gradient]
         ctx.save_for_backward(*inputs)
         arrays = [*(x.numpy() for x in inputs), *request.rest]
         outputs = request.client.forward(request.kernel, request.options, arrays)
@@ -48,11 +48,13 @@ class _Served(PyLayer):
     def backward(ctx, *gradients):
         request, inputs = ctx.request, ctx.saved_tensor()
         arrays = [*(x.numpy() for x in inputs), *request.rest]
-        given = [gradient.numpy() for gradient in gradients]
-        answered = request.client.backward(request.kernel, request.options, arrays, given, ctx.wanted)
-        by_input = dict(zip(ctx.wanted, answered, strict=True))
-        found = tuple(paddle.to_tensor(by_input[i]) if i in by_input else None for i in range(len(inputs)))
-        return found if len(found) > 1 else found[0]
+        output_gradients = [gradient.numpy() for gradient in gradients]
+        input_gradients = request.client.backward(
+            request.kernel, request.options, arrays, output_gradients, ctx.input_indices
+        )
+        by_input = dict(zip(ctx.input_indices, input_gradients, strict=True))
+        all_gradients = tuple(paddle.to_tensor(by_input[i]) if i in by_input else None for i in range(len(inputs)))
+        return all_gradients if len(all_gradients) > 1 else all_gradients[0]
 
 
 #: Called with a kernel's name, the differentiable inputs, other inputs, and options.
@@ -78,18 +80,18 @@ def _matmul(serve: Serve) -> Operation:
     return matmul
 
 
-def _split(serve: Serve) -> Operation:
+def _tensor_split(serve: Serve) -> Operation:
     """Mark the parts of a split. It is no kernel: Paddle copies the parts, the reference makes views of them. Work on a
     non-contiguous part takes another path there, see the server's ``linear``."""
-    split = paddle.Tensor.split
+    tensor_split = paddle.Tensor.split
 
-    def marked(x, num_or_sections, axis=0, name=None):
-        parts = split(x, num_or_sections, axis)
+    def split_and_mark(x, num_or_sections, axis=0, name=None):
+        parts = tensor_split(x, num_or_sections, axis)
         for part in parts:
             part.parted = axis == 1 and x.shape[0] > 1 and part.shape != x.shape
         return parts
 
-    return marked
+    return split_and_mark
 
 
 def _layer_norm(serve: Serve) -> Operation:
@@ -102,8 +104,8 @@ def _softmax(serve: Serve) -> Operation:
 
 def _masked_softmax(serve: Serve) -> Operation:
     def masked_softmax(scores, masks, with_normaliser=False):
-        for kept, value in masks:
-            scores = paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
+        for keep_mask, value in masks:
+            scores = paddle.where(keep_mask, scores, paddle.full([1], value, scores.dtype))
         weights, normaliser = serve("attention_weights", scores, dim=-1)
         return (weights, normaliser) if with_normaliser else weights
 
@@ -142,7 +144,7 @@ def _loss(kernel: str) -> Maker:
 
 #: By kind of :mod:`toolkit.parity.job.kernel_messages`: where the port looks up an operation, and its replacement.
 REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
-    "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _split)],
+    "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _tensor_split)],
     "layer_norm": [(ops, "layer_norm", _layer_norm)],
     "softmax": [
         (ops, "softmax", _softmax),
@@ -175,7 +177,7 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
     """Inside the ``with`` block the port's float32 operations of these kinds are the reference's."""
 
     def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any) -> Any:
-        return _Served.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
+        return _ReferenceKernel.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:
         undo.enter_context(compiled.composed({loop for kind in kinds for loop in COMPILED_OF.get(kind, ())}))
@@ -190,10 +192,10 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
 
 
 def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    def chosen(x, *arguments, **keywords):
+    def dispatch(x, *arguments, **keywords):
         return (replacement if x.dtype == paddle.float32 else original)(x, *arguments, **keywords)
 
-    return chosen
+    return dispatch
 
 
 def _holders(owner: Any, name: str, original: Any) -> list[Any]:

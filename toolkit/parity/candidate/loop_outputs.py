@@ -18,23 +18,27 @@ from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, drawn
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[LoopCall]]:
+def record_calls() -> Iterator[list[LoopCall]]:
     """Inside the ``with`` block, record each different call of a compiled loop once."""
-    found: dict[str, LoopCall] = {}
+    calls_by_key: dict[str, LoopCall] = {}
     with contextlib.ExitStack() as undo:
         calls: list[LoopCall] = []
         for name in CHECKS:
             plain = getattr(compiled, name)
             undo.callback(setattr, compiled, name, plain)
-            setattr(compiled, name, functools.partial(_noted, found, name, plain))
+            setattr(compiled, name, functools.partial(_record_call, calls_by_key, name, plain))
         yield calls
-        calls += found.values()
+        calls += calls_by_key.values()
 
 
-def _noted(found: dict[str, LoopCall], name: str, plain: Callable, *given: Any, **named: Any) -> Any:
-    call = LoopCall(name, [_described(value) for value in (*given, *named.values())], _line(CHECKS[name].loop))
-    found.setdefault(json.dumps([name, call.given]), call)
-    return plain(*given, **named)
+def _record_call(
+    calls_by_key: dict[str, LoopCall], name: str, plain: Callable, *arguments: Any, **keywords: Any
+) -> Any:
+    call = LoopCall(
+        name, [_describe_argument(value) for value in (*arguments, *keywords.values())], _line(CHECKS[name].loop)
+    )
+    calls_by_key.setdefault(json.dumps([name, call.given]), call)
+    return plain(*arguments, **keywords)
 
 
 @functools.cache
@@ -47,10 +51,10 @@ def _line(loop: str) -> str:
     return f"models/operations/{file.name}:{before.count(chr(10)) + 2}"
 
 
-def _described(value: Any) -> Any:
+def _describe_argument(value: Any) -> Any:
     if isinstance(value, paddle.Tensor):
         return list(value.shape)
-    return [_described(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [_describe_argument(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
@@ -61,10 +65,10 @@ def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
             sender.send_array("loop output", str(number), output)
 
 
-def outputs(call: LoopCall, given: tuple | None = None) -> list[np.ndarray]:
+def outputs(call: LoopCall, inputs: tuple | None = None) -> list[np.ndarray]:
     """Return the outputs of a call for its drawn input."""
-    found = getattr(compiled, call.function)(*map(_as_tensors, drawn(call) if given is None else given))
-    return [one.numpy() for one in (found if isinstance(found, tuple) else (found,)) if one is not None]
+    results = getattr(compiled, call.function)(*map(_as_tensors, drawn(call) if inputs is None else inputs))
+    return [one.numpy() for one in (results if isinstance(results, tuple) else (results,)) if one is not None]
 
 
 def _as_tensors(value: Any) -> Any:

@@ -20,31 +20,35 @@ from toolkit.parity.measure.naming import numbered
 
 def places(model: nn.Layer) -> dict[str, Place]:
     """Class and defining line of each module of the port; one without a line, as in a list, has its parent's."""
-    found: dict[str, Place] = {}
+    module_places: dict[str, Place] = {}
     for name, layer in model.named_sublayers():
         parent = model
         around, _, attribute = name.rpartition(".")
         for part in filter(None, around.split(".")):
             parent = getattr(parent, part) if not part.isdigit() else parent[int(part)]
         where = source_of(layer, parent, attribute)
-        if around in found and (not where or isinstance(parent, nn.Sequential)):  # of a list, which has no line for it
-            where = ", ".join(filter(None, [found[around].where, where]))
-        found[name] = Place(type(layer).__name__, where)
-    return found
+        if around in module_places and (
+            not where or isinstance(parent, nn.Sequential)
+        ):  # of a list, which has no line for it
+            where = ", ".join(filter(None, [module_places[around].where, where]))
+        module_places[name] = Place(type(layer).__name__, where)
+    return module_places
 
 
 def head_places(model: type[nn.Layer]) -> dict[str, Place]:
     """By tensor, what a model's own forward computes after its last module: its scores and loss."""
-    found = {}
+    tensor_places = {}
     for name in LOGITS:
         if line := line_of(model.forward, rf"^\s*(\w+, )*{name}\b.* = "):
-            found[name] = Place(f"{model.__name__}.forward", line)
-    called = re.search(r"\blosses\.(\w+)\(", _source(model.forward))
-    if called:
-        line = line_of(model.forward, rf"\blosses\.{called[1]}\(")
-        defined = place_of_code(f"losses.{called[1]}", getattr(losses, called[1]))
-        found["loss"] = Place(defined.kind, ", ".join(filter(None, [defined.where, line and f"called at {line}"])))
-    return found
+            tensor_places[name] = Place(f"{model.__name__}.forward", line)
+    loss_call = re.search(r"\blosses\.(\w+)\(", _source(model.forward))
+    if loss_call:
+        line = line_of(model.forward, rf"\blosses\.{loss_call[1]}\(")
+        loss_place = place_of_code(f"losses.{loss_call[1]}", getattr(losses, loss_call[1]))
+        tensor_places["loss"] = Place(
+            loss_place.kind, ", ".join(filter(None, [loss_place.where, line and f"called at {line}"]))
+        )
+    return tensor_places
 
 
 def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
@@ -52,18 +56,18 @@ def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
     return Place(kind, line_of(code, "") or "")
 
 
-def decoding_places(continuation: type, other: Collection[int] = ()) -> dict[str, Place]:
+def decoding_places(continuation: type, excluded_calls: Collection[int] = ()) -> dict[str, Place]:
     """The place that computes the scores of later tokens, for each call of :data:`DECODED` but ``other`` ones."""
     place = place_of_code("Continuation.__call__", continuation.__call__)
-    calls = (number for number in range(2, DECODED + 2) if number not in other)
+    calls = (number for number in range(2, DECODED + 2) if number not in excluded_calls)
     return {numbered(named(DECODING, "logits"), number): place for number in calls}
 
 
 def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
     """``file:line`` where the parent makes the layer and, if its class is the port's own, where that is defined."""
-    made = line_of(type(parent), rf"self\.{attribute}\s*=")
-    defined = line_of(type(layer), r"class ") if type(layer).__module__.startswith("models.") else None
-    return ", ".join(filter(None, [made, defined and f"class at {defined}"]))
+    creation_line = line_of(type(parent), rf"self\.{attribute}\s*=")
+    class_line = line_of(type(layer), r"class ") if type(layer).__module__.startswith("models.") else None
+    return ", ".join(filter(None, [creation_line, class_line and f"class at {class_line}"]))
 
 
 def line_of(code: Callable[..., Any], pattern: str) -> str | None:
@@ -74,17 +78,17 @@ def line_of(code: Callable[..., Any], pattern: str) -> str | None:
 @functools.lru_cache(maxsize=4096)
 def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
     """As :func:`line_of`, cached: each dtype and each of a hundred mutants asks for every module."""
-    found = _source_lines(code)
-    if found is None:
+    source_lines = _source_lines(code)
+    if source_lines is None:
         return None
-    lines, first, file = found
+    lines, first, file = source_lines
     offset = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
     if offset is None:
         return None
-    return f"{shown(file)}:{first + offset}"
+    return f"{display_path(file)}:{first + offset}"
 
 
-def shown(file: Path) -> str:
+def display_path(file: Path) -> str:
     """Return a file's path from the folder of libraries, the repository or the current folder, if it is in one."""
     *_, of_libraries = str(file).rpartition("site-packages/")
     roots = (Path(__file__).resolve().parents[3], Path.cwd())
@@ -93,8 +97,8 @@ def shown(file: Path) -> str:
 
 
 def _source(code: Callable[..., Any]) -> str:
-    found = _source_lines(getattr(code, "__func__", code))
-    return "" if found is None else "".join(found[0])
+    source_lines = _source_lines(getattr(code, "__func__", code))
+    return "" if source_lines is None else "".join(source_lines[0])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -21,7 +21,7 @@ from models.port.lora import LoRA
 from toolkit.parity.candidate import scored_again
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import PLAIN, Measure, Step, given_signs, step_class
+from toolkit.parity.candidate.step import PLAIN, Measure, Step, apply_signs, step_class
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
@@ -64,11 +64,14 @@ class PortedStep(Step):
         self.config = job.config
         self.optimizer = job.training.optimizer
         self.folder = folder
-        given = files.read_tensors(folder / "batch.safetensors")
+        batch_arrays = files.read_tensors(folder / "batch.safetensors")
         # Float labels are cast up exactly, as the weights are.
-        held = "float64" if dtype == "float64" else "float32"
-        given = {name: value.astype(held) if value.dtype == np.float32 else value for name, value in given.items()}
-        self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
+        float_dtype = "float64" if dtype == "float64" else "float32"
+        batch_arrays = {
+            name: value.astype(float_dtype) if value.dtype == np.float32 else value
+            for name, value in batch_arrays.items()
+        }
+        self.batch = {name: paddle.to_tensor(value) for name, value in batch_arrays.items()}
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = None if job.class_weights is None else np.array(job.class_weights, np.float32)
@@ -84,7 +87,7 @@ class PortedStep(Step):
         self.model.train()
 
     @functools.cached_property
-    def recorded(self) -> Mapping[str, Mapping[str, np.ndarray]]:  # type: ignore[override]
+    def recorded_draws(self) -> Mapping[str, Mapping[str, np.ndarray]]:  # type: ignore[override]
         """R64's draws in each run, read on first use: a port that uses its own draws needs none."""
         return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
 
@@ -103,31 +106,31 @@ class PortedStep(Step):
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
-        given = {key: self.port[key] for key in family(self.family).settings if key in self.port}
-        return kind(part(self.family, "config").CONFIG_CLASS(**{**keys, **given}))
+        settings = {key: self.port[key] for key in family(self.family).settings if key in self.port}
+        return kind(part(self.family, "config").CONFIG_CLASS(**{**keys, **settings}))
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Use the reference's constants in place of the port's own, which are returned by name."""
         return {}
 
-    def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
-        return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
+    def named_draws(self, draw_tensors: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+        return RecordedDraws(draw_tensors, self.rates, ModuleStack(), *arguments)
 
-    def run(self, measure: Measure, watched: bool = True) -> None:
+    def run(self, measure: Measure, with_hooks: bool = True) -> None:
         """As :meth:`.step.Step.run`; if unwatched, with what training leaves out left out."""
         if self.is_narrowed:
-            self.model.leaves_out_unread = not watched
-        super().run(measure, watched)
+            self.model.leaves_out_unread = not with_hooks
+        super().run(measure, with_hooks)
         if self.is_narrowed:
             self.model.leaves_out_unread = False
 
     @contextlib.contextmanager
-    def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
+    def apply_draws(self, draws: RecordedDraws) -> Iterator[None]:
         with (
             precision.lowered(self.lowered),
             randomness.use(draws),
-            given_signs(self.model, draws),
-            self.given_choices(draws),
+            apply_signs(self.model, draws),
+            self.apply_choices(draws),
         ):
             yield
 
@@ -167,8 +170,8 @@ class PortedStep(Step):
 
         training.train_on(self, job, folder, measure, truth)
 
-    def score_again(self, batch: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
-        scored_again.evaluate(self, batch, whole, measure)
+    def score_again(self, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
+        scored_again.evaluate(self, batch, output, measure)
 
     def merge(self, measure: Measure) -> None:
         """Hand on an adapted model's weights as saved: those that the adapter changes, and those a plain one lacks."""

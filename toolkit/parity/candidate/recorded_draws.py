@@ -45,19 +45,21 @@ class RecordedDraws:
     def name(self, kind: str) -> str:
         """The reference's name of the next draw of a kind by the module that is running."""
         if self._named_before is not None:
-            left = self._named_before.get(kind)
-            return left.pop(0) if left else str(TensorName(kind, "one more than in the run before"))
+            remaining_names = self._named_before.get(kind)
+            return (
+                remaining_names.pop(0) if remaining_names else str(TensorName(kind, "one more than in the run before"))
+            )
         name = self.stack.draw(kind)
         self.order.setdefault(kind, []).append(name)
         return name
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        mask = self._take(self.name("dropout"), shape, f"dropout of {p}", p)
+        mask = self._find_draw(self.name("dropout"), shape, f"dropout of {p}", p)
         return paddle.ones(shape, "bool") if mask is None else paddle.to_tensor(mask).astype("bool")
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        drawn = self._take(self.name("normal"), shape, "rotations")
-        return paddle.randn(shape, dtype) if drawn is None else paddle.to_tensor(drawn).astype(dtype)
+        numbers = self._find_draw(self.name("normal"), shape, "rotations")
+        return paddle.randn(shape, dtype) if numbers is None else paddle.to_tensor(numbers).astype(dtype)
 
     def state(self) -> object:
         return None
@@ -68,21 +70,21 @@ class RecordedDraws:
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """Output of a ReLU on ``x`` if R64 decides which inputs are positive. ``own`` is the ReLU's own output, whose
         signs are handed over. NaN shows in the output."""
-        return self.signed(self.name("relu"), x, own)
+        return self.named_relu(self.name("relu"), x, own)
 
-    def signed(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+    def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """As :meth:`relu`, of a name."""
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
-        self.sender.send_array("signs", named(self.run, drawn), np.where(nan, -1, positive).astype(np.int8))
-        truth = self.tensors.get(drawn)
+        self.sender.send_array("signs", named(self.run, name), np.where(nan, -1, positive).astype(np.int8))
+        truth = self.tensors.get(name)
         if truth is None or truth.size != own.size:
             return own  # whatever is wrong shows in the output
         truth = truth.reshape(own.shape)
-        flipped = (positive != (truth > 0)) & ~nan
-        if not flipped.any():
+        is_flipped = (positive != (truth > 0)) & ~nan
+        if not is_flipped.any():
             return own
-        chosen = paddle.where(paddle.to_tensor(truth > 0), x, paddle.zeros_like(x))
-        return paddle.where(paddle.to_tensor(flipped), chosen, own)
+        reference_output = paddle.where(paddle.to_tensor(truth > 0), x, paddle.zeros_like(x))
+        return paddle.where(paddle.to_tensor(is_flipped), reference_output, own)
 
     def buckets(self, module: str, own: paddle.Tensor) -> paddle.Tensor:
         """R64's buckets of a module's vectors, if of the same shape; ``own`` are the port's, which are handed over."""
@@ -93,12 +95,14 @@ class RecordedDraws:
             return own
         return paddle.to_tensor(truth.astype("int64"))
 
-    def _take(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
-        asked = {
-            "what": what,
+    def _find_draw(
+        self, name: str, shape: Sequence[int], description: str, rate: float | None = None
+    ) -> np.ndarray | None:
+        request = {
+            "what": description,
             "shape": [int(size) for size in shape],
             **({} if rate is None else {"rate": float(rate)}),
         }
-        self.sender.send_json("asked", asked, named(self.run, name))
+        self.sender.send_json("asked", request, named(self.run, name))
         value = self.tensors.get(name)
         return None if value is None or list(value.shape) != list(shape) else value

@@ -84,7 +84,7 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
 
 def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops: bool = True) -> None:
     """Hand over the port's own random draws, and its compiled loops by themselves."""
-    with loop_outputs.recorded() as calls:
+    with loop_outputs.record_calls() as calls:
         generators.send_draws(job, folder, sender)
     if tries_loops:
         loop_outputs.send_outputs(calls, sender)
@@ -145,7 +145,7 @@ def send_dtype(
     sender.send_arrays("constant", step.constants.items())
     sender.send_json("facts", step.facts())
     if not job.brief:
-        step.run(lambda name, value: sender.send_array("unwatched", name, value), watched=False)
+        step.run(lambda name, value: sender.send_array("unwatched", name, value), with_hooks=False)
     step.evaluate(tensor)
     step.train_on(job, folder, tensor, truth)
     sender.send_json("places", step.places())
@@ -157,7 +157,7 @@ def send_dtype(
         gc.collect()
     sender.send_json("backwards", {"plain_first": backwards[0] == PLAIN})
     other = make_step(job, folder, dtype, backwards[1])
-    other.run(lambda name, value: sender.send_array("second", name, value), watched=False)
+    other.run(lambda name, value: sender.send_array("second", name, value), with_hooks=False)
     del other
     if not (job.brief or has_replayed):
         send_replays(backwards, job, folder, sender, dtype)

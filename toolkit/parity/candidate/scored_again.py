@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.parity.candidate.step import Measure, Step
 
 
-def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+def evaluate(step: Step, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
     """Hand on the scores of a batch again, once for each thing that the run's evaluations leave out, cumulatively.
 
     Args:
@@ -29,14 +29,14 @@ def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure
         given: the batch that is evaluated.
         whole: the model's output for it, with nothing left out.
     """
-    scores = scores_of(whole)
+    scores = scores_of(output)
     with _as_in_a_run(step):
         if step.is_narrowed:
-            scores = _scores(step, given, range(len(given["input_ids"])))
+            scores = _scores(step, batch, range(len(batch["input_ids"])))
             for name, value in scores.items():
                 measure(named(NARROWED, name), value)
         if step.reads_without_padding:
-            for name, value in _without_padding(step, given, scores).items():
+            for name, value in _without_padding(step, batch, scores).items():
                 measure(named(UNPADDED, name), value)
 
 
@@ -55,25 +55,25 @@ def _as_in_a_run(step: Step) -> Iterator[None]:
 
 def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
     """Scores of a batch of some rows of the evaluated one, or of the beginnings of their texts."""
-    recorded = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
-    with paddle.no_grad(), step.given(lambda *_: None, WHOLE, recorded=recorded):
+    recorded_draws = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
+    with paddle.no_grad(), step.replay_draws(lambda *_: None, WHOLE, recorded_draws=recorded_draws):
         return scores_of(step.compute(batch))
 
 
 def _without_padding(
-    step: Step, given: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
+    step: Step, batch: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return ``scores`` with those read of short texts replaced, from a batch of these alone that is cut as an
     evaluation's is (:func:`toolkit.data.batches.without_padding`)."""
-    placed = {name: value.copy() for name, value in scores.items()}
-    if not (rows := rows_with_padding_to_spare(given, step.model.config)):
-        return placed
-    batch = without_padding({name: value[rows] for name, value in given.items()}, step.model.config)
-    read = batch["attention_mask"].numpy() != 0  # (rows, length)
-    found = _scores(step, batch, rows)
-    for name, value in placed.items():
-        put_in_place(found[name], value, rows, read)
-    return placed
+    all_scores = {name: value.copy() for name, value in scores.items()}
+    if not (rows := rows_with_padding_to_spare(batch, step.model.config)):
+        return all_scores
+    short_batch = without_padding({name: value[rows] for name, value in batch.items()}, step.model.config)
+    is_read = short_batch["attention_mask"].numpy() != 0  # (rows, length)
+    short_scores = _scores(step, short_batch, rows)
+    for name, value in all_scores.items():
+        write_rows(short_scores[name], value, rows, is_read)
+    return all_scores
 
 
 def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
@@ -83,14 +83,14 @@ def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) 
     return [row for row, one in enumerate(alone) if without_padding(one, config)["input_ids"].shape[1] < whole]
 
 
-def put_in_place(found: np.ndarray, into: np.ndarray, rows: Sequence[int], read: np.ndarray) -> None:
+def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_read: np.ndarray) -> None:
     """Write the scores of some rows into the batch's: per text, (rows, L) into (B, L), or per token where ``read``,
     (rows, length, ...) into (B, T, ...)."""
-    if found.shape[:2] != read.shape:
-        into[rows] = found
+    if scores.shape[:2] != is_read.shape:
+        target[rows] = scores
         return
-    for row, scores, kept in zip(rows, found, read, strict=True):
-        into[row, : len(scores)][kept] = scores[kept]
+    for row, row_scores, mask in zip(rows, scores, is_read, strict=True):
+        target[row, : len(row_scores)][mask] = row_scores[mask]
 
 
 def place_of_padding(config: Any) -> Place:

@@ -27,9 +27,9 @@ from toolkit.parity.measure.naming import ModuleStack
 Measure = Callable[[str, np.ndarray], None]
 #: Called after a module with its path, the name of its output, itself and the output. What it returns, if anything,
 #: replaces the output.
-Left = Callable[[str, str, nn.Layer, Any], Any]
+OnLeave = Callable[[str, str, nn.Layer, Any], Any]
 #: Called before a module with its first argument; returns its replacement.
-Entered = Callable[[Any], Any]
+OnEnter = Callable[[Any], Any]
 #: The one of :attr:`Step.backwards` that recomputes nothing.
 PLAIN = "autograd"
 
@@ -37,13 +37,13 @@ PLAIN = "autograd"
 class CallWatch(Protocol):
     """What a run tells of the calls that :meth:`Step.watched_calls` hands over."""
 
-    def paused(self) -> contextlib.AbstractContextManager[None]:
+    def pause(self) -> contextlib.AbstractContextManager[None]:
         """Inside the ``with`` block no call is handed over."""
 
     def note(self, name: str, value: paddle.Tensor) -> None:
         """Note the call that computed a tensor."""
 
-    def same(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
+    def copy_source(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
         """Let a tensor come from where another does."""
 
 
@@ -76,7 +76,7 @@ class Step:
     backwards: tuple[str, str]
     lowered: Sequence[str]
     brief: bool
-    recorded: Mapping[str, Mapping[str, np.ndarray]]
+    recorded_draws: Mapping[str, Mapping[str, np.ndarray]]
     rates: Mapping[str, float]
     constants: dict[str, np.ndarray]
     #: The module whose output is the embedded input.
@@ -99,8 +99,8 @@ class Step:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def given(
-        self, left: Left, run: str = TRAINING, entered: Entered | None = None, **options: Any
+    def replay_draws(
+        self, on_leave: OnLeave, run: str = TRAINING, on_enter: OnEnter | None = None, **options: Any
     ) -> Iterator[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
         (:func:`watch`); or, with an ``order`` of draws, no layer has a hook.
@@ -109,22 +109,24 @@ class Step:
             options: of :meth:`draws_of`.
         """
         draws = self.draws_of(run, **options)
-        hooked = options.get("order") is None
+        uses_hooks = options.get("order") is None
         with (
-            self.given_draws(draws),
-            watch(self.model, draws.stack, left, entered=entered) if hooked else contextlib.nullcontext(),
+            self.apply_draws(draws),
+            watch(self.model, draws.stack, on_leave, on_enter=on_enter) if uses_hooks else contextlib.nullcontext(),
         ):
             yield draws
 
     def draws_of(
         self,
         run: str,
-        recorded: Mapping[str, np.ndarray] | None = None,
+        recorded_draws: Mapping[str, np.ndarray] | None = None,
         sender: Sender | None = None,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> RecordedDraws:
         """R64's draws of a run, or those ``recorded``; ``over`` and ``order`` as in :class:`.RecordedDraws`."""
-        return self.named_draws(self.recorded[run] if recorded is None else recorded, sender, run, order)
+        return self.named_draws(
+            self.recorded_draws[run] if recorded_draws is None else recorded_draws, sender, run, order
+        )
 
     @staticmethod
     def leaks() -> list[str]:
@@ -136,16 +138,16 @@ class Step:
         """Return the port's lines at which losses are compared without the limit of Paddle's kernels."""
         return []
 
-    def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+    def named_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         """Return draws by the port's names; the arguments are the last of :class:`.RecordedDraws`."""
         raise NotImplementedError
 
-    def given_draws(self, draws: RecordedDraws) -> contextlib.AbstractContextManager[None]:
+    def apply_draws(self, draws: RecordedDraws) -> contextlib.AbstractContextManager[None]:
         """Inside the ``with`` block the model uses these draws and choices."""
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
+    def apply_choices(self, draws: RecordedDraws) -> Iterator[None]:
         """Inside the ``with`` block, hand over the port's discrete choices and use R64's."""
         yield
 
@@ -158,7 +160,7 @@ class Step:
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
         """R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""
-        return self.recorded[run]
+        return self.recorded_draws[run]
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         """Tensors to compare of a module whose output is no tensor or tuple of tensors; else None."""
@@ -208,32 +210,32 @@ class Step:
         """Return an output of the reference in the port's layout, of this shape."""
         return value.reshape(shape)
 
-    def name_of(self, called: str) -> str:
+    def name_of(self, call_name: str) -> str:
         """The reference's name for a name made from a port's module: the ports here share them."""
-        return called
+        return call_name
 
-    def run(self, measure: Measure, watched: bool = True) -> None:
+    def run(self, measure: Measure, with_hooks: bool = True) -> None:
         """Run forward and backward. Without ``watched``, hand on only the loss and the gradients; if the step was
         watched before, no layer has a hook then, as in training."""
         self.embedded_output = None
         self.start()
         self.model.clear_gradients()
-        order, sender = (None, self.sender) if watched else (self._order, None)
-        with self.given(self._left(measure if watched else None), sender=sender, order=order) as draws:
-            self.recording = watched
+        order, sender = (None, self.sender) if with_hooks else (self._order, None)
+        with self.replay_draws(self._on_leave(measure if with_hooks else None), sender=sender, order=order) as draws:
+            self.recording = with_hooks
             output = self.compute(self.batch)
             self.recording = False
-            for name, value in scores_of(output).items() if watched else ():
+            for name, value in scores_of(output).items() if with_hooks else ():
                 measure(name, value)
-            self.go_back(output, measure)
-        self._order = draws.order if watched else self._order
+            self.backward(output, measure)
+        self._order = draws.order if with_hooks else self._order
         self._measure_gradients(measure)
 
     def start(self) -> None:
         """Put the model into the mode of the step."""
         self.model.eval() if self.forward_only else self.model.train()
 
-    def go_back(self, output: Any, measure: Callable[[str, np.ndarray], object]) -> None:
+    def backward(self, output: Any, measure: Callable[[str, np.ndarray], object]) -> None:
         """Hand on the loss, and compute the gradients."""
         if output.loss is not None:
             measure("loss", output.loss.numpy())
@@ -249,7 +251,7 @@ class Step:
                 measure(named(run, name), value)
 
             self.recording = True
-            with paddle.no_grad(), self.given(self._left(measure_of_run), run, sender=self.sender):
+            with paddle.no_grad(), self.replay_draws(self._on_leave(measure_of_run), run, sender=self.sender):
                 output = self.compute(batch)
             self.recording = False
             for name, value in scores_of(output).items():
@@ -263,7 +265,7 @@ class Step:
         self.merge(measure)
         self.model.train()
 
-    def score_again(self, batch: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+    def score_again(self, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
         """Hand on the scores of a batch as the run's evaluations compute them, if those leave anything out."""
 
     def merge(self, measure: Measure) -> None:
@@ -272,8 +274,8 @@ class Step:
     def decode(self, measure: Measure) -> None:
         """Hand on the scores of tokens decoded one by one, with the keys and values of those before if kept."""
 
-    def _left(self, measure: Measure | None) -> Left:
-        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+    def _on_leave(self, measure: Measure | None) -> OnLeave:
+        def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
             if name == self.embedded and self.embedded_output is None and not output.stop_gradient:
                 self.embedded_output = output
                 output.retain_grads()
@@ -286,9 +288,9 @@ class Step:
                 return
             tensor = first_tensor(output)
             if tensor is not None:
-                measure(called, values_of(tensor))
+                measure(call_name, values_of(tensor))
 
-        return left
+        return on_leave
 
     def _measure_gradients(self, measure: Measure) -> None:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
@@ -297,12 +299,12 @@ class Step:
             measure(f"gradient:{name}", value)
 
 
-def ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+def ignore(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
     """Measure nothing of a module's output."""
 
 
 @contextlib.contextmanager
-def given_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
+def apply_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
     """Inside the ``with`` block R64 decides which inputs of a ReLU are positive."""
     layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, nn.ReLU)]
     for layer in layers:
@@ -316,7 +318,7 @@ def given_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watch(
-    model: nn.Layer, stack: ModuleStack, left: Left, prefix: str = "", entered: Entered | None = None
+    model: nn.Layer, stack: ModuleStack, on_leave: OnLeave, prefix: str = "", on_enter: OnEnter | None = None
 ) -> Iterator[None]:
     """Inside the ``with`` block ``stack`` knows which module is running.
 
@@ -328,10 +330,10 @@ def watch(
     def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
             stack.enter(stack.called_as(names))
-            if entered is None or not args:
+            if on_enter is None or not args:
                 return None
-            changed = entered(args[0])  # an attention may be given its input as query, key and value
-            return tuple(changed if one is args[0] else one for one in args)
+            replacement = on_enter(args[0])  # an attention may be given its input as query, key and value
+            return tuple(replacement if one is args[0] else one for one in args)
 
         return hook
 
@@ -340,7 +342,7 @@ def watch(
         hooks.append(layer.register_forward_pre_hook(on_entering(names)))
         hooks.append(
             layer.register_forward_post_hook(
-                lambda layer, args, output, name=names[0]: left(name, stack.leave(), layer, output)
+                lambda layer, args, output, name=names[0]: on_leave(name, stack.leave(), layer, output)
             )
         )
     try:
@@ -352,15 +354,15 @@ def watch(
 
 def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
     """Every layer, the model's own first, and all the paths by which it is part of the model."""
-    found: dict[nn.Layer, list[str]] = {}
+    paths: dict[nn.Layer, list[str]] = {}
 
     def visit(layer: nn.Layer, path: str) -> None:
-        found.setdefault(layer, []).append(path)
+        paths.setdefault(layer, []).append(path)
         for name, child in layer.named_children():
             visit(child, ".".join(filter(None, [path, name])))
 
     visit(model, prefix)
-    return found
+    return paths
 
 
 def values_of(tensor: paddle.Tensor) -> np.ndarray:

@@ -38,7 +38,8 @@ def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     kind, reader = _tokenizer(job, model)
     tokenizer = getattr(kind, reader)(job.path or "")
     return [
-        _tokens_of(tokenizer, text, job.max_length if padded else 0, job.offsets) for text, padded in job.numbered()
+        _tokens_of(tokenizer, text, job.max_length if is_padded else 0, job.offsets)
+        for text, is_padded in job.numbered()
     ]
 
 
@@ -47,11 +48,13 @@ def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
     if job is None:
         return {}
     kind, _ = _tokenizer(job, model)
-    found = {}
+    method_places = {}
     for what, name in METHODS.items():
-        made = place_of_code(f"{kind.__name__}.{name}", getattr(kind, name))
-        found[f"tokenizer:{what}"] = Place(made.kind, f"{made.where}, class at {line_of(kind, '')}")
-    return found
+        method_place = place_of_code(f"{kind.__name__}.{name}", getattr(kind, name))
+        method_places[f"tokenizer:{what}"] = Place(
+            method_place.kind, f"{method_place.where}, class at {line_of(kind, '')}"
+        )
+    return method_places
 
 
 def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
@@ -61,7 +64,7 @@ def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) 
         ids = tokenizer.encode(text)
         result = Tokens(text, ids, tokenizer.decode(ids))
         if max_length:
-            result.right, result.left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
+            result.right, result.left = (_pad_text(tokenizer, text, max_length, side) for side in ("right", "left"))
         if offsets:
             spans = tokenizer.encode_with_offsets(text)
             result.offsets = [[index, *span] for index, span in zip(*spans, strict=True)]
@@ -73,12 +76,12 @@ def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) 
     return result
 
 
-def _padded(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
-    padded = tokenizer([text], max_length=max_length, padding="max_length", padding_side=side)
-    return [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
+def _pad_text(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
+    batch = tokenizer([text], max_length=max_length, padding="max_length", padding_side=side)
+    return [batch["input_ids"][0].tolist(), batch["attention_mask"][0].tolist()]
 
 
 def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
     """The port's class, and its method that reads the files."""
-    known = next(one for one in ported(model).tokenizers if one.kind == job.kind)
-    return getattr(part(model, "tokenizer"), known.name), known.reader
+    tokenizer_spec = next(one for one in ported(model).tokenizers if one.kind == job.kind)
+    return getattr(part(model, "tokenizer"), tokenizer_spec.name), tokenizer_spec.reader

@@ -45,29 +45,31 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
     labels = files.read_tensors(folder / "labels.safetensors")
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
     terms = loss_terms(job.task, labels, job.class_weights)
-    given = _GivenToForwards(labels, terms, truth, measure)
-    finetuner.add_callback(given)
+    forward_inputs = _ForwardInputs(labels, terms, truth, measure)
+    finetuner.add_callback(forward_inputs)
     finetuner.add_callback(_AfterEachUpdate(finetuner, job.updates, measure))
     if "bfloat16" in job.dtypes:
         finetuner.add_callback(_BeforeTheFirstUpdate(step.model, measure))
     step.model.clear_gradients()
-    with given_gradients(step.model, truth, terms, finetuner, given.take):
+    with apply_gradients(step.model, truth, terms, finetuner, forward_inputs.note_batch):
         finetuner.fit()
     measure("learning_rate", rates_of(finetuner, job.training.max_steps))
     step.model.train()
-    with paddle.no_grad(), step.given(ignore, UPDATED):
+    with paddle.no_grad(), step.replay_draws(ignore, UPDATED):
         measure(numbered("loss", 2), step.model(**step.batch).loss.numpy())
 
 
 def training_places(kind: str) -> dict[str, Place]:
     """Places of the updates and of the learning-rate schedule, by the kind of the optimizer's tensors."""
     loop = place_of_code("", trainer.Finetuner.training_step).where
-    made = ", ".join(place_of_code(kind, code).where for code in (optimizer.create, optimizer.OPTIMIZERS[kind]))
-    updated = Place(kind, f"{made}; the loop around it: {loop}")
+    optimizer_places = ", ".join(
+        place_of_code(kind, code).where for code in (optimizer.create, optimizer.OPTIMIZERS[kind])
+    )
+    update_place = Place(kind, f"{optimizer_places}; the loop around it: {loop}")
     schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
     return {
-        "updated": updated,
-        "moment": updated,
+        "updated": update_place,
+        "moment": update_place,
         "trained": Place("the Trainer's loop", loop),
         "accumulated": Place("the Trainer's loop", loop),
         "learning_rate": schedule,
@@ -75,7 +77,7 @@ def training_places(kind: str) -> dict[str, Place]:
 
 
 def make_finetuner(
-    model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, mixed: bool = False
+    model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, uses_mixed_precision: bool = False
 ) -> trainer.Finetuner:
     """Make the trainer of a run's settings, silent; ``mixed`` for mixed precision."""
     save_best = recipe_keys.TASK_KEYS[job.task]["train.save_best"]
@@ -84,15 +86,15 @@ def make_finetuner(
         eval_batch_size=job.training.batch_size,
         eval_steps=NEVER,
         save_best=save_best,
-        precision="bfloat16" if mixed else "float32",
+        precision="bfloat16" if uses_mixed_precision else "float32",
     )
     data = recipe_keys.Data(dataset="json", max_length=1)
     model_section = recipe_keys.Model.model_validate({"name": job.model})
-    made = recipe.Recipe.model_validate(
+    run_recipe = recipe.Recipe.model_validate(
         {"task": job.task, "seed": job.seed, "model": model_section, "data": data, "train": train}
     )
     console = LiteralConsole(file=io.StringIO())
-    return trainer.Finetuner(model, made, folder, tasks.task_of(made), console, train_dataset=examples)
+    return trainer.Finetuner(model, run_recipe, folder, tasks.task_of(run_recipe), console, train_dataset=examples)
 
 
 def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -102,12 +104,12 @@ def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]
 
 
 @contextlib.contextmanager
-def given_gradients(
+def apply_gradients(
     model: nn.Layer,
     truth: Mapping[str, np.ndarray],
     terms: np.ndarray,
     finetuner: trainer.Finetuner,
-    look: Callable[[Mapping[str, np.ndarray]], None],
+    on_micro_batch: Callable[[Mapping[str, np.ndarray]], None],
 ) -> Iterator[None]:
     """Inside the ``with`` block the model's loss on a micro-batch has given gradients.
 
@@ -120,15 +122,17 @@ def given_gradients(
     table = model.table  # made anew each time that it is asked for
 
     def forward(**batch: paddle.Tensor) -> Any:
-        look({key: value.numpy() for key, value in batch.items()})
+        on_micro_batch({key: value.numpy() for key, value in batch.items()})
         present = np.zeros(len(terms))
         np.add.at(present, batch[EXAMPLE].numpy(), 1)
         shares, update = weights_of(terms * present), finetuner.state.global_step + 1
         products = []
         for name, parameter in model.named_parameters():
             if f"gradient:{name}" in truth and name in table:
-                given = given_gradient(truth[f"gradient:{name}"], update, shares, finetuner.recipe.train.optimizer)
-                gradient = weights.to_paddle(given, table[name].role)
+                update_gradient = given_gradient(
+                    truth[f"gradient:{name}"], update, shares, finetuner.recipe.train.optimizer
+                )
+                gradient = weights.to_paddle(update_gradient, table[name].role)
                 products.append((parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum())
         return {"loss": paddle.add_n(products)}
 
@@ -148,7 +152,7 @@ def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
     return np.array(rates, np.float64)
 
 
-class _GivenToForwards(trainer.TrainerCallback):
+class _ForwardInputs(trainer.TrainerCallback):
     """Hands on what each update's forwards were given of its examples (see :func:`.updates.as_given`)."""
 
     def __init__(
@@ -158,18 +162,18 @@ class _GivenToForwards(trainer.TrainerCallback):
         self.examples = {key: value for key, value in examples.items() if f"trained:{key}" in truth}
         self.terms = terms
         self.measure = measure
-        self.found: dict[str, np.ndarray] = {}
+        self.inputs_by_name: dict[str, np.ndarray] = {}
 
-    def take(self, batch: Mapping[str, np.ndarray]) -> None:
+    def note_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         """Note what a micro-batch has of its examples."""
         for key in self.examples.keys() & batch.keys():
-            rows = self.found.setdefault(key, np.full(self.examples[key].shape, -1, batch[key].dtype))
+            rows = self.inputs_by_name.setdefault(key, np.full(self.examples[key].shape, -1, batch[key].dtype))
             rows[batch[EXAMPLE]] = batch[key]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        for name, value in as_given(self.found, self.terms).items():
+        for name, value in as_given(self.inputs_by_name, self.terms).items():
             self.measure(numbered(name, state.global_step), value)
-        self.found.clear()
+        self.inputs_by_name.clear()
 
 
 class _AfterEachUpdate(trainer.TrainerCallback):

@@ -12,12 +12,12 @@ from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, named
 from toolkit.parity.measure.naming import TensorName
 
 #: Runs whose draws are compared.
-COMPARED = (TRAINING, *EVALUATIONS)
+COMPARED_RUNS = (TRAINING, *EVALUATIONS)
 #: Kinds of draws that a port of this project must ask for.
-DRAWN = ("dropout", "normal")
+DRAW_KINDS = ("dropout", "normal")
 
 
-class Drawn(Protocol):
+class ReferenceDraws(Protocol):
     """What R64 drew: by run the draws, and the rates of its dropout masks."""
 
     job: Job
@@ -36,38 +36,38 @@ class AskedDraws:
         problems: draws that were asked for wrongly: name -> what is wrong.
     """
 
-    def __init__(self, given: Drawn) -> None:
-        self.given = given
+    def __init__(self, reference: ReferenceDraws) -> None:
+        self.reference = reference
         self.problems: dict[str, str] = {}
         self._asked: set[str] = set()
 
     def handle(self, message: Message) -> None:
         """Take in a draw that is asked for: ``what`` it is, its ``shape``, and a mask's ``rate``."""
-        name, asked = TensorName.parse(message.name), message.content
-        own, drawn = str(name.in_its_run), self.given.draws[name.evaluation or TRAINING]
-        if own not in drawn:
-            self.problems[message.name] = f"{asked['what']} is drawn here, the reference draws nothing"
+        name, request = TensorName.parse(message.name), message.content
+        reference_name, draws = str(name.in_its_run), self.reference.draws[name.evaluation or TRAINING]
+        if reference_name not in draws:
+            self.problems[message.name] = f"{request['what']} is drawn here, the reference draws nothing"
             return
         self._asked.add(message.name)
-        if (shape := list(drawn.shape(own))) != asked["shape"]:
-            problem = f"{asked['what']} is drawn with shape {asked['shape']}, the reference's is {shape}"
+        if (shape := list(draws.shape(reference_name))) != request["shape"]:
+            problem = f"{request['what']} is drawn with shape {request['shape']}, the reference's is {shape}"
             self.problems[message.name] = problem
-        elif "rate" in asked and asked["rate"] != self.given.rates[own]:
-            problem = f"dropout of {asked['rate']}, the reference has {self.given.rates[own]}"
+        elif "rate" in request and request["rate"] != self.reference.rates[reference_name]:
+            problem = f"dropout of {request['rate']}, the reference has {self.reference.rates[reference_name]}"
             self.problems[message.name] = problem
 
     def unused(self) -> list[str]:
         """Draws of the reference that matter to it, and that the port never asked for."""
         return sorted(
             named(run, name)
-            for run in COMPARED
-            if run in self.given.draws
-            for name in self.given.draws[run]
+            for run in COMPARED_RUNS
+            if run in self.reference.draws
+            for name in self.reference.draws[run]
             if self._matters(name) and named(run, name) not in self._asked
         )
 
     def _matters(self, name: str) -> bool:
-        pair = self.given.job.pair
+        pair = self.reference.job.pair
         if pair is None:
-            return TensorName.parse(name).kind in DRAWN
+            return TensorName.parse(name).kind in DRAW_KINDS
         return pair.map is not None and name in pair.map.drawn

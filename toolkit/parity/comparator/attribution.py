@@ -27,8 +27,8 @@ class Ledger:
         elif message.kind == "tensor" and message.name in self._truth:
             self._errors[message.name] = difference(message, self._truth[message.name])
         elif message.kind == "used":
-            found = self._found.loops if message.content == "loop" else self._found.kernels
-            found[message.name] = self._errors
+            errors_by_name = self._found.loops if message.content == "loop" else self._found.kernels
+            errors_by_name[message.name] = self._errors
 
     def result(self) -> AttributionResult:
         """The measurements."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.comparator.asked_draws import Drawn
+from toolkit.parity.comparator.asked_draws import ReferenceDraws
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.results import CandidateFacts, Flips
 from toolkit.parity.job.tensor_file import TensorFile
@@ -18,54 +18,54 @@ POSITIVE, NAN = 1, -1
 class Choices:
     """Records in ``facts`` where the port chose otherwise."""
 
-    def __init__(self, given: Drawn, facts: CandidateFacts) -> None:
-        self.given = given
+    def __init__(self, reference: ReferenceDraws, facts: CandidateFacts) -> None:
+        self.reference = reference
         self.facts = facts
 
     def handle_signs(self, message: Message) -> None:
         """Take in the signs that a ReLU's inputs have (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
-        name, drawn = self._in_run(message)
-        truth = drawn.get(str(name))
+        name, recorded_draws = self._in_run(message)
+        truth = recorded_draws.get(str(name))
         ours = message.value()
         if truth is None or truth.size != ours.size:
             return  # whatever is wrong shows in the output
-        flipped = ((ours == POSITIVE) != (truth.reshape(ours.shape) > 0)) & (ours != NAN)
-        if flipped.any():
-            inputs = drawn[str(name._replace(kind="input"))].reshape(ours.shape)
-            self.facts.relu_flips[_place(message)] = _flips(flipped, np.abs(inputs[flipped]))
+        is_flipped = ((ours == POSITIVE) != (truth.reshape(ours.shape) > 0)) & (ours != NAN)
+        if is_flipped.any():
+            inputs = recorded_draws[str(name._replace(kind="input"))].reshape(ours.shape)
+            self.facts.relu_flips[_place(message)] = _flips(is_flipped, np.abs(inputs[is_flipped]))
 
     def handle_buckets(self, message: Message) -> None:
         """Take in the buckets of a module's vectors."""
-        name, drawn = self._in_run(message)
-        truth = drawn.get(str(name))
+        name, recorded_draws = self._in_run(message)
+        truth = recorded_draws.get(str(name))
         ours = message.value()
         if truth is None or truth.shape != ours.shape:
             self.facts.bucket_flips[_place(message)] = Flips(shape=list(ours.shape))
             return
-        flipped = ours != truth
-        margins = drawn[str(name._replace(kind="margin"))][flipped]
-        self.facts.bucket_flips[_place(message)] = _flips(flipped, margins)
+        is_flipped = ours != truth
+        margins = recorded_draws[str(name._replace(kind="margin"))][is_flipped]
+        self.facts.bucket_flips[_place(message)] = _flips(is_flipped, margins)
 
     def handle_choice(self, message: Message) -> None:
         """Take in the indices that were chosen along the last axis of scores whose shape is the content."""
-        name, drawn = self._in_run(message)
-        truth, scores = drawn.get(str(name)), drawn.get(str(name._replace(kind="scores")))
+        name, recorded_draws = self._in_run(message)
+        truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))
         ours, shape = message.value(), tuple(message.content)
         if truth is None or scores is None or truth.size != ours.size or scores.size != np.prod(shape):
             return  # whatever is wrong shows in the output
         truth, scores = truth.reshape(ours.shape), scores.reshape(shape)
-        if str(name._replace(kind="unordered")) in drawn:  # a top-k with sorted=False
+        if str(name._replace(kind="unordered")) in recorded_draws:  # a top-k with sorted=False
             ours = _in_order_of(truth, ours)
-        flipped = ours != truth
-        if flipped.any():
+        is_flipped = ours != truth
+        if is_flipped.any():
             own, best = (np.take_along_axis(scores, index.astype(np.int64), -1) for index in (ours, truth))
             with np.errstate(invalid="ignore"):
-                led = np.where(own == best, 0.0, np.abs(own - best))[flipped]
-            self.facts.choice_flips[_place(message)] = _flips(flipped, np.nan_to_num(led, nan=np.inf))
+                margins = np.where(own == best, 0.0, np.abs(own - best))[is_flipped]
+            self.facts.choice_flips[_place(message)] = _flips(is_flipped, np.nan_to_num(margins, nan=np.inf))
 
     def _in_run(self, message: Message) -> tuple[TensorName, TensorFile]:
         name = TensorName.parse(message.name)
-        return name.in_its_run, self.given.draws[name.evaluation or TRAINING]
+        return name.in_its_run, self.reference.draws[name.evaluation or TRAINING]
 
 
 def _place(message: Message) -> str:
@@ -92,5 +92,5 @@ def _in_order_of(truth: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return aligned_indices
 
 
-def _flips(flipped: np.ndarray, margins: np.ndarray) -> Flips:
-    return Flips(int(flipped.sum()), int(flipped.size), float(margins.max(initial=0.0)))
+def _flips(is_flipped: np.ndarray, margins: np.ndarray) -> Flips:
+    return Flips(int(is_flipped.sum()), int(is_flipped.size), float(margins.max(initial=0.0)))

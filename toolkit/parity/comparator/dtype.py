@@ -30,7 +30,7 @@ Tensors = dict[str, np.ndarray]
 ANOTHER_THING = 1e-2
 
 
-class Given:
+class ReferenceFiles:
     """Inputs of both sides and files of R64, read on first use: the port hands over much before."""
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -90,18 +90,18 @@ class DtypeLedger:
         values: the loss and the gradients of the step.
     """
 
-    def __init__(self, given: Given, is_mutant: bool = False) -> None:
-        self.given = given
-        self._is_ported = given.job.pair is None
-        self._is_brief = given.job.brief or (is_mutant and not self._is_ported)
+    def __init__(self, reference: ReferenceFiles, is_mutant: bool = False) -> None:
+        self.reference = reference
+        self._is_ported = reference.job.pair is None
+        self._is_brief = reference.job.brief or (is_mutant and not self._is_ported)
         self.measured = CandidateDtype()
         self.values: Tensors = {}
         self._unwatched: Tensors = {}
         self._second: Tensors = {}
         self._own: dict[str, Tensors] = {"plain": {}, "again": {}}
         self._is_plain_first = True
-        self._draws = AskedDraws(given)
-        self._choices = Choices(given, self.measured.facts)
+        self._draws = AskedDraws(reference)
+        self._choices = Choices(reference, self.measured.facts)
         self._taken: dict[str, Callable[[Message], None]] = {
             "tensor": self._handle_tensor,
             "held": self._handle_held,
@@ -124,16 +124,16 @@ class DtypeLedger:
         self._taken[message.kind](message)
 
     def _handle_tensor(self, message: Message) -> None:
-        truth = self.given.truth.get(message.name)
+        truth = self.reference.truth.get(message.name)
         if is_gradient(message.name) or message.name == "loss":  # which are few beside outputs
-            if self._is_brief and not self._is_ported and not self.given.job.mutants:  # nothing else asks for it
+            if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # nothing else asks for it
                 self.measured.tensors[message.name] = difference(message, truth)
                 return
             value = self.values[message.name] = message.value()
             self.measured.tensors[message.name] = _difference(value, truth)
         elif (
             not self._is_ported
-            and not self.given.job.brief
+            and not self.reference.job.brief
             and TensorName.parse(message.name).in_its_run.kind == "output"
         ):
             self._compare_output(message.name, message.value(), truth)
@@ -152,19 +152,21 @@ class DtypeLedger:
             return
         common_part, unread = same_numbers.in_common(value, truth), None
         if value.shape == truth.shape and not TensorName.parse(name).evaluation:
-            unread = same_numbers.unread_differences(value, truth, self.given.unread(name, truth.shape), common_part)
+            unread = same_numbers.unread_differences(
+                value, truth, self.reference.unread(name, truth.shape), common_part
+            )
         self.measured.differing_outputs[name] = OutputDifference(common_part, unread)
 
     def _handle_held(self, message: Message) -> None:
-        if message.name in self.given.weights:
-            self.measured.parameter_errors[message.name] = largest_difference(message, self.given.weights)
+        if message.name in self.reference.weights:
+            self.measured.parameter_errors[message.name] = largest_difference(message, self.reference.weights)
 
     def _handle_constant(self, message: Message) -> None:
-        name, own, exact = message.name, message.value(), self.given.constants[message.name]
+        name, own, exact = message.name, message.value(), self.reference.constants[message.name]
         self.measured.constant_errors[name] = (
             constants.angle_error(own, exact)
-            if self.given.job.pair is None
-            else constants.table_error(own, exact, self.given.float32_buffers[name])
+            if self.reference.job.pair is None
+            else constants.table_error(own, exact, self.reference.float32_buffers[name])
         )
 
     def _handle_backwards(self, message: Message) -> None:
@@ -179,35 +181,37 @@ class DtypeLedger:
 
     def result(self) -> CandidateDtype:
         """Return the measurements. What was expected and never came is marked missing."""
-        measured = self.measured
-        measured.draw_problems, measured.unused_draws = self._draws.problems, self._draws.unused()
+        result = self.measured
+        result.draw_problems, result.unused_draws = self._draws.problems, self._draws.unused()
         if self._is_ported:
-            absent = self.given.constants.keys() - measured.constant_errors.keys()
-            measured.constant_errors |= dict.fromkeys(sorted(absent), float("inf"))
+            absent = self.reference.constants.keys() - result.constant_errors.keys()
+            result.constant_errors |= dict.fromkeys(sorted(absent), float("inf"))
             self._compare_backwards()
         if not self._is_brief:
             self._compare_unwatched()
         if self._is_ported and not self._is_brief:
             self._compare_replays()
-        return measured
+        return result
 
     def _compare_unwatched(self) -> None:
         """Check that the step without hooks equals the one with them bit for bit; else measure it."""
-        asked = {name for name in self.values if name == "loss" or self._is_of_parameter(name)}
-        watched = {name: self.values[name] for name in asked | (self._unwatched.keys() & self.values.keys())}
-        if _are_equal(watched, self._unwatched):
+        needed_names = {name for name in self.values if name == "loss" or self._is_of_parameter(name)}
+        hooked_values = {
+            name: self.values[name] for name in needed_names | (self._unwatched.keys() & self.values.keys())
+        }
+        if _are_equal(hooked_values, self._unwatched):
             return
         self.measured.hooks_change_nothing = False
         self.measured.unwatched = {
-            name: _difference(self._unwatched[name], self.given.truth.get(name))
+            name: _difference(self._unwatched[name], self.reference.truth.get(name))
             if name in self._unwatched
             else TensorStats([], missing=True)
-            for name in watched | self._unwatched
+            for name in hooked_values | self._unwatched
         }
 
     def _is_of_parameter(self, name: str) -> bool:
         """Whether it is the gradient of a parameter: only a hook gives that of the embedded input."""
-        return name.removeprefix("gradient:") in self.given.weights
+        return name.removeprefix("gradient:") in self.reference.weights
 
     def _compare_replays(self) -> None:
         """Compare the two backwards with the port's own draws."""
@@ -217,7 +221,7 @@ class DtypeLedger:
             self.measured.replay[name] = (
                 Replayed(TensorStats([], missing=True), TensorStats([]))
                 if value is None
-                else Replayed(apart(again, name, value), error_stats.describe(value))
+                else Replayed(difference_from_plain(again, name, value), error_stats.describe(value))
             )
 
     def _compare_backwards(self) -> None:
@@ -226,17 +230,17 @@ class DtypeLedger:
         plain, again = (first, second) if self._is_plain_first else (second, first)
         gradients = [name for name in plain or again if is_gradient(name)]
         self.measured.recomputed = {
-            name: apart(again, name, plain[name]) if name in plain else TensorStats([], missing=True)
+            name: difference_from_plain(again, name, plain[name]) if name in plain else TensorStats([], missing=True)
             for name in gradients
         }
         if not self._is_plain_first:
-            truth = self.given.truth
+            truth = self.reference.truth
             self.measured.plain = {
                 name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth
             }
 
 
-def apart(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
+def difference_from_plain(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
     """Difference of the tensor of this name in ``again`` from ``plain``."""
     return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
 
@@ -251,8 +255,8 @@ def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
     return error_stats.difference(value, truth)
 
 
-def _are_equal(ours: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> bool:
+def _are_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:
     """Whether all tensors are the same, bit for bit."""
-    return ours.keys() == others.keys() and all(
-        np.array_equal(value, others[name], equal_nan=True) for name, value in ours.items()
+    return ours.keys() == theirs.keys() and all(
+        np.array_equal(value, theirs[name], equal_nan=True) for name, value in ours.items()
     )

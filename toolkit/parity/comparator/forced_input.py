@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.parity.comparator.choices import Choices
-from toolkit.parity.comparator.dtype import Given
+from toolkit.parity.comparator.dtype import ReferenceFiles
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
@@ -30,12 +30,12 @@ class Points:
         padding: by name of an output that the reference packs, which of its elements are padding, (B, T, D).
     """
 
-    def __init__(self, given: Given, truth: TensorFile, padding: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, reference: ReferenceFiles, truth: TensorFile, padding: Mapping[str, np.ndarray]) -> None:
         self.truth = truth
         self.padding = padding
         self.measured = ForcedInputDtype({}, {}, {})
         self._facts = CandidateFacts()
-        self._choices = Choices(given, self._facts)
+        self._choices = Choices(reference, self._facts)
 
     def handle(self, message: Message) -> None:
         """Take in a message."""
@@ -50,8 +50,8 @@ class Points:
         elif message.kind == "awaited":
             self._add_missing(set(message.content))
         elif message.kind == "call":
-            where, inputs, layer, taken = message.content
-            call = FunctionCall(message.name, where, inputs, layer, taken, fingerprint(message.value()))
+            where, inputs, layer, num_tensors = message.content
+            call = FunctionCall(message.name, where, inputs, layer, num_tensors, fingerprint(message.value()))
             self.measured.calls.append(call)
         elif message.kind == "computed_by":
             self.measured.computed_by = from_json(dict[str, int], message.content, "computed_by")
@@ -74,9 +74,9 @@ class Points:
             if message.name in self.measured.lines:
                 self.measured.lines[part] = self.measured.lines[message.name]
 
-    def _add_missing(self, awaited: set[str]) -> None:
+    def _add_missing(self, gradient_names: set[str]) -> None:
         """Mark as missing a gradient that the reference has and that never came back."""
-        for name in awaited & self.truth.keys() - self.measured.tensors.keys():
+        for name in gradient_names & self.truth.keys() - self.measured.tensors.keys():
             self.measured.tensors[name] = TensorStats([], missing=True)
 
     def result(self) -> ForcedInputDtype:
@@ -93,7 +93,7 @@ class Ledger:
         files.wait_for_reference(folder, "forced_input.json", "forced_input")
         self._truth = TensorFile(folder / "reference" / "forced_input.safetensors")
         self._padding = files.read_tensors(folder / "reference" / files.PADDING)
-        self._given = Given(job, folder)
+        self._given = ReferenceFiles(job, folder)
         self._points: dict[tuple[str, str], Points] = {}
         self._now: tuple[str, str] = ("", "")
         self._stopped: set[str] = set()
@@ -112,8 +112,8 @@ class Ledger:
 
     def result(self) -> ForcedInputResult:
         """Return the measurements; none of mutants that concern no tensor or raise."""
-        found = ForcedInputResult(mutants={name: {} for name in self.job.mutants})
+        result = ForcedInputResult(mutants={name: {} for name in self.job.mutants})
         for (mutant, dtype), points in self._points.items():
             if mutant not in self._stopped:
-                (found.mutants[mutant] if mutant else found.dtypes)[dtype] = points.result()
-        return found
+                (result.mutants[mutant] if mutant else result.dtypes)[dtype] = points.result()
+        return result

@@ -14,7 +14,7 @@ from toolkit.parity.job.handover import Message
 from toolkit.parity.job.tensor_file import TensorFile
 
 if TYPE_CHECKING:
-    from toolkit.parity.comparator.dtype import Given
+    from toolkit.parity.comparator.dtype import ReferenceFiles
 
 #: Problem of a parameter that only one side reads.
 NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
@@ -26,8 +26,8 @@ NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
 class LoadedWeights:
     """The parameters that the port's loader reads."""
 
-    def __init__(self, given: Given) -> None:
-        self.given = given
+    def __init__(self, reference: ReferenceFiles) -> None:
+        self.reference = reference
         self._found: dict[str, str] = {}
 
     def handle(self, message: Message) -> None:
@@ -43,34 +43,37 @@ class LoadedWeights:
 
     def problems(self) -> dict[str, str]:
         """Parameter -> how the port reads it differently, value for value; empty if no checkpoint is read."""
-        job = self.given.job
+        job = self.reference.job
         if job.checkpoint is None or job.pair is not None:
             return {}
-        found = {**dict.fromkeys(self._theirs(), NOT_BY_THE_PORT), **self._found}
+        descriptions = {**dict.fromkeys(self._theirs(), NOT_BY_THE_PORT), **self._found}
         loader = f"from the checkpoint (models/{job.model}/weights.py)"
-        return {**{name: f"{loader}: {text}" for name, text in found.items() if text}, **dict(self._cut_problems())}
+        return {
+            **{name: f"{loader}: {text}" for name, text in descriptions.items() if text},
+            **dict(self._cut_problems()),
+        }
 
     def _theirs(self) -> TensorFile:
-        return TensorFile(self.given.folder / "reference" / CHECKPOINT)
+        return TensorFile(self.reference.folder / "reference" / CHECKPOINT)
 
     def _cut_problems(self) -> Iterator[tuple[str, str]]:
         """For a model with fewer positions than the checkpoint: how the weights given to both sides differ from the
         checkpoint's. A position table is compared with what the reference's evaluation reads of it."""
-        if self.given.job.checkpoint_config is None:
+        if self.reference.job.checkpoint_config is None:
             return
-        theirs, given = self._theirs(), self.given.weights
-        reached = TensorFile(self.given.folder / "reference" / POSITIONS)
-        for name in theirs.keys() & given.keys():
+        theirs, reference = self._theirs(), self.reference.weights
+        reached = TensorFile(self.reference.folder / "reference" / POSITIONS)
+        for name in theirs.keys() & reference.keys():
             expected = reached[name] if name in reached else theirs[name]
             if expected.size > 1 and np.ptp(expected) == 0:
                 continue  # the gate randomizes constants
-            value = given[name]
+            value = reference[name]
             if value.shape != expected.shape:
                 problem = _of_shapes(value.shape, expected.shape)
             else:
                 problem = _of_count(int((value != expected).sum()), expected.size)
             if problem:
-                yield name, f"cut to fewer positions (models/{self.given.job.model}/positions.py): {problem}"
+                yield name, f"cut to fewer positions (models/{self.reference.job.model}/positions.py): {problem}"
 
 
 def _of_shapes(ours: tuple[int, ...], theirs: tuple[int, ...]) -> str:

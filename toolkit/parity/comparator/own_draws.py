@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.parity.comparator.asked_draws import DRAWN
+from toolkit.parity.comparator.asked_draws import DRAW_KINDS
 from toolkit.parity.comparator.rng_stats import DrawCounter
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.results import GeneratorStats, MaskStats
@@ -12,7 +12,7 @@ from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 
 if TYPE_CHECKING:
-    from toolkit.parity.comparator.dtype import Given
+    from toolkit.parity.comparator.dtype import ReferenceFiles
 
 
 #: Problem of a draw that was never handed over.
@@ -22,8 +22,8 @@ MISSING = "the port's own generator is never asked for it"
 class OwnDraws:
     """Counts the draws of a few training steps, and masks that are drawn in a row."""
 
-    def __init__(self, given: Given) -> None:
-        self.given = given
+    def __init__(self, reference: ReferenceFiles) -> None:
+        self.reference = reference
         self._counter = DrawCounter()
 
     def handle(self, message: Message) -> None:
@@ -35,16 +35,16 @@ class OwnDraws:
         if message.kind == "sequence":
             self._counter.sequence(message.value())
             return
-        asked, shape = message.content
+        setting, shape = message.content
         if message.kind == "mask":
-            self._counter.mask(message.name, asked, shape, message.value())
+            self._counter.mask(message.name, setting, shape, message.value())
         else:
-            self._counter.rotation(message.name, shape, asked, message.value())
+            self._counter.rotation(message.name, shape, setting, message.value())
 
     def stats(self) -> GeneratorStats:
         """Return the counts. A draw that R64 makes and that never came is noted as missing."""
-        stats, drawn = self._counter.stats, self.given.draws[TRAINING]
-        for name in drawn:
-            if TensorName.parse(name).kind in DRAWN and name not in stats.masks and name not in stats.rotations:
-                stats.masks[name] = MaskStats(list(drawn.shape(name)), problems=[MISSING])
+        stats, draws = self._counter.stats, self.reference.draws[TRAINING]
+        for name in draws:
+            if TensorName.parse(name).kind in DRAW_KINDS and name not in stats.masks and name not in stats.rotations:
+                stats.masks[name] = MaskStats(list(draws.shape(name)), problems=[MISSING])
         return stats

@@ -18,19 +18,19 @@ def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorSta
     return RunningStats.of_pieces(message.blocks(), truth).stats(message.shape)
 
 
-def largest_difference(message: Message, given: TensorFile) -> float:
+def largest_difference(message: Message, reference: TensorFile) -> float:
     """Largest difference from the tensor of this name; infinite if shapes differ or something is not finite."""
-    if given.shape(message.name) != message.shape:
+    if reference.shape(message.name) != message.shape:
         return float("inf")
     stats = RunningStats()
-    for block, piece in zip(message.blocks(), given.pieces(message.name, PIECE), strict=True):
+    for block, piece in zip(message.blocks(), reference.pieces(message.name, PIECE), strict=True):
         stats.add(RunningStats.of(block, piece))
     return stats.largest if stats.finite else float("inf")
 
 
-def differing(message: Message, given: np.ndarray) -> int:
+def differing(message: Message, reference: np.ndarray) -> int:
     """Number of float32 values that differ from an array of the same shape."""
-    flat, start, count = given.reshape(-1), 0, 0
+    flat, start, count = reference.reshape(-1), 0, 0
     for block in message.blocks():
         count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())
         start += len(block)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity.comparator.dtype import DtypeLedger, Given, apart
+from toolkit.parity.comparator.dtype import DtypeLedger, ReferenceFiles, difference_from_plain
 from toolkit.parity.comparator.loading import LoadedWeights
 from toolkit.parity.comparator.own_draws import OwnDraws
 from toolkit.parity.job import files
@@ -41,12 +41,12 @@ class Side:
         has_drawn: whether draws of the port's own have come, which a trial of most faults leaves out.
     """
 
-    given: Given
+    reference: ReferenceFiles
     is_mutant: bool = False
     dtypes: dict[str, DtypeLedger] = field(default_factory=dict)
     new_values: dict[str, Any] = field(default_factory=dict)
     new_place: str = ""
-    said: CandidateResult = field(default_factory=CandidateResult)
+    own_report: CandidateResult = field(default_factory=CandidateResult)
     raised: str | None = None
     has_loaded: bool = False
     has_drawn: bool = False
@@ -54,15 +54,15 @@ class Side:
 
     @functools.cached_property
     def own_draws(self) -> OwnDraws:
-        return OwnDraws(self.given)
+        return OwnDraws(self.reference)
 
     @functools.cached_property
-    def loaded(self) -> LoadedWeights:
-        return LoadedWeights(self.given)
+    def loaded_weights(self) -> LoadedWeights:
+        return LoadedWeights(self.reference)
 
     def dtype(self, name: str) -> DtypeLedger:
         if name not in self.dtypes:
-            self.dtypes[name] = DtypeLedger(self.given, self.is_mutant)
+            self.dtypes[name] = DtypeLedger(self.reference, self.is_mutant)
         return self.dtypes[name]
 
     def handle(self, message: Message, dtype: str) -> None:
@@ -80,7 +80,7 @@ class Side:
         elif message.kind == "loader":
             self.has_loaded = True
         elif message.kind == "loaded":
-            self.loaded.handle(message)
+            self.loaded_weights.handle(message)
         elif message.kind == "new values":
             self.new_values[message.name] = message.value()
         else:
@@ -89,7 +89,7 @@ class Side:
     def _finish_loop(self) -> None:
         """Measure the last compiled loop: all its outputs have come."""
         if self._loop is not None:
-            self.said.loops.append(loop_accuracy.error(*self._loop))
+            self.own_report.loops.append(loop_accuracy.error(*self._loop))
             self._loop = None
 
     def _say(self, message: Message) -> None:
@@ -104,22 +104,26 @@ class Side:
             "raised": str,
         }
         content = from_json(kinds[message.kind], message.content, message.kind)
-        setattr(self if message.kind in ("new place", "raised") else self.said, message.kind.replace(" ", "_"), content)
+        setattr(
+            self if message.kind in ("new place", "raised") else self.own_report,
+            message.kind.replace(" ", "_"),
+            content,
+        )
 
     def generators(self) -> GeneratorStats:
         """Counts of the port's own draws. A user's port draws with Paddle; only where it draws is compared."""
-        return self.own_draws.stats() if self.given.job.pair is None else GeneratorStats()
+        return self.own_draws.stats() if self.reference.job.pair is None else GeneratorStats()
 
     def loops_by_themselves(self) -> list[LoopError]:
         """Errors of the compiled loops."""
         self._finish_loop()
-        return self.said.loops
+        return self.own_report.loops
 
     def new_weights(self) -> NewWeights:
         """Counts of both sides' new parameters; empty for a user's port."""
-        if self.given.job.pair is not None:
+        if self.reference.job.pair is not None:
             return NewWeights()
-        theirs = files.read_tensors(self.given.folder / "reference" / "initial.safetensors")
+        theirs = files.read_tensors(self.reference.folder / "reference" / "initial.safetensors")
         return NewWeights(self.new_place, counted(Samples.of_tensors(self.new_values), Samples.of_tensors(theirs)))
 
 
@@ -128,9 +132,9 @@ class Ledger:
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
-        self.given = Given(job, folder)
-        self.right = Side(self.given)
-        self.mutants = {name: Side(self.given, is_mutant=True) for name in job.mutants}
+        self.reference = ReferenceFiles(job, folder)
+        self.unmodified_port = Side(self.reference)
+        self.mutants = {name: Side(self.reference, is_mutant=True) for name in job.mutants}
         self._measured: dict[str, MutantResult] = {}
         self._mutant, self._dtype = "", ""
 
@@ -139,7 +143,7 @@ class Ledger:
         if message.kind == "begin":
             self._begin(*message.content)
             return
-        (self.mutants[self._mutant] if self._mutant else self.right).handle(message, self._dtype)
+        (self.mutants[self._mutant] if self._mutant else self.unmodified_port).handle(message, self._dtype)
 
     def _begin(self, mutant: str = "", dtype: str = "") -> None:
         if self._mutant and mutant != self._mutant:
@@ -153,18 +157,18 @@ class Ledger:
     def _of_mutant(self, side: Side) -> MutantResult:
         if side.raised is not None:
             return MutantResult(raised=side.raised)
-        right = self.right.dtypes["float64"].values if self.job.pair is not None else {}
+        correct_gradients = self.unmodified_port.dtypes["float64"].values if self.job.pair is not None else {}
         return MutantResult(
             dtypes={dtype: ledger.result() for dtype, ledger in side.dtypes.items()},
             generators=side.generators() if side.has_drawn else GeneratorStats(),
-            loading_problems=side.loaded.problems() if side.has_loaded else {},
+            loading_problems=side.loaded_weights.problems() if side.has_loaded else {},
             new_weights=side.new_weights() if side.new_place else NewWeights(),
-            tokens=side.said.tokens,
+            tokens=side.own_report.tokens,
             loops=side.loops_by_themselves(),
             moved={
-                name: apart(ledger.values, name, value)
+                name: difference_from_plain(ledger.values, name, value)
                 for ledger in side.dtypes.values()
-                for name, value in right.items()
+                for name, value in correct_gradients.items()
             },
         )
 
@@ -173,12 +177,12 @@ class Ledger:
         self._begin()
         for name in list(self.mutants):
             self._finish(name)
-        side = self.right
+        side = self.unmodified_port
         return replace(
-            side.said,
+            side.own_report,
             dtypes={dtype: side.dtype(dtype).result() for dtype in self.job.dtypes},
             generators=side.generators(),
-            loading_problems=side.loaded.problems(),
+            loading_problems=side.loaded_weights.problems(),
             new_weights=side.new_weights(),
             mutants={name: self._measured[name] for name in self.job.mutants},
             loops=side.loops_by_themselves(),

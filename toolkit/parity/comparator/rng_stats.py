@@ -52,7 +52,7 @@ class DrawCounter:
         self._step += 1
         self._of_shape = {}
 
-    def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
+    def mask(self, name: str, rate: float, shape: Sequence[int], keep_mask: np.ndarray) -> None:
         """Count a dropout mask.
 
         Args:
@@ -61,9 +61,9 @@ class DrawCounter:
         """
         stats = self.stats.masks.setdefault(name, MaskStats(list(shape), rate=rate))
         stats.draws += 1
-        if list(kept.shape) != list(shape):
-            note_problem(stats, f"a mask of shape {list(kept.shape)}, asked for {list(shape)}")
-        rare = ~kept if rate <= 0.5 else kept
+        if list(keep_mask.shape) != list(shape):
+            note_problem(stats, f"a mask of shape {list(keep_mask.shape)}, asked for {list(shape)}")
+        rare = ~keep_mask if rate <= 0.5 else keep_mask
         self.cells += rare.size
         stats.rare = _sum(stats.rare, [int(np.count_nonzero(rare)), rare.size])
         self._note_repeat(name, stats, rare.ravel())
@@ -81,28 +81,28 @@ class DrawCounter:
             if enough and (equal := _equal_lines(np.packbits(lines, axis=1))):
                 note_problem(stats, f"{what} {equal[1]} is {what} {equal[0]} once more")
 
-    def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
+    def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
         """Count normal numbers. ``seeded`` ones are the same each time, and counted only the first time."""
-        stats = self.stats.rotations.setdefault(name, RotationStats(list(shape), seeded=seeded))
+        stats = self.stats.rotations.setdefault(name, RotationStats(list(shape), seeded=is_seeded))
         stats.draws += 1
-        if list(drawn.shape) != list(shape):
-            note_problem(stats, f"drawn with shape {list(drawn.shape)}, asked for {list(shape)}")
-        if seeded and name in self._of_module:
-            if not np.array_equal(self._of_module[name], drawn.ravel()[:PAIRS]):
+        if list(numbers.shape) != list(shape):
+            note_problem(stats, f"drawn with shape {list(numbers.shape)}, asked for {list(shape)}")
+        if is_seeded and name in self._of_module:
+            if not np.array_equal(self._of_module[name], numbers.ravel()[:PAIRS]):
                 note_problem(
                     stats, "the configuration's seed asks for the same rotations each time; these differ from the first"
                 )
             return
-        numbers = drawn.astype(np.float64)
-        stats.count += numbers.size
-        stats.sum += float(numbers.sum())
-        stats.squares += float(np.square(numbers).sum())
+        float64_numbers = numbers.astype(np.float64)
+        stats.count += float64_numbers.size
+        stats.sum += float(float64_numbers.sum())
+        stats.squares += float(np.square(float64_numbers).sum())
         for limit in stats.beyond:
-            stats.beyond[limit] += int(np.count_nonzero(np.abs(numbers) > int(limit)))
-        self._note_equal_slices(name, stats, drawn, {} if seeded else self._seen)
-        if seeded:  # modules of equal shape draw the same, as the reference's do
-            self._of_shape.pop((RotationStats, *drawn.shape), None)
-        self._relate(name, stats, drawn if seeded else numbers, _products)
+            stats.beyond[limit] += int(np.count_nonzero(np.abs(float64_numbers) > int(limit)))
+        self._note_equal_slices(name, stats, numbers, {} if is_seeded else self._seen)
+        if is_seeded:  # modules of equal shape draw the same, as the reference's do
+            self._of_shape.pop((RotationStats, *numbers.shape), None)
+        self._relate(name, stats, numbers if is_seeded else float64_numbers, _products)
 
     def _relate(
         self, name: str, stats: DrawStats, draw: np.ndarray, joint: Callable[[np.ndarray, np.ndarray], list]
@@ -138,8 +138,8 @@ class DrawCounter:
         self._masks.append((name, self._step, np.packbits(rare)))
         for begin in range(0, rare.size - count + 1, AT_ONCE):
             hashes = _stretch_hashes(rare[begin : begin + AT_ONCE + count - 1], count)
-            chosen = np.flatnonzero(hashes < 2**64 // ONE_IN)
-            for place, key in zip((begin + chosen).tolist(), hashes[chosen].tolist(), strict=True):
+            starts = np.flatnonzero(hashes < 2**64 // ONE_IN)
+            for place, key in zip((begin + starts).tolist(), hashes[starts].tolist(), strict=True):
                 before = self._stretches.setdefault((count, key), (number, place))
                 if before != (number, place) and self._is_equal(before, (number, place), count):
                     other, step, _ = self._masks[before[0]]
@@ -157,23 +157,23 @@ class DrawCounter:
         return bits[place - 8 * first :][:count]
 
     def _note_equal_slices(
-        self, name: str, stats: RotationStats, drawn: np.ndarray, seen: dict[bytes, tuple[str, int]]
+        self, name: str, stats: RotationStats, draw: np.ndarray, contents: dict[bytes, tuple[str, int]]
     ) -> None:
         """Note if some head, hash round, or other slice has the numbers of another."""
-        for axis in range(drawn.ndim):
-            if drawn.size // max(drawn.shape[axis], 1) * BITS_PER_NUMBER < REPEAT_BITS or drawn.shape[axis] < 2:
+        for axis in range(draw.ndim):
+            if draw.size // max(draw.shape[axis], 1) * BITS_PER_NUMBER < REPEAT_BITS or draw.shape[axis] < 2:
                 continue
-            for part in np.moveaxis(drawn, axis, 0):
+            for part in np.moveaxis(draw, axis, 0):
                 what = f"a slice across axis {axis} has the numbers of"
-                self._note_seen(name, stats, b"n" + part.tobytes(), what, seen)
+                self._note_seen(name, stats, b"n" + part.tobytes(), what, contents)
 
     def _note_seen(
-        self, name: str, stats: DrawStats, content: bytes, what: str, seen: dict[bytes, tuple[str, int]]
+        self, name: str, stats: DrawStats, content: bytes, what: str, contents: dict[bytes, tuple[str, int]]
     ) -> None:
-        if content not in seen:
-            seen[content] = (name, self._step)
+        if content not in contents:
+            contents[content] = (name, self._step)
             return
-        other, step = seen[content]
+        other, step = contents[content]
         where = "one beside it" if (other, step) == (name, self._step) else f"{other} in step {step}"
         if not any(problem.startswith(what) for problem in stats.problems):
             note_problem(stats, f"{what} {where}")
@@ -212,8 +212,8 @@ def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
     """The first line of bytes that repeats an earlier one, after that one; None if none does."""
     whole = np.ascontiguousarray(lines).view(np.dtype((np.void, lines.shape[1])))[:, 0]
     _, first, kinds = np.unique(whole, return_index=True, return_inverse=True)
-    repeated = np.flatnonzero(first[kinds] != np.arange(len(lines)))
-    return (int(first[kinds[repeated[0]]]), int(repeated[0])) if repeated.size else None
+    repeat_indices = np.flatnonzero(first[kinds] != np.arange(len(lines)))
+    return (int(first[kinds[repeat_indices[0]]]), int(repeat_indices[0])) if repeat_indices.size else None
 
 
 def note_problem(stats: DrawStats, message: str) -> None:

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 @dataclass
-class Measured:
+class StageMeasurements:
     """Measurements of a stage in one dtype; ``partial`` is of the output layer's gradient."""
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
@@ -47,11 +47,11 @@ class Measured:
 class MeasuredStage:
     """Measurements of a stage in every dtype, and its modules' places."""
 
-    dtypes: dict[str, Measured] = field(default_factory=dict)
+    dtypes: dict[str, StageMeasurements] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
 
 
-class GivenInStage:
+class StageReferenceFiles:
     """What the reference drew in a stage, as :class:`.dtype.Given` has it of a whole step."""
 
     def __init__(self, job: Job, side: stages.Side, stage: str) -> None:
@@ -66,11 +66,11 @@ class StageLedger:
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
         self.side, self.stage, self.dtype, self.rows = side, stage, dtype, rows
-        self.measured = Measured()
+        self.measured = StageMeasurements()
         self._truth = side.truth(stage)
         self._facts = CandidateFacts()
-        given = GivenInStage(job, side, stage)
-        self._draws, self._choices = AskedDraws(given), Choices(given, self._facts)
+        reference = StageReferenceFiles(job, side, stage)
+        self._draws, self._choices = AskedDraws(reference), Choices(reference, self._facts)
 
     def handle(self, message: Message) -> None:
         """Take in a message."""
@@ -124,7 +124,7 @@ class StageLedger:
         total.add(RunningStats.of(message.value(), self._truth[f"rows:{message.name}"]))
         self.measured.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
 
-    def result(self) -> Measured:
+    def result(self) -> StageMeasurements:
         """The measurements."""
         self.measured.draw_problems, self.measured.unused_draws = self._draws.problems, self._draws.unused()
         self.measured.relu_flips = self._facts.relu_flips
@@ -169,23 +169,25 @@ class Ledger:
 
     def _finish(self) -> None:
         """All of a stage has come."""
-        measured = {dtype: ledger.result() for dtype, ledger in self._now.items()}
-        self.side.finish(self._stage, MeasuredStage(measured, self._stage_places))
+        stages_measured = {dtype: ledger.result() for dtype, ledger in self._now.items()}
+        self.side.finish(self._stage, MeasuredStage(stages_measured, self._stage_places))
         self.side.release_truth([self._stage, "head-table"] if self._stage == stages.HEAD else [self._stage])
         self._now, self._stage_places = {}, {}
 
     def result(self) -> CandidateResult:
         """Join what all stages measured, also in an earlier process."""
-        measured = [self.side.measured(stage, MeasuredStage) for stage in self.side.stages()]
-        places = {name: place for one in measured for name, place in one.places.items()} | self._places
+        stages_measured = [self.side.measured(stage, MeasuredStage) for stage in self.side.stages()]
+        places = {name: place for one in stages_measured for name, place in one.places.items()} | self._places
         dtypes = {
-            dtype: _joined([one.dtypes[dtype] for one in measured], places, self._constants)
+            dtype: _joined([one.dtypes[dtype] for one in stages_measured], places, self._constants)
             for dtype in self.job.dtypes
         }
-        return replace(self._of_no_stage.said, dtypes=dtypes)
+        return replace(self._of_no_stage.own_report, dtypes=dtypes)
 
 
-def _joined(parts: Sequence[Measured], places: dict[str, Place], constant_errors: dict[str, float]) -> CandidateDtype:
+def _joined(
+    parts: Sequence[StageMeasurements], places: dict[str, Place], constant_errors: dict[str, float]
+) -> CandidateDtype:
     """Join all stages' measurements in one dtype."""
     return CandidateDtype(
         tensors=_merged([part.tensors for part in parts]),

@@ -27,7 +27,7 @@ from models.port.weights import to_paddle
 from toolkit.machine.heap import large_blocks_given_back, zeros_apart
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import first_tensor, given_signs, values_of, watch
+from toolkit.parity.candidate.step import apply_signs, first_tensor, values_of, watch
 from toolkit.parity.families.ctrl.candidate import TABLE as POSITIONS
 from toolkit.parity.families.ctrl.candidate import table_place
 from toolkit.parity.job import files, stages
@@ -95,7 +95,7 @@ class StreamedCTRL:
             if sender is not None and tensor is not None:
                 sender.send_array("tensor", called, tensor.numpy())
 
-        with given_signs(layer, draws), watch(layer, draws.stack, left, prefix):
+        with apply_signs(layer, draws), watch(layer, draws.stack, left, prefix):
             yield
 
     def _draws(self, stage: str) -> RecordedDraws:

@@ -65,7 +65,7 @@ class Calls:
         self._is_inside = False
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Inside the ``with`` block no call is sent."""
         before, self._is_inside = self._is_inside, True
         try:
@@ -79,7 +79,7 @@ class Calls:
             return original(*args, **options)
         tensors = tensors_of((*args, *options.values()))
         inputs = [number for one in tensors if (number := self._number(one)) is not None]
-        with self.paused():
+        with self.pause():
             result = original(*args, **options)
             shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
             told = [calling_line(), inputs, self.layer(), len(tensors)]
@@ -96,7 +96,7 @@ class Calls:
             if TensorName.parse(name).kind == "input":
                 self.entered_at[name] = calling_line()
 
-    def same(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
+    def copy_source(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
         """Let a tensor come from where another does."""
         value._call = getattr(as_this, "_call", None)
 

@@ -17,7 +17,7 @@ from paddle import nn
 
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
+from toolkit.parity.candidate.step import PLAIN, Measure, OnLeave, Step, first_tensor
 from toolkit.parity.families.pair import buffers, calls, choices, replaced, score_limit
 from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import (
@@ -65,7 +65,7 @@ class PairStep(Step):
         self.map = job.pair.map or PairMap()
         self._has_loss, self.forward_only = job.pair.has_loss, job.pair.forward_only
         self.module_of = {port: reference for reference, port in self.map.modules.items()}
-        self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+        self.recorded_draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         self.given_weights = TensorFile(folder / "weights.safetensors")
         # A library may note the default dtype on import: it is to be float32, from which it is widened if need be.
@@ -175,13 +175,13 @@ class PairStep(Step):
         super().start()
         buffers.give(self.model, self.map.buffers, self.given_buffers)
 
-    def run(self, measure: Measure, watched: bool = True) -> None:
+    def run(self, measure: Measure, with_hooks: bool = True) -> None:
         """As :meth:`.step.Step.run`, but measure the buffers after the step, too."""
         self._hand = measure
         with dense_gradients(), user_code.running(self.source, alone=False):  # the file may define a backward
-            super().run(measure, watched)
+            super().run(measure, with_hooks)
         self._hand = None
-        ours = buffers.values_of(self.model) if watched else {}
+        ours = buffers.values_of(self.model) if with_hooks else {}
         for match in self.map.buffers:
             if match.port in ours:
                 theirs = self.given_buffers[match.reference]
@@ -217,7 +217,7 @@ class PairStep(Step):
         return PairDraws(recorded, self.rates, self.map, *arguments)
 
     @contextlib.contextmanager
-    def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
+    def apply_draws(self, draws: RecordedDraws) -> Iterator[None]:
         assert isinstance(draws, PairDraws)
         with use(draws):
             yield
@@ -237,7 +237,7 @@ class PairStep(Step):
         sender.send_json("computed_by", watching.computed_by)
         sender.send_json("entered_at", watching.entered_at)
 
-    def _left(self, measure: Measure | None) -> Left:
+    def _on_leave(self, measure: Measure | None) -> OnLeave:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             if measure is None or not self.recording or TensorName.parse(called).module not in self.module_of:
                 return

@@ -44,12 +44,12 @@ def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Tr
     rate = getattr(optimizer, "_learning_rate", None)
     for count in range(1, job.pair.steps + 1):
         step.batch = as_tensors(of_step(batches, count), step.dtype)
-        step.recorded = {TRAINING: TensorFile(folder / "reference" / f"draws-step-{count}.safetensors")}
+        step.recorded_draws = {TRAINING: TensorFile(folder / "reference" / f"draws-step-{count}.safetensors")}
         step.model.clear_gradients()
         # Paddle's AdamW takes no sparse gradients; a file's own optimizer may.
         gradients = contextlib.nullcontext() if hasattr(step.source, "optimizer") else dense_gradients()
-        with gradients, user_code.running(step.source, alone=False), step.given(lambda *_: None):
-            step.go_back(step.compute(step.batch), lambda _, value: kept.loss(value))
+        with gradients, user_code.running(step.source, alone=False), step.replay_draws(lambda *_: None):
+            step.backward(step.compute(step.batch), lambda _, value: kept.loss(value))
         kept.gradients({name: value for name, value in step.parameter_gradients() if name in kept.places})
         made_by = getattr(step.source, "optimizer", None)
         with step.in_its_dtype(), user_code.running(step.source, made_by=made_by):

@@ -22,7 +22,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from toolkit.parity.candidate.places import shown
+from toolkit.parity.candidate.places import display_path
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.pair import DrawFacts, PairMap
@@ -63,17 +63,17 @@ class PairDraws(RecordedDraws):
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
         """Return the numbers that the reference drew."""
-        return self._take(self.name(kind), shape, what)
+        return self._find_draw(self.name(kind), shape, what)
 
-    def _take(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
-        value = super()._take(name, self._shape_of(name, shape), what, rate)
+    def _find_draw(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
+        value = super()._find_draw(name, self._shape_of(name, shape), what, rate)
         return None if value is None else in_axes_of_port(value, self.axes.get(name, ()), shape)
 
-    def signed(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+    def named_relu(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         axes = self.axes.get(drawn, ())
         if x.ndim != len(axes):
-            return super().signed(drawn, x, own)
-        there = super().signed(drawn, x.transpose(axes), own.transpose(axes))
+            return super().named_relu(drawn, x, own)
+        there = super().named_relu(drawn, x.transpose(axes), own.transpose(axes))
         return there.transpose([axes.index(axis) for axis in range(len(axes))])
 
     def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
@@ -497,7 +497,7 @@ def calling_line(short: bool = False) -> str:
     if frame is None:
         return ""
     file = Path(frame.f_code.co_filename)
-    return f"{file.name if short else shown(file)}:{frame.f_lineno}"
+    return f"{file.name if short else display_path(file)}:{frame.f_lineno}"
 
 
 def calling_frame() -> FrameType | None:

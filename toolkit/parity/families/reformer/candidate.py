@@ -67,7 +67,7 @@ class ReformerStep(PortedStep):
         return replace(super().facts(), num_buckets=self.model.config.num_buckets)
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
-        recorded, rounds = self.recorded[run], self.model.config.num_hashes
+        recorded, rounds = self.recorded_draws[run], self.model.config.num_hashes
         by_token = [name for name in recorded if TensorName.parse(name).kind in ("buckets", "margin")]
         cut = {name: first_tokens(recorded[name][rows], rounds, length) for name in by_token}
         return ChainMap(cut, cast(dict[str, np.ndarray], recorded))  # read only as it is asked for
@@ -91,7 +91,7 @@ class ReformerStep(PortedStep):
     @contextlib.contextmanager
     def decoding_choices(self) -> Iterator[None]:
         """Inside the ``with`` block, LSH has the rotations of the whole batch; below float64, R64's buckets, too."""
-        recorded = self.recorded[WHOLE]
+        recorded = self.recorded_draws[WHOLE]
         layers = [(n, x) for n, x in self.model.named_sublayers() if isinstance(x, LSHSelfAttention)]
         for name, layer in layers:
             layer.__dict__["draw_rotations"] = rotations_of(layer, recorded, name)
@@ -105,7 +105,7 @@ class ReformerStep(PortedStep):
                 layer.__dict__.pop("hash_vectors", None)
 
     @contextlib.contextmanager
-    def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
+    def apply_choices(self, draws: RecordedDraws) -> Iterator[None]:
         layers = [(n, x) for n, x in self.model.named_sublayers() if isinstance(x, LSHSelfAttention)]
         for name, layer in layers:
             layer.__dict__["hash_vectors"] = choice(name, layer.hash_vectors, draws)
