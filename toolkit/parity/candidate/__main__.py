@@ -1,6 +1,6 @@
 """``python -m toolkit.parity.candidate TASK JOB...``: do a task in each job folder.
 
-:mod:`toolkit.parity.job.files` says what a job folder holds.
+The contents of a job folder are described in :mod:`toolkit.parity.job.files`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(task: str, folder: Path) -> None:
     start_seconds = time.monotonic()
     silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
-    if job.pair is not None:  # it uses no kernels of this project, and its Python may lack what they need
+    if job.pair is not None:  # a pair needs no kernels of this project, and its interpreter may lack their requirements
         os.environ.pop(kernels.VARIABLE, None)
     with _kernels_of(job, task, folder) as others:
         runtime.configure(job.device, job.threads, keep_memory=not job.brief)

@@ -1,4 +1,4 @@
-"""P32 again, where float32 drifts: one compiled loop is composed, or one kind of kernel is the reference's."""
+"""P32 again if float32 drifts: one compiled loop is composed, or one kind of kernel is the reference's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.parity.job.kernel_messages import KINDS
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: KernelClient) -> None:
-    """Run the step with each thing replaced in turn; say which the model uses."""
+    """Run the step with each loop and each kind of kernel replaced in turn, and send the names that the model uses."""
     send_steps_with_composed_loops(job, folder, sender)
     for kind in KINDS:
         sender.begin(kind)
@@ -36,5 +36,5 @@ def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> No
 
 
 def send_step(job: Job, folder: Path, sender: Sender) -> None:
-    """Hand over the float32 step, run as in training."""
+    """Send the tensors of the float32 step, run as in training."""
     make_step(job, folder, "float32").run(lambda name, value: sender.send_array("tensor", name, value))

@@ -1,7 +1,7 @@
 """The port operation by operation, each on R64's own input.
 
-After an operation's result is handed over, R64's replaces it; in the backward likewise. So an error is that of one
-operation and of nothing before it.
+After the result of an operation is sent, R64's result replaces it, also in the backward. So each error comes from
+one operation.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
 def send_step(
     job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, calls: bool = False
 ) -> None:
-    """Run one step in ``dtype``, and hand over its ``calls`` of functions if asked.
+    """Run one step in ``dtype`` and send its tensors, and also its calls of functions if ``calls`` is set.
 
-    If compiled loops compute in it, all are taken apart first; a second run is as in training, and its operations count
-    where both have them.
+    If the step uses compiled loops, the first run composes all of them from operations. A second run uses the loops as
+    in training; its operations replace those that both runs have.
     """
     step = make_step(job, folder, dtype, PLAIN)
     points = Points(step, truth, sender)
@@ -78,11 +78,11 @@ def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.
 
 
 class Points:
-    """Hands over the port's tensors and replaces them.
+    """Sends the port's tensors and replaces them with R64's.
 
     Attributes:
         awaited: names of the expected gradients.
-        calls: is told which call computed what passes through.
+        calls: records the call that computed each tensor; None to record no calls.
     """
 
     def __init__(self, step: Step, truth: Mapping[str, np.ndarray], sender: Sender) -> None:
@@ -93,7 +93,7 @@ class Points:
         self.calls: CallWatch | None = None
 
     def send(self, name: str, value: np.ndarray) -> np.ndarray | None:
-        """Hand a tensor over; return R64's tensor of that name, or None."""
+        """Send a tensor; return R64's tensor of that name, or None."""
         truth = self.truth.get(name)
         if truth is not None:
             self.sender.send_array("tensor", name, value)
@@ -117,7 +117,7 @@ class Points:
         return _Point.apply(x, self, name)
 
     def replace_tensor(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
-        """Hand a tensor over and return its replacement."""
+        """Send a tensor and return its replacement."""
         truth_value = self.send(name, self.step.laid_out(name, x.numpy()))
         if truth_value is not None and x.is_complex():
             truth_value = as_complex(truth_value)
@@ -140,8 +140,8 @@ class _Point(PyLayer):
 
 
 def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = False) -> None:
-    """Run forward and backward with every tensor passing through ``points``, and hand over the buckets of R64's
-    vectors, and the forward's ``calls`` if asked. ``apart`` as in :func:`models.operations.trace.observed`."""
+    """Run forward and backward with every tensor passing through ``points``. Send the buckets of R64's vectors,
+    and the forward's ``calls`` if asked. ``with_composed_loops`` as in :func:`models.operations.trace.observed`."""
 
     def on_operation(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():

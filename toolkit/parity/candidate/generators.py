@@ -1,6 +1,6 @@
 """The port's own dropout masks and rotations, watched as training draws them (verdict 7).
 
-All else is compared with recorded draws, which say nothing of the port's own generator.
+The other comparisons use recorded draws, which do not test the port's own generator.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.naming import ModuleStack
 
-#: Training steps watched; up to ``MOST_STEPS`` if they draw fewer than ``ENOUGH`` cells, which tell a rate of 0.1 to
-#: within 4%.
+#: Number of observed training steps; at most ``MAX_STEPS`` if they draw fewer than ``ENOUGH_CELLS`` cells, which
+#: determine a rate of 0.1 to within 4%.
 STEPS, MAX_STEPS, ENOUGH_CELLS = 3, 12, 2**19
-#: Masks also drawn in a row, and their cells. Of many masks, all must differ; of long ones (threads share the drawing),
-#: all cells.
+#: Numbers of consecutively drawn masks and of their cells. Many masks must all differ; in long masks, which several
+#: threads draw, all cells must differ.
 SEQUENCES = ((2**11, 2**8), (2**7, 2**15 + 1))
 
 
@@ -36,13 +36,13 @@ class DrawReceiver(Protocol):
         """Begin the next step."""
 
     def mask(self, name: str, rate: float, shape: Sequence[int], keep_mask: np.ndarray) -> None:
-        """Take a dropout mask (bool: which cells are kept), with rate and shape as asked for."""
+        """Handle a dropout mask (bool: which cells are kept), with the requested rate and shape."""
 
     def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
-        """Take normal numbers; ``seeded`` ones are the same each time."""
+        """Handle normal numbers; seeded numbers are the same each time."""
 
     def sequence(self, masks: np.ndarray) -> None:
-        """Take masks of rate 1/2 drawn in a row: bool (masks, cells), which are dropped."""
+        """Handle consecutive masks of rate 1/2: bool (masks, cells), True for a dropped cell."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class WatchedSource:
 
     Attributes:
         stack: names the draws by the module that is running.
-        counting: off while a backward draws again what a forward has drawn.
+        counting: False while a backward repeats the draws of its forward.
         draws, cells: number of draws, and of cells of their masks.
     """
 
@@ -102,7 +102,7 @@ class WatchedSource:
 
 
 def send_draws(job: Job, folder: Path, sender: Sender) -> None:
-    """Hand over the draws of a few float32 training steps, with layers recomputed if the family can; then generate."""
+    """Send the draws of a few float32 training steps, with layers recomputed if the family can; then generate."""
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.again)
     watched_steps(step.model, step.batch, job.seed, DrawSender(sender))

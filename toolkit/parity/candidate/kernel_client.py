@@ -60,8 +60,8 @@ class KernelClient:
         gradients: Sequence[np.ndarray],
         input_indices: Sequence[int],
     ) -> list[np.ndarray]:
-        """Return the gradients of the inputs numbered ``wanted``, given those of all outputs. Raises as
-        :meth:`forward`."""
+        """Return the gradients of the inputs with numbers ``input_indices`` from the gradients of all
+        outputs. Raises as :meth:`forward`."""
         request = {"kernel": kernel, "options": dict(options), "wanted": list(input_indices)}
         return self._ask(request, [*inputs, *gradients])
 

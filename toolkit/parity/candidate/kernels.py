@@ -1,4 +1,4 @@
-"""The port with the reference's kernels in place of Paddle's, kind by kind, forward and backward.
+"""Replacement of Paddle's kernels by the reference's in the port, kind by kind, forward and backward.
 
 A replacement computes nothing itself: it names the kernel of the reference that the port's operation is. Only float32
 is replaced; integers and float64 go the port's own way.
@@ -23,7 +23,7 @@ from toolkit.parity.candidate.kernel_client import KernelClient
 
 @dataclass(frozen=True)
 class _Request:
-    """A kernel of the reference with its options, and the inputs that follow the differentiable ones."""
+    """A kernel of the reference with its options, and the inputs that follow the differentiable inputs."""
 
     client: KernelClient
     kernel: str
@@ -81,7 +81,9 @@ def _matmul(serve: Serve) -> Operation:
 
 
 def _tensor_split(serve: Serve) -> Operation:
-    """Mark the parts of a split. It is no kernel: Paddle copies the parts, the reference makes views of them. Work on a
+    """Mark the parts of a split.
+
+    A split needs no kernel: Paddle copies the parts, the reference makes views of them. Work on a
     non-contiguous part takes another path there, see the server's ``linear``."""
     tensor_split = paddle.Tensor.split
 

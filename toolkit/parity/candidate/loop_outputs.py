@@ -58,7 +58,7 @@ def _describe_argument(value: Any) -> Any:
 
 
 def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
-    """Hand over the loops' outputs of these calls for random input."""
+    """Send the loops' outputs of these calls for random input."""
     for call in loop_accuracy.calls(calls):
         sender.send_json("loop", call)
         for number, output in enumerate(outputs(call)):

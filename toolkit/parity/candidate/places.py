@@ -36,7 +36,7 @@ def places(model: nn.Layer) -> dict[str, Place]:
 
 
 def head_places(model: type[nn.Layer]) -> dict[str, Place]:
-    """By tensor, what a model's own forward computes after its last module: its scores and loss."""
+    """Return the places that compute the scores and the loss after the model's last module, by tensor name."""
     tensor_places = {}
     for name in LOGITS:
         if line := line_of(model.forward, rf"^\s*(\w+, )*{name}\b.* = "):
@@ -57,14 +57,14 @@ def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
 
 
 def decoding_places(continuation: type, excluded_calls: Collection[int] = ()) -> dict[str, Place]:
-    """The place that computes the scores of later tokens, for each call of :data:`DECODED` but ``other`` ones."""
+    """Return the place that computes the scores of later tokens, by call except ``excluded_calls``."""
     place = place_of_code("Continuation.__call__", continuation.__call__)
     calls = (number for number in range(2, DECODED + 2) if number not in excluded_calls)
     return {numbered(named(DECODING, "logits"), number): place for number in calls}
 
 
 def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
-    """``file:line`` where the parent makes the layer and, if its class is the port's own, where that is defined."""
+    """``file:line`` where the parent creates the layer, followed by the line that defines the port's class, if any."""
     creation_line = line_of(type(parent), rf"self\.{attribute}\s*=")
     class_line = line_of(type(layer), r"class ") if type(layer).__module__.startswith("models.") else None
     return ", ".join(filter(None, [creation_line, class_line and f"class at {class_line}"]))

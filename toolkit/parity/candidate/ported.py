@@ -41,14 +41,14 @@ class PortedStep(Step):
     """A port of a family here. Subclasses add what only their family needs.
 
     Args:
-        folder: of the job, with what the reference wrote.
+        folder: job folder, with the reference's files.
         dtype: as of :class:`.step.Step`.
         backward: one of :attr:`backwards`; by default the first.
     """
 
     #: The backward besides :data:`PLAIN`, if there is one: it computes layers again.
     again = PLAIN
-    #: Heads of which the port leaves out what they do not read (``leaves_out_unread`` of its class).
+    #: Heads for which the port skips outputs that they do not read (``leaves_out_unread`` of its class).
     narrowed_heads: tuple[str, ...] = ()
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
@@ -76,7 +76,7 @@ class PortedStep(Step):
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = None if job.class_weights is None else np.array(job.class_weights, np.float32)
         self.model.label_smoothing = job.label_smoothing
-        if self.is_narrowed:  # all that a layer computes is compared
+        if self.is_narrowed:  # all outputs of a layer are compared
             self.model.leaves_out_unread = False
         if job.lora is not None:
             adapt(self.model, LoRA.of_json(job.lora))
@@ -105,19 +105,19 @@ class PortedStep(Step):
         return True
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
-        """The port of class ``kind``, with its gradients made as ``backward`` says."""
+        """Build the port of class ``kind`` with the given backward."""
         settings = {key: self.port[key] for key in family(self.family).settings if key in self.port}
         return kind(part(self.family, "config").CONFIG_CLASS(**{**keys, **settings}))
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Use the reference's constants in place of the port's own, which are returned by name."""
+        """Replace the port's constants by the reference's and return the port's own by name."""
         return {}
 
     def named_draws(self, draw_tensors: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         return RecordedDraws(draw_tensors, self.rates, ModuleStack(), *arguments)
 
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
-        """As :meth:`.step.Step.run`; if unwatched, with what training leaves out left out."""
+        """Run the step; without hooks, it skips the outputs that training skips. See :meth:`.step.Step.run`."""
         if self.is_narrowed:
             self.model.leaves_out_unread = not with_hooks
         super().run(measure, with_hooks)
@@ -165,7 +165,7 @@ class PortedStep(Step):
                 yield name, weights.to_paddle(parameter.grad.numpy(), role)
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`run` with R64's gradients for the job's number of updates, with the Trainer."""
+        """Continue training after :meth:`run` with R64's gradients and the Trainer, for the job's number of updates."""
         from toolkit.parity.candidate import training  # with the Trainer, and pandas
 
         training.train_on(self, job, folder, measure, truth)
@@ -174,7 +174,7 @@ class PortedStep(Step):
         scored_again.evaluate(self, batch, output, measure)
 
     def merge(self, measure: Measure) -> None:
-        """Hand on an adapted model's weights as saved: those that the adapter changes, and those a plain one lacks."""
+        """Measure an adapted model's saved weights that the adapter changes or that a plain model lacks."""
         if self.model.adapter is None:
             return
         plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
@@ -183,10 +183,10 @@ class PortedStep(Step):
                 measure(f"merged:{name}", value)
 
     def generate(self) -> None:
-        """Compute a few tokens, if generation has compiled loops of its own, so that these are tried, too."""
+        """Compute a few tokens, if generation has separate compiled loops, so that these are tried, too."""
 
     def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the parameter gradients of one step with the port's own draws and choices, unwatched."""
+        """Yield the parameter gradients of one step without hooks, with the port's own draws and choices."""
         with precision.lowered(self.lowered):
             self.model(**self.batch).loss.backward()
         for name, parameter in self.model.named_parameters():

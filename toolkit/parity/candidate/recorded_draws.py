@@ -13,16 +13,16 @@ from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 
 class RecordedDraws:
-    """The reference's draws as a source for :mod:`models.operations.randomness`. What the port asks for and what it
-    chooses is handed over. A draw that the reference lacks is filled in, and its effect shows.
+    """The reference's draws as a source for :mod:`models.operations.randomness`. The port's requests and choices
+    are sent to the comparator. A draw that the reference lacks is filled in, and its effect shows.
 
     Args:
         stack: names the draws by the module that is running.
-        order: by kind, the names of an earlier run of the same model in order, which name the draws if no module is
-            watched; None if ``stack`` names them.
+        order: by kind, the ordered names of an earlier run of the same model, which name the draws if no module has
+            hooks; None if ``stack`` names them.
 
     Attributes:
-        order: by kind, the names in the order in which they were asked for.
+        order: by kind, the names in the order of the requests.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class RecordedDraws:
         return None
 
     def restore(self, state: object) -> None:
-        """Nothing to do: names repeat by themselves when a block is computed again."""
+        """Nothing to do: names repeat automatically when a block is computed again."""
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """Output of a ReLU on ``x`` if R64 decides which inputs are positive. ``own`` is the ReLU's own output, whose
-        signs are handed over. NaN shows in the output."""
+        signs are sent. NaN shows in the output."""
         return self.named_relu(self.name("relu"), x, own)
 
     def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """As :meth:`relu`, of a name."""
+        """Return the output of :meth:`relu` for a draw with this name."""
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
         self.sender.send_array("signs", named(self.run, name), np.where(nan, -1, positive).astype(np.int8))
         truth = self.tensors.get(name)
@@ -87,7 +87,10 @@ class RecordedDraws:
         return paddle.where(paddle.to_tensor(is_flipped), reference_output, own)
 
     def buckets(self, module: str, own: paddle.Tensor) -> paddle.Tensor:
-        """R64's buckets of a module's vectors, if of the same shape; ``own`` are the port's, which are handed over."""
+        """Send the port's buckets ``own`` of a module's vectors, and return the buckets to use.
+
+        These are R64's if they have the same shape, otherwise ``own``.
+        """
         name = str(TensorName("buckets", module))
         self.sender.send_array("buckets", named(self.run, name), own.numpy())
         truth = self.tensors.get(name)

@@ -1,7 +1,7 @@
-"""What the port computes in a gate: the step in each dtype, its own draws, what its loader reads, new weights, tokens;
+"""The port's computations in a gate: the step in each dtype, its own draws, loaded weights, new weights and tokens;
 and the same with each fault in force.
 
-Nothing is measured here. All of it is handed over (:mod:`toolkit.parity.job.handover`).
+Nothing is measured here. All results are sent to the comparator (:mod:`toolkit.parity.job.handover`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
 
 
 def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> None:
-    """Hand over what needs no R64, while the reference computes it: the processor is free then."""
+    """Send the results that do not need R64 while the reference computes R64, when processor time is free."""
     files.wait_for_reference(folder, "constants.safetensors")
     step = make_step(job, folder, job.dtypes[0])
     backwards = step.backwards
@@ -83,7 +83,7 @@ def _send_parts_without_reference(job: Job, folder: Path, sender: Sender) -> Non
 
 
 def send_own_draws_and_loops(job: Job, folder: Path, sender: Sender, tries_loops: bool = True) -> None:
-    """Hand over the port's own random draws, and its compiled loops by themselves."""
+    """Send the port's own random draws, and the outputs of its compiled loops in isolation."""
     with loop_outputs.record_calls() as calls:
         generators.send_draws(job, folder, sender)
     if tries_loops:
@@ -99,7 +99,7 @@ def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
 
 
 def send_loaded_weights(job: Job, sender: Sender) -> None:
-    """What the port's loader reads from the checkpoint, if the job has one."""
+    """Send the weights that the port's loader reads from the checkpoint, if the job has one."""
     sender.send_json("loader", None)
     if job.checkpoint is not None:
         config = part(job.model, "schema").resolve(job.checkpoint_config or job.config)
@@ -108,7 +108,7 @@ def send_loaded_weights(job: Job, sender: Sender) -> None:
 
 
 def send_initial_values(job: Job, sender: Sender) -> None:
-    """Some values of each parameter of a few new models (:meth:`.Samples.tensors`), as training makes them."""
+    """Send some values of each parameter of a few new models (:meth:`.Samples.tensors`), as training makes them."""
     sender.send_json("new place", f"models/{job.model}/weights.py")
     config = part(job.model, "schema").resolve(job.config)
     models = (_new_model(job, config, job.seed + number) for number in range(TIMES))
@@ -164,11 +164,11 @@ def send_dtype(
 
 
 def send_replays(backwards: tuple[str, str], job: Job, folder: Path, sender: Sender, dtype: str) -> None:
-    """Hand over the gradients of two backwards, with the port's own generator for the draws.
+    """Send the gradients of two backwards, with the port's own generator for the draws.
 
     Recorded draws repeat by name whatever the port does; here only a port that replays its generator gives equal
-    gradients. Its streams lose nothing in the backward: plain ones lose digits, and a ReLU sign that flips for that
-    says nothing of a generator. A port with one backward makes it twice.
+    gradients. Its streams lose nothing in the backward. Plain streams lose digits, and a ReLU sign that flips
+    because of that does not indicate a fault of the generator. A port with one backward makes it twice.
     """
     job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
     kinds = ("own plain", "own again") if backwards[0] == PLAIN else ("own again", "own plain")
@@ -179,7 +179,7 @@ def send_replays(backwards: tuple[str, str], job: Job, folder: Path, sender: Sen
 
 
 def _send_mutants(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray]) -> None:
-    """Hand over each of the job's mutants."""
+    """Send the results of each of the job's mutants."""
     for name in job.mutants:
         send_mutant(job, folder, sender, truth, name)
         gc.collect()  # a port has cycles
@@ -192,7 +192,7 @@ def needs_draws(mutant: Mutant) -> bool:
 
 
 def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
-    """Hand over the result with a fault in force, in the dtype where it shows, or the error that the port raises."""
+    """Send the result with a fault in force, in the dtype that shows the fault, or the error that the port raises."""
     mutant = by_name(name)
     # Whether hooks change a pair's port is known; no further run checks that for a fault.
     job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)

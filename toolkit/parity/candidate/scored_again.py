@@ -1,5 +1,5 @@
-"""Scores of a batch as the run's evaluations compute them: without what the head does not read of the last layer, and
-without padding that does not change a text's scores."""
+"""Scores of a batch as the run's evaluations compute them: without outputs of the last layer that the head does not
+read, and without padding that does not change a text's scores."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def evaluate(step: Step, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
-    """Hand on the scores of a batch again, once for each thing that the run's evaluations leave out, cumulatively.
+    """Measure the scores of a batch again, once for each thing that the run's evaluations leave out, cumulatively.
 
     Args:
         step: in evaluation mode.
-        given: the batch that is evaluated.
-        whole: the model's output for it, with nothing left out.
+        batch: the evaluated batch.
+        output: the model's output for the batch, with nothing left out.
     """
     scores = scores_of(output)
     with _as_in_a_run(step):
@@ -42,7 +42,7 @@ def evaluate(step: Step, batch: Mapping[str, paddle.Tensor], output: Any, measur
 
 @contextlib.contextmanager
 def _as_in_a_run(step: Step) -> Iterator[None]:
-    """Inside the ``with`` block the model leaves out what its head does not read, if it ever does."""
+    """Inside the ``with`` block the model skips outputs that its head does not read, if it ever does."""
     if not step.is_narrowed:
         yield
         return
@@ -54,7 +54,7 @@ def _as_in_a_run(step: Step) -> Iterator[None]:
 
 
 def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
-    """Scores of a batch of some rows of the evaluated one, or of the beginnings of their texts."""
+    """Compute the scores of a batch of some rows of the evaluated batch, or of prefixes of their texts."""
     recorded_draws = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
     with paddle.no_grad(), step.replay_draws(lambda *_: None, WHOLE, recorded_draws=recorded_draws):
         return scores_of(step.compute(batch))
@@ -84,7 +84,7 @@ def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) 
 
 
 def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_read: np.ndarray) -> None:
-    """Write the scores of some rows into the batch's: per text, (rows, L) into (B, L), or per token where ``read``,
+    """Write the scores of some rows into ``target``: per text, (rows, L) into (B, L), or per token in ``is_read``,
     (rows, length, ...) into (B, T, ...)."""
     if scores.shape[:2] != is_read.shape:
         target[rows] = scores
@@ -94,5 +94,5 @@ def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_r
 
 
 def place_of_padding(config: Any) -> Place:
-    """What decides how much padding an evaluation leaves out."""
+    """Return the place of the function that decides how much padding an evaluation leaves out."""
     return place_of_code("lengths.read_alike", part(config.model_type, "lengths").read_alike)

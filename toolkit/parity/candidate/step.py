@@ -23,37 +23,37 @@ from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import TRAINING, WHOLE, named
 from toolkit.parity.measure.naming import ModuleStack
 
-#: Called with the name and value of each computed tensor, to hand it over; it is measured elsewhere.
+#: Called with the name and value of each computed tensor, to send it; it is measured in the comparator.
 Measure = Callable[[str, np.ndarray], None]
-#: Called after a module with its path, the name of its output, itself and the output. What it returns, if anything,
+#: Called after a module with its path, the name of its output, itself and the output. A value that it returns
 #: replaces the output.
 OnLeave = Callable[[str, str, nn.Layer, Any], Any]
 #: Called before a module with its first argument; returns its replacement.
 OnEnter = Callable[[Any], Any]
-#: The one of :attr:`Step.backwards` that recomputes nothing.
+#: The backward among :attr:`Step.backwards` that recomputes nothing.
 PLAIN = "autograd"
 
 
 class CallWatch(Protocol):
-    """What a run tells of the calls that :meth:`Step.watched_calls` hands over."""
+    """Receives events of a run for the calls that :meth:`Step.watched_calls` sends."""
 
     def pause(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the ``with`` block no call is handed over."""
+        """Inside the ``with`` block no call is sent."""
 
     def note(self, name: str, value: paddle.Tensor) -> None:
         """Note the call that computed a tensor."""
 
-    def copy_source(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
-        """Let a tensor come from where another does."""
+    def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
+        """Record that ``value`` comes from the same call as ``source``."""
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
-    """The step of the job's family."""
+    """Return the step of the job's family."""
     return step_class(job.model)(job, folder, dtype, backward)
 
 
 def step_class(model: str) -> type[Step]:
-    """The steps of a family."""
+    """Return the class of a family's steps."""
     return family_part(model, "candidate").STEP
 
 
@@ -63,10 +63,11 @@ class Step:
     Attributes:
         model: the port.
         batch: the job's, as tensors.
-        dtype: ``float64``, ``float32``, or ``bfloat16``: float32 but for the products in ``lowered``.
-        backwards: ways to compute the gradients, that of training first, :data:`PLAIN` among them.
-        over: is told what draws a run asks for and what it chooses.
-        recorded, rates: R64's draws in each run, and the rates of its dropout masks.
+        dtype: ``float64``, ``float32``, or ``bfloat16``, which is float32 except for the products in ``lowered``.
+        backwards: ways to compute the gradients, including :data:`PLAIN`; training uses the first.
+        sender: receives the draws that a run asks for, and its choices.
+        recorded_draws: R64's draws, by run and name.
+        rates: rates of R64's dropout masks, by name.
         constants: by name, the port's own constants before the reference's replace them.
     """
 
@@ -83,7 +84,7 @@ class Step:
     embedded = ""
     #: Whether the run evaluates texts without the padding that changes nothing.
     reads_without_padding = False
-    #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
+    #: Whether the model, in evaluation, skips outputs of its last layer that its head does not read.
     is_narrowed = False
     #: Whether the step is a forward in evaluation mode, and trains nothing.
     forward_only = False
@@ -93,7 +94,7 @@ class Step:
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         """
         Args:
-            folder: of the job, with what the reference wrote.
+            folder: job folder, with the reference's files.
             backward: one of :attr:`backwards`; by default the first.
         """
         raise NotImplementedError
@@ -102,11 +103,12 @@ class Step:
     def replay_draws(
         self, on_leave: OnLeave, run: str = TRAINING, on_enter: OnEnter | None = None, **options: Any
     ) -> Iterator[RecordedDraws]:
-        """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
-        (:func:`watch`); or, with an ``order`` of draws, no layer has a hook.
+        """Inside the ``with`` block the model draws and chooses as R64 did in that run, with hooks
+        (:func:`watch`). With an ``order`` of draws, no layer has a hook.
 
         Args:
-            options: of :meth:`draws_of`.
+            on_leave, on_enter: functions called after and before each module, as in :func:`watch`.
+            options: keyword arguments of :meth:`draws_of`.
         """
         draws = self.draws_of(run, **options)
         uses_hooks = options.get("order") is None
@@ -123,19 +125,19 @@ class Step:
         sender: Sender | None = None,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> RecordedDraws:
-        """R64's draws of a run, or those ``recorded``; ``over`` and ``order`` as in :class:`.RecordedDraws`."""
+        """Return ``recorded_draws``, or by default R64's draws of a run, as a source of draws."""
         return self.named_draws(
             self.recorded_draws[run] if recorded_draws is None else recorded_draws, sender, run, order
         )
 
     @staticmethod
     def leaks() -> list[str]:
-        """Where float64 steps would lose precision."""
+        """Return the places where float64 steps would lose precision."""
         return []
 
     @staticmethod
     def limited_lines() -> list[str]:
-        """Return the port's lines at which losses are compared without the limit of Paddle's kernels."""
+        """Return the port's lines that compute losses without the limit of Paddle's kernels."""
         return []
 
     def named_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
@@ -148,58 +150,58 @@ class Step:
 
     @contextlib.contextmanager
     def apply_choices(self, draws: RecordedDraws) -> Iterator[None]:
-        """Inside the ``with`` block, hand over the port's discrete choices and use R64's."""
+        """Inside the ``with`` block, send the port's discrete choices and use R64's."""
         yield
 
     def watched_calls(
         self, draws: RecordedDraws, sender: Sender
     ) -> contextlib.AbstractContextManager[CallWatch | None]:
-        """Inside the ``with`` block, send every call of a function of Paddle; nothing where the port marks its
-        operations itself."""
+        """Inside the ``with`` block, send every call of a function of Paddle. If the port marks its
+        operations, nothing is sent."""
         return contextlib.nullcontext()
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
-        """R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""
+        """Return R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""
         return self.recorded_draws[run]
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
-        """Tensors to compare of a module whose output is no tensor or tuple of tensors; else None."""
+        """Return the tensors to compare if a module's output is not a tensor or tuple of tensors; otherwise None."""
         return None
 
     def places(self) -> dict[str, Place]:
-        """Places of the port's modules, and by tensor name or kind, or by verdict, of what is in none."""
+        """Return the places of the port's modules, and the other places by tensor name, kind or verdict."""
         raise NotImplementedError
 
     def facts(self) -> CandidateFacts:
-        """Other facts of the port for the verdict."""
+        """Return other facts of the port for the verdict."""
         raise NotImplementedError
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
-        """The model's output, with its ``loss`` where there are labels."""
+        """Return the model's output, with its ``loss`` if there are labels."""
         return self.model(**inputs)
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
-        """The batch of each evaluation, by its name."""
+        """Return the batch of each evaluation, by its name."""
         raise NotImplementedError
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
-        """Whether an evaluation has a loss."""
+        """Return whether an evaluation has a loss."""
         raise NotImplementedError
 
     def parameter_names(self) -> list[str]:
-        """The reference's names of all parameters."""
+        """Return the reference's names of all parameters."""
         raise NotImplementedError
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Name and gradient of every parameter that has one, in the reference's layout."""
+        """Yield the name and gradient of every parameter that has a gradient, in the reference's layout."""
         raise NotImplementedError
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The port's value of each parameter that it was given, in the reference's layout."""
+        """Yield the port's value of each parameter that it was given, in the reference's layout."""
         raise NotImplementedError
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`run` with R64's gradients for the job's number of updates."""
+        """Continue training after :meth:`run` with R64's gradients, for the job's number of updates."""
         raise NotImplementedError
 
     def laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
@@ -211,12 +213,12 @@ class Step:
         return value.reshape(shape)
 
     def name_of(self, call_name: str) -> str:
-        """The reference's name for a name made from a port's module: the ports here share them."""
+        """Return the reference's name for a name of a port's module; the ports of this project share the names."""
         return call_name
 
     def run(self, measure: Measure, with_hooks: bool = True) -> None:
-        """Run forward and backward. Without ``watched``, hand on only the loss and the gradients; if the step was
-        watched before, no layer has a hook then, as in training."""
+        """Run forward and backward. Without ``with_hooks``, measure only the loss and the gradients. If the step
+        has run with hooks before, no layer has a hook then, as in training."""
         self.embedded_output = None
         self.start()
         self.model.clear_gradients()
@@ -236,7 +238,7 @@ class Step:
         self.model.eval() if self.forward_only else self.model.train()
 
     def backward(self, output: Any, measure: Callable[[str, np.ndarray], object]) -> None:
-        """Hand on the loss, and compute the gradients."""
+        """Measure the loss and compute the gradients."""
         if output.loss is not None:
             measure("loss", output.loss.numpy())
         if not self.forward_only:
@@ -266,13 +268,13 @@ class Step:
         self.model.train()
 
     def score_again(self, batch: Mapping[str, paddle.Tensor], output: Any, measure: Measure) -> None:
-        """Hand on the scores of a batch as the run's evaluations compute them, if those leave anything out."""
+        """Measure the scores of a batch as the run's evaluations compute them, if these leave anything out."""
 
     def merge(self, measure: Measure) -> None:
-        """Hand on the weights of an adapted model as they are saved."""
+        """Measure the weights of an adapted model as they are saved."""
 
     def decode(self, measure: Measure) -> None:
-        """Hand on the scores of tokens decoded one by one, with the keys and values of those before if kept."""
+        """Measure the scores of tokens decoded one by one, with cached keys and values if the model has a cache."""
 
     def _on_leave(self, measure: Measure | None) -> OnLeave:
         def on_leave(name: str, call_name: str, layer: nn.Layer, output: Any) -> None:
@@ -353,7 +355,7 @@ def watch(
 
 
 def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
-    """Every layer, the model's own first, and all the paths by which it is part of the model."""
+    """Return all paths of every layer within the model, the model itself first."""
     paths: dict[nn.Layer, list[str]] = {}
 
     def visit(layer: nn.Layer, path: str) -> None:
@@ -366,12 +368,12 @@ def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
 
 
 def values_of(tensor: paddle.Tensor) -> np.ndarray:
-    """Values of a tensor as they are now, not copied if in host memory: the largest take 2.5 GB."""
+    """Return the current values of a tensor, not copied if in host memory: the largest take 2.5 GB."""
     return np.from_dlpack(tensor.detach()) if is_on_cpu(tensor) else tensor.numpy()
 
 
 def first_tensor(output: Any) -> paddle.Tensor | None:
-    """The tensor that a module's output is compared by: itself, or the first of a tuple or model output."""
+    """Return the tensor that represents a module's output: itself, or the first of a tuple or model output."""
     if isinstance(output, paddle.Tensor):
         return output
     return next((value for value in parts_of(output) if isinstance(value, paddle.Tensor)), None)

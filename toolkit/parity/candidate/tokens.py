@@ -1,4 +1,4 @@
-"""What the port's tokenizers make of texts."""
+"""The output of the port's tokenizers for texts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LONG_TEXT = 60
 
 
 def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> CandidateResult:
-    """The tokens alone."""
+    """Run only the tokenizer and return its tokens."""
     return CandidateResult(
         tokens=tokens(job.tokenizer, job.model), tokenizer_places=tokenizer_places(job.tokenizer, job.model)
     )
 
 
 def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
-    """Output of the port's tokenizer for every text of the job; None if there is none to compare."""
+    """Return the output of the port's tokenizer for every text of the job; None without a tokenizer to compare."""
     if job is None:
         return None
     kind, reader = _tokenizer(job, model)
@@ -44,7 +44,7 @@ def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
 
 
 def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
-    """The port's tokenizer method for each compared result, ``tokenizer:ids`` and so on."""
+    """Return the port's tokenizer method for each compared result, ``tokenizer:ids`` and so on."""
     if job is None:
         return {}
     kind, _ = _tokenizer(job, model)

@@ -1,8 +1,8 @@
 """Updates of the parameters, made by the Trainer's own loop as the run's recipe sets it up.
 
-Only the port's forward is replaced, by one whose loss has R64's gradients (:mod:`toolkit.parity.measure.updates` says
-why). The loop, accumulation, micro-batch weights, clipping, optimizer, weight decay, learning-rate schedule and its
-warm-up are the run's own.
+Only the port's forward is replaced, by a function whose loss has R64's gradients (see
+:mod:`toolkit.parity.measure.updates`). The loop, accumulation, micro-batch weights, clipping, optimizer, weight decay,
+learning-rate schedule and its warm-up are the run's own.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from toolkit.recipe import recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.training import optimizer, trainer
 
-#: The key of a batch that says which examples are in it.
+#: The key of a batch that holds the indices of its examples.
 EXAMPLE = "example"
 #: Step so late that no evaluation comes.
 NEVER = 10**9
 
 
 def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-    """Train a step's model for the job's number of updates. Hand on the parameters after each, the learning rates of
+    """Train a step's model for the job's number of updates. Measure the parameters after each, the learning rates of
     the whole run, and the loss after the last update."""
     labels = files.read_tensors(folder / "labels.safetensors")
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
@@ -114,12 +114,12 @@ def apply_gradients(
     """Inside the ``with`` block the model's loss on a micro-batch has given gradients.
 
     Args:
-        truth: with R64's gradients.
-        terms: of the loss, by example.
-        look: is shown each micro-batch.
+        truth: R64's tensors by name, with its gradients.
+        terms: number of loss terms of each example, (N,).
+        on_micro_batch: called with each micro-batch.
     """
 
-    table = model.table  # made anew each time that it is asked for
+    table = model.table  # the property builds it on each access
 
     def forward(**batch: paddle.Tensor) -> Any:
         on_micro_batch({key: value.numpy() for key, value in batch.items()})
@@ -153,19 +153,19 @@ def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
 
 
 class _ForwardInputs(trainer.TrainerCallback):
-    """Hands on what each update's forwards were given of its examples (see :func:`.updates.as_given`)."""
+    """Measures the inputs that each update's forwards received for its examples (see :func:`.updates.as_given`)."""
 
     def __init__(
         self, examples: Mapping[str, np.ndarray], terms: np.ndarray, truth: Mapping[str, np.ndarray], measure: Measure
     ) -> None:
-        # An older bundle has none of it.
+        # An older bundle does not have these tensors.
         self.examples = {key: value for key, value in examples.items() if f"trained:{key}" in truth}
         self.terms = terms
         self.measure = measure
         self.inputs_by_name: dict[str, np.ndarray] = {}
 
     def note_batch(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Note what a micro-batch has of its examples."""
+        """Record the inputs of a micro-batch's examples."""
         for key in self.examples.keys() & batch.keys():
             rows = self.inputs_by_name.setdefault(key, np.full(self.examples[key].shape, -1, batch[key].dtype))
             rows[batch[EXAMPLE]] = batch[key]
@@ -177,7 +177,7 @@ class _ForwardInputs(trainer.TrainerCallback):
 
 
 class _AfterEachUpdate(trainer.TrainerCallback):
-    """Hands on the parameters after each update, and ends the training after ``updates``."""
+    """Measures the parameters after each update, and ends the training after ``updates``."""
 
     def __init__(self, finetuner: trainer.Finetuner, updates: int, measure: Measure) -> None:
         self.finetuner = finetuner
@@ -193,7 +193,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
         control.should_evaluate = control.should_save = False
 
     def _hand_on_moments(self, update: int) -> None:
-        """Hand on Lion's moments, whose sign alone shows in the parameters."""
+        """Measure Lion's moments: the parameters show only their signs."""
         moments, table = self.finetuner.optimizer._accumulators["moment1"], self.finetuner.model.table
         for name, parameter in self.finetuner.model.named_parameters():
             if parameter.name in moments:
@@ -202,7 +202,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
 
 
 class _BeforeTheFirstUpdate(trainer.TrainerCallback):
-    """Hands on the gradients that the optimizer gets in the first update, not yet clipped."""
+    """Measures the gradients that the optimizer gets in the first update, before clipping."""
 
     def __init__(self, model: nn.Layer, measure: Measure) -> None:
         self.model = model

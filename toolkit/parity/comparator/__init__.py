@@ -1,6 +1,7 @@
-"""Comparison of the port's tensors with the reference's, in a process of its own that runs neither user code nor a
-framework.
+"""Comparison of the port's tensors with the reference's, in a separate process without user code and
+frameworks.
 
-The port's process hands over (:mod:`toolkit.parity.job.handover`), this one measures and writes the port's
-``result.json``. Nothing imports it: it is a program of its own, as the two workers are. Begin with :mod:`.result`.
+The port's process sends messages (:mod:`toolkit.parity.job.handover`); this process measures them and writes the port's
+``result.json``. Nothing imports this package: it is a separate program, as the two workers are. Begin with
+:mod:`.result`.
 """

@@ -1,5 +1,5 @@
-"""``python -m toolkit.parity.comparator TASK JOB...``: measure what the port's process hands over on standard input,
-one job after another, and leave the file of the task in each."""
+"""``python -m toolkit.parity.comparator TASK JOB...``: measure the messages of the port's process on standard input,
+one job after another, and write the file of the task in each."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Ledger(Protocol):
     def __init__(self, job: Job, folder: Path) -> None: ...
 
     def handle(self, message: Message) -> None:
-        """Take in a message of the port's process."""
+        """Handle a message of the port's process."""
 
     def result(self) -> object:
         """Content of the task's file."""
 
 
 def main(task: str, folder: Path) -> None:
-    """Measure one job; leave no file if the port's process ends early: it says why itself."""
+    """Measure one job; write no file if the port's process ends early, as that process reports its error."""
     if not SOURCE.peek(1):
         os._exit(0)
     job = files.read_job(folder)
-    if not (job.brief or job.streamed):  # there, memory that is kept may not fit beside what is needed
+    if not (job.brief or job.streamed):  # for large models, kept memory may not leave enough for the tensors
         keep_freed_memory()
     ledger = _ledger_of(job, task, folder)
     try:

@@ -1,4 +1,4 @@
-"""The draws that the port asked for, against those that R64 made."""
+"""The draws that the port asked for, compared with R64's draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAW_KINDS = ("dropout", "normal")
 
 
 class ReferenceDraws(Protocol):
-    """What R64 drew: by run the draws, and the rates of its dropout masks."""
+    """R64's draws by run, and the rates of its dropout masks."""
 
     job: Job
 
@@ -33,7 +33,7 @@ class AskedDraws:
     """Draws asked for.
 
     Attributes:
-        problems: draws that were asked for wrongly: name -> what is wrong.
+        problems: description of each wrong request, by the draw's name.
     """
 
     def __init__(self, reference: ReferenceDraws) -> None:
@@ -42,7 +42,7 @@ class AskedDraws:
         self._asked: set[str] = set()
 
     def handle(self, message: Message) -> None:
-        """Take in a draw that is asked for: ``what`` it is, its ``shape``, and a mask's ``rate``."""
+        """Handle a request for a draw: its description ``what``, its ``shape``, and a mask's ``rate``."""
         name, request = TensorName.parse(message.name), message.content
         reference_name, draws = str(name.in_its_run), self.reference.draws[name.evaluation or TRAINING]
         if reference_name not in draws:

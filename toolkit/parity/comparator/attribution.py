@@ -1,4 +1,4 @@
-"""P32 again with one thing replaced, each tensor against R64."""
+"""Errors of P32 against R64 with one loop or kind of kernel replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ledger:
         self._errors: dict[str, TensorStats] = {}
 
     def handle(self, message: Message) -> None:
-        """Take in a tensor of the last replacement, or that it is used."""
+        """Handle a tensor of the last replacement, or the notice that the model uses it."""
         if message.kind == "begin":
             self._errors = {}
         elif message.kind == "tensor" and message.name in self._truth:

@@ -24,7 +24,7 @@ class Ledger:
         self._result = BitwiseResult({}, [], {}, {})
 
     def handle(self, message: Message) -> None:
-        """Take in a message of the port's process."""
+        """Handle a message of the port's process."""
         if message.kind == "tensor":
             if message.name in self._theirs:
                 self._ours[message.name] = ulp.compare(message.value(), self._theirs[message.name])

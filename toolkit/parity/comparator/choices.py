@@ -1,4 +1,4 @@
-"""The port's discrete choices against R64's: buckets, signs under ReLU, and what is chosen by scores (verdict 4)."""
+"""The port's discrete choices against R64's: buckets, signs under ReLU, and indices chosen by scores (verdict 4)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ POSITIVE, NAN = 1, -1
 
 
 class Choices:
-    """Records in ``facts`` where the port chose otherwise."""
+    """Records in ``facts`` the port's choices that differ from R64's."""
 
     def __init__(self, reference: ReferenceDraws, facts: CandidateFacts) -> None:
         self.reference = reference
         self.facts = facts
 
     def handle_signs(self, message: Message) -> None:
-        """Take in the signs that a ReLU's inputs have (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
+        """Handle the signs of a ReLU's inputs (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
         ours = message.value()
@@ -35,7 +35,7 @@ class Choices:
             self.facts.relu_flips[_place(message)] = _flips(is_flipped, np.abs(inputs[is_flipped]))
 
     def handle_buckets(self, message: Message) -> None:
-        """Take in the buckets of a module's vectors."""
+        """Handle the buckets of a module's vectors."""
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
         ours = message.value()
@@ -47,7 +47,7 @@ class Choices:
         self.facts.bucket_flips[_place(message)] = _flips(is_flipped, margins)
 
     def handle_choice(self, message: Message) -> None:
-        """Take in the indices that were chosen along the last axis of scores whose shape is the content."""
+        """Handle the indices that were chosen along the last axis of scores whose shape is the content."""
         name, recorded_draws = self._in_run(message)
         truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))
         ours, shape = message.value(), tuple(message.content)
@@ -69,7 +69,7 @@ class Choices:
 
 
 def _place(message: Message) -> str:
-    """The module that chose, with the name of its run before it."""
+    """Return the name of the module that chose, with the name of its run as a prefix."""
     name = TensorName.parse(message.name)
     module = name.module + name.call
     return f"{name.evaluation}/{module}" if name.evaluation else module

@@ -1,4 +1,4 @@
-"""The port in one dtype, measured from what its process hands over."""
+"""Measurements of the port in one dtype, from the messages of its process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from toolkit.parity.measure.sketch import Sketch
 
 Tensors = dict[str, np.ndarray]
 
-#: An output of the same shape is another thing than R64's if it differs by this part of its size. A smaller difference
-#: is an error.
+#: Relative error from which an output of the same shape counts as a different quantity. A smaller difference is an
+#: error.
 ANOTHER_THING = 1e-2
 
 
 class ReferenceFiles:
-    """Inputs of both sides and files of R64, read on first use: the port hands over much before."""
+    """Inputs of both sides and files of R64, read on first use: the port sends messages before R64 exists."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -65,7 +65,7 @@ class ReferenceFiles:
 
     @functools.cached_property
     def draws(self) -> dict[str, TensorFile]:
-        """By run, what R64 drew and chose."""
+        """R64's draws and choices, by run."""
         return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
 
     def unread(self, name: str, shape: Sequence[int]) -> np.ndarray:
@@ -120,12 +120,12 @@ class DtypeLedger:
         }
 
     def handle(self, message: Message) -> None:
-        """Take in a message. Raises KeyError if its kind is unknown."""
+        """Handle a message. Raises KeyError if its kind is unknown."""
         self._taken[message.kind](message)
 
     def _handle_tensor(self, message: Message) -> None:
         truth = self.reference.truth.get(message.name)
-        if is_gradient(message.name) or message.name == "loss":  # which are few beside outputs
+        if is_gradient(message.name) or message.name == "loss":  # few compared with outputs
             if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # nothing else asks for it
                 self.measured.tensors[message.name] = difference(message, truth)
                 return
@@ -141,7 +141,7 @@ class DtypeLedger:
             self.measured.tensors[message.name] = difference(message, truth)
 
     def _compare_output(self, name: str, value: np.ndarray, truth: np.ndarray | Sketch | None) -> None:
-        """Measure an output of a pair. If it is another thing than R64's, note how it differs."""
+        """Measure an output of a pair. If it is a different quantity than R64's, record how it differs."""
         error = self.measured.tensors[name] = (
             _difference(value, None) if truth is None else error_stats.difference(value, truth)
         )
@@ -180,7 +180,7 @@ class DtypeLedger:
         self.measured.places = from_json(dict[str, Place], message.content, "places")
 
     def result(self) -> CandidateDtype:
-        """Return the measurements. What was expected and never came is marked missing."""
+        """Return the measurements. Expected tensors without a message are marked missing."""
         result = self.measured
         result.draw_problems, result.unused_draws = self._draws.problems, self._draws.unused()
         if self._is_ported:
@@ -194,7 +194,7 @@ class DtypeLedger:
         return result
 
     def _compare_unwatched(self) -> None:
-        """Check that the step without hooks equals the one with them bit for bit; else measure it."""
+        """Check that the step without hooks equals the step with hooks bit for bit; otherwise measure it."""
         needed_names = {name for name in self.values if name == "loss" or self._is_of_parameter(name)}
         hooked_values = {
             name: self.values[name] for name in needed_names | (self._unwatched.keys() & self.values.keys())
@@ -210,7 +210,7 @@ class DtypeLedger:
         }
 
     def _is_of_parameter(self, name: str) -> bool:
-        """Whether it is the gradient of a parameter: only a hook gives that of the embedded input."""
+        """Return whether it is the gradient of a parameter; only a hook gives the gradient of the embedded input."""
         return name.removeprefix("gradient:") in self.reference.weights
 
     def _compare_replays(self) -> None:
@@ -241,7 +241,7 @@ class DtypeLedger:
 
 
 def difference_from_plain(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
-    """Difference of the tensor of this name in ``again`` from ``plain``."""
+    """Return the difference of the tensor of this name in ``again`` from ``plain``."""
     return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
 
 

@@ -25,7 +25,7 @@ class Points:
     """Measures the operations of one dtype, as far as R64 has them. If a tensor comes twice, the second counts.
 
     Args:
-        given: files of the reference.
+        reference: files of the reference.
         truth: R64's tensors by name.
         padding: by name of an output that the reference packs, which of its elements are padding, (B, T, D).
     """
@@ -38,7 +38,7 @@ class Points:
         self._choices = Choices(reference, self._facts)
 
     def handle(self, message: Message) -> None:
-        """Take in a message."""
+        """Handle a message."""
         if message.kind == "tensor":
             self._measure(message)
         elif message.kind == "buckets":
@@ -75,7 +75,7 @@ class Points:
                 self.measured.lines[part] = self.measured.lines[message.name]
 
     def _add_missing(self, gradient_names: set[str]) -> None:
-        """Mark as missing a gradient that the reference has and that never came back."""
+        """Mark as missing each gradient of the reference that the port did not send."""
         for name in gradient_names & self.truth.keys() - self.measured.tensors.keys():
             self.measured.tensors[name] = TensorStats([], missing=True)
 
@@ -99,7 +99,7 @@ class Ledger:
         self._stopped: set[str] = set()
 
     def handle(self, message: Message) -> None:
-        """Take in a message of the port's process, on the part that it began last."""
+        """Handle a message of the port's process about the part that it began last."""
         if message.kind == "begin":
             mutant, dtype = message.content
             self._now = mutant, dtype

@@ -1,5 +1,5 @@
-"""Compares what the port's loader reads from a checkpoint with the reference's own ``from_pretrained``, and the weights
-of the job with the part of the checkpoint that they should be."""
+"""Compares the weights that the port's loader reads from a checkpoint with the reference's own ``from_pretrained``, and
+the weights of the job with the matching part of the checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LoadedWeights:
         self._found: dict[str, str] = {}
 
     def handle(self, message: Message) -> None:
-        """Take in a parameter."""
+        """Handle a parameter."""
         theirs = self._theirs()
         name = message.name
         if name not in theirs:
@@ -58,7 +58,7 @@ class LoadedWeights:
 
     def _cut_problems(self) -> Iterator[tuple[str, str]]:
         """For a model with fewer positions than the checkpoint: how the weights given to both sides differ from the
-        checkpoint's. A position table is compared with what the reference's evaluation reads of it."""
+        checkpoint's. A position table is compared with the values that the reference's evaluation reads."""
         if self.reference.job.checkpoint_config is None:
             return
         theirs, reference = self._theirs(), self.reference.weights

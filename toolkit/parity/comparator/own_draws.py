@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolkit.parity.comparator.dtype import ReferenceFiles
 
 
-#: Problem of a draw that was never handed over.
+#: Problem of a draw that was never sent.
 MISSING = "the port's own generator is never asked for it"
 
 
@@ -27,7 +27,7 @@ class OwnDraws:
         self._counter = DrawCounter()
 
     def handle(self, message: Message) -> None:
-        """Take in a draw, or the start of a step. The content is the shape asked for, after the rate of a mask, or
+        """Handle a draw, or the start of a step. The content is the shape asked for, after the rate of a mask, or
         after whether a rotation is seeded."""
         if message.kind == "draws step":
             self._counter.begin_step()

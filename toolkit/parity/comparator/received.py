@@ -11,8 +11,10 @@ from toolkit.parity.measure.sketch import Sketch
 
 
 def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorStats:
-    """As :func:`.error_stats.difference`, block by block. Without a truth of the same shape: the shape and whether all
-    is finite."""
+    """Compare an array with its truth block by block (see :func:`.error_stats.difference`).
+
+    Without a truth of the same shape, return only the shape and whether all elements are finite.
+    """
     if truth is None or truth.shape != message.shape:
         return TensorStats(list(message.shape), RunningStats.of_pieces(message.blocks()).finite)
     return RunningStats.of_pieces(message.blocks(), truth).stats(message.shape)

@@ -34,11 +34,11 @@ from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 @dataclass
 class Side:
-    """The port as it is, or with a fault in force; each part is made when the first of it comes.
+    """Measurements of the port without or with a fault in force; each part is created at its first message.
 
     Attributes:
-        said: what the port's process has measured itself.
-        has_drawn: whether draws of the port's own have come, which a trial of most faults leaves out.
+        own_report: results that the port's process has measured itself.
+        has_drawn: whether the port's own draws have come, which a trial of most faults leaves out.
     """
 
     reference: ReferenceFiles
@@ -66,7 +66,7 @@ class Side:
         return self.dtypes[name]
 
     def handle(self, message: Message, dtype: str) -> None:
-        """Take in a message: of the step in ``dtype``, if that is not empty."""
+        """Handle a message, about the step in ``dtype`` if that is not empty."""
         if dtype:
             self.dtype(dtype).handle(message)
         elif message.kind in ("draws step", "mask", "rotation", "sequence"):
@@ -111,7 +111,10 @@ class Side:
         )
 
     def generators(self) -> GeneratorStats:
-        """Counts of the port's own draws. A user's port draws with Paddle; only where it draws is compared."""
+        """Return the counts of the port's own draws.
+
+        A user's port draws with Paddle, so only the source locations of its draws are compared.
+        """
         return self.own_draws.stats() if self.reference.job.pair is None else GeneratorStats()
 
     def loops_by_themselves(self) -> list[LoopError]:
@@ -128,7 +131,7 @@ class Side:
 
 
 class Ledger:
-    """What the port handed over in one job."""
+    """Measurements of all messages of one job."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -139,7 +142,7 @@ class Ledger:
         self._mutant, self._dtype = "", ""
 
     def handle(self, message: Message) -> None:
-        """Take in a message of the port's process, on the part that it began last."""
+        """Handle a message of the port's process about the part that it began last."""
         if message.kind == "begin":
             self._begin(*message.content)
             return
@@ -173,7 +176,7 @@ class Ledger:
         )
 
     def result(self) -> CandidateResult:
-        """All measurements. A dtype of which nothing came is there, with all of it missing."""
+        """Return all measurements. A dtype without messages is included, with every tensor marked missing."""
         self._begin()
         for name in list(self.mutants):
             self._finish(name)

@@ -1,7 +1,7 @@
-"""Counts of random draws while they are made: rates, neighbours, likeness to other modules' and steps' draws, and
+"""Statistics of random draws: rates, neighbors, similarity to other modules' and steps' draws, and
 repeats.
 
-Only sums, the draws of one step, and all masks in bits are kept. :mod:`toolkit.parity.judge.rng_tests` evaluates them.
+It keeps only sums, the draws of one step, and all masks as bits. :mod:`toolkit.parity.judge.rng_tests` evaluates them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, Rot
 PAIRS = 2**20
 #: Equal draws are a finding if they are equal by chance with a probability below 2^-60.
 REPEAT_BITS = 60
-#: One in so many stretches of masks, chosen by hash, is looked up among all earlier ones: any of those in a repeated
-#: part finds it, wherever it lies.
+#: One in so many stretches of masks, chosen by hash, is looked up among all earlier stretches. Any stretch in a
+#: repeated part finds the repeat, at any position.
 ONE_IN = 64
 #: Cells whose stretches are hashed at a time.
 AT_ONCE = 2**20
@@ -33,7 +33,7 @@ class DrawCounter:
     """Counts the draws of several training steps.
 
     Attributes:
-        stats: what was counted, by name.
+        stats: counts by name.
         cells: number of mask cells so far.
     """
 
@@ -56,8 +56,8 @@ class DrawCounter:
         """Count a dropout mask.
 
         Args:
-            rate, shape: as they were asked for.
-            kept: bool, which cells are.
+            rate, shape: requested rate and shape.
+            keep_mask: bool, True for a kept cell.
         """
         stats = self.stats.masks.setdefault(name, MaskStats(list(shape), rate=rate))
         stats.draws += 1
@@ -82,7 +82,7 @@ class DrawCounter:
                 note_problem(stats, f"{what} {equal[1]} is {what} {equal[0]} once more")
 
     def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
-        """Count normal numbers. ``seeded`` ones are the same each time, and counted only the first time."""
+        """Count normal numbers. Seeded numbers are the same each time, and counted only the first time."""
         stats = self.stats.rotations.setdefault(name, RotationStats(list(shape), seeded=is_seeded))
         stats.draws += 1
         if list(numbers.shape) != list(shape):
@@ -122,15 +122,17 @@ class DrawCounter:
         self._of_shape[kind] = self._of_module[name] = flat
 
     def _note_repeat(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
-        """Note if a mask begins like an earlier one of any shape, as masks drawn from one state do."""
+        """Note if a mask begins like an earlier mask of any shape, as masks drawn from the same state do."""
         count = cells_of(REPEAT_BITS, stats.rate)
         if count is not None and count <= rare.size:
             start = b"%d:" % count + np.packbits(rare[:count]).tobytes()
             self._note_seen(name, stats, start, f"the first {count} cells are those of", self._seen)
 
     def _note_stretches(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
-        """Note if a stretch anywhere in a mask repeats one of this mask or an earlier one. Its length rules out chance:
-        of 2^30 stretches no two are equal, with a probability of 1 - 2^-60."""
+        """Note if a stretch anywhere in a mask repeats a stretch of this mask or an earlier mask.
+
+        Its length rules out chance: of 2^30 stretches no two are equal, with a probability of 1 - 2^-60.
+        """
         count = cells_of(2 * REPEAT_BITS, stats.rate)
         if count is None or count > rare.size:
             return
@@ -147,9 +149,9 @@ class DrawCounter:
                     note_problem(stats, f"{what}, from cell {before[1]} on")
                     return
 
-    def _is_equal(self, before: tuple[int, int], now: tuple[int, int], count: int) -> bool:
-        """Whether two stretches, each given by mask and first cell, are equal: hashes may collide."""
-        return np.array_equal(self._stretch(*before, count), self._stretch(*now, count))
+    def _is_equal(self, first: tuple[int, int], second: tuple[int, int], count: int) -> bool:
+        """Return whether two stretches, each a pair of mask and first cell, are equal; hashes may collide."""
+        return np.array_equal(self._stretch(*first, count), self._stretch(*second, count))
 
     def _stretch(self, number: int, place: int, count: int) -> np.ndarray:
         first = place // 8
@@ -168,19 +170,19 @@ class DrawCounter:
                 self._note_seen(name, stats, b"n" + part.tobytes(), what, contents)
 
     def _note_seen(
-        self, name: str, stats: DrawStats, content: bytes, what: str, contents: dict[bytes, tuple[str, int]]
+        self, name: str, stats: DrawStats, content: bytes, description: str, contents: dict[bytes, tuple[str, int]]
     ) -> None:
         if content not in contents:
             contents[content] = (name, self._step)
             return
         other, step = contents[content]
         where = "one beside it" if (other, step) == (name, self._step) else f"{other} in step {step}"
-        if not any(problem.startswith(what) for problem in stats.problems):
-            note_problem(stats, f"{what} {where}")
+        if not any(problem.startswith(description) for problem in stats.problems):
+            note_problem(stats, f"{description} {where}")
 
 
 def cells_of(bits: int, rate: float) -> int | None:
-    """Number of cells in which two masks agree by chance with a probability of 2^-bits; None if any two agree."""
+    """Return the number of cells that two masks share by chance with probability 2^-bits; None if all agree."""
     of_one = -math.log2(rate**2 + (1.0 - rate) ** 2) if 0.0 < rate < 1.0 else 0.0
     return math.ceil(bits / of_one) if of_one else None
 
@@ -209,7 +211,7 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 
 def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
-    """The first line of bytes that repeats an earlier one, after that one; None if none does."""
+    """Return the indices of an earlier line of bytes and of the first line that repeats it; None without a repeat."""
     whole = np.ascontiguousarray(lines).view(np.dtype((np.void, lines.shape[1])))[:, 0]
     _, first, kinds = np.unique(whole, return_index=True, return_inverse=True)
     repeat_indices = np.flatnonzero(first[kinds] != np.arange(len(lines)))
@@ -239,5 +241,5 @@ def _products(earlier: np.ndarray, later: np.ndarray) -> list[float]:
     return [float(np.dot(earlier, later.astype(np.float64, copy=False))), float(np.dot(earlier, earlier))]
 
 
-def _sum(before: list[float], counts: list[float]) -> list[float]:
-    return [one + other for one, other in zip(before, counts, strict=True)]
+def _sum(totals: list[float], counts: list[float]) -> list[float]:
+    return [one + other for one, other in zip(totals, counts, strict=True)]

@@ -1,7 +1,7 @@
 """A model larger than memory, measured stage by stage (:mod:`toolkit.parity.job.stages`).
 
-This process writes a stage's file when the port has handed over all of it. The stage is then done, and R64's tensors of
-it are released.
+This process writes a stage's file when the port has sent the whole stage. The stage is then done, and its R64 tensors
+are released.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MeasuredStage:
 
 
 class StageReferenceFiles:
-    """What the reference drew in a stage, as :class:`.dtype.Given` has it of a whole step."""
+    """The reference's draws in a stage, as :class:`.dtype.ReferenceFiles` has them for a whole step."""
 
     def __init__(self, job: Job, side: stages.Side, stage: str) -> None:
         self.job = job
@@ -73,7 +73,7 @@ class StageLedger:
         self._draws, self._choices = AskedDraws(reference), Choices(reference, self._facts)
 
     def handle(self, message: Message) -> None:
-        """Take in a message."""
+        """Handle a message."""
         kinds = {
             "tensor": self._handle_tensor,
             "held": self._handle_held,
@@ -97,7 +97,7 @@ class StageLedger:
         self.measured.apart[name] = error_stats.difference(value, theirs)
 
     def _handle_held(self, message: Message) -> None:
-        """Compare a parameter with what it was given: for a tied output layer, the embedding's."""
+        """Compare a parameter with its initial value; for a tied output layer, with the embedding's value."""
         weights = stages.open_weights(self.side.job, self.stage)
         if message.name not in weights:
             weights = stages.open_weights(self.side.job, stages.EMBEDDING)
@@ -146,7 +146,7 @@ class Ledger:
         self._stage_places: dict[str, Place] = {}
 
     def handle(self, message: Message) -> None:
-        """Take in a message of the port's process, on the part that it began last."""
+        """Handle a message of the port's process about the part that it began last."""
         if message.kind == "begin":
             self._stage, self._dtype = message.content or ("", "")
         elif message.kind == "done":
