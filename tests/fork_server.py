@@ -258,10 +258,10 @@ def _recognize_worker(command: Sequence[str], places: Sequence[str]) -> Program 
 
 
 def _names_paddlenlp(port: str) -> bool:
-    from toolkit.parity.job.user_code import UserCodeError, located
+    from toolkit.parity.job.user_code import UserCodeError, locate_source
 
     with contextlib.suppress(UserCodeError):  # which the worker reports
-        return "paddlenlp" in located(port).read_text()
+        return "paddlenlp" in locate_source(port).read_text()
     return False
 
 

@@ -214,7 +214,7 @@ def test_what_runs_on_a_gpu_has_the_references_own_environment(machine):
 
 def test_the_references_environment_has_all_that_the_reference_needs():
     [line] = re.findall(r"\$\(TORCH_ARGS\).*?\n\t +(.*)", (ROOT / "Makefile").read_text())
-    assert {*interpreter.NEEDED["reference"], "sentencepiece", "protobuf"} <= set(line.split())
+    assert {*interpreter.REQUIRED_PACKAGES["reference"], "sentencepiece", "protobuf"} <= set(line.split())
 
 
 def test_both_wheels_have_the_same_version():

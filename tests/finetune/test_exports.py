@@ -24,7 +24,7 @@ from models.reformer.tokenizer import ByteTokenizer, train_sentencepiece
 from toolkit.commands.generate import generate_text
 from toolkit.commands.predict import load_run
 from toolkit.finetune.finetune import finetune
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer_question
@@ -90,7 +90,13 @@ def python_of(card: Path) -> list[str]:
 
 def texts() -> list[str]:
     """Texts of every kind that UTF-8 can write, and the pieces that tokenizers give a meaning of their own."""
-    written = [*ADVERSARIAL, *placed(), *drawn(5, 100), "a<pad>b<sep>c</s><unk>", "\x00\x01\x7f\x85\u2028 \ufffd"]
+    written = [
+        *ADVERSARIAL,
+        *texts_of_characters(),
+        *random_texts(5, 100),
+        "a<pad>b<sep>c</s><unk>",
+        "\x00\x01\x7f\x85\u2028 \ufffd",
+    ]
     return [text for text in written if not any("\ud800" <= letter <= "\udfff" for letter in text)]
 
 

@@ -55,11 +55,11 @@ def test_a_file_that_is_written_over_another_holds_nothing_of_it(longer, tmp_pat
     with TensorWriter(tmp_path / "alone.safetensors", 256) as writer:
         writer.add("a", value)
     spare.write_bytes(b"\xff" * (10_000 if longer else 10))
-    with TensorWriter(path, 256, over=spare) as writer:
+    with TensorWriter(path, 256, replaced_file=spare) as writer:
         assert not spare.exists()
         writer.add("a", value)
     assert path.read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
-    with TensorWriter(path, 256, over=spare) as writer:  # there is none now
+    with TensorWriter(path, 256, replaced_file=spare) as writer:  # there is none now
         writer.add("b", value)
     assert load_file(path).keys() == {"b"}
 

@@ -109,7 +109,7 @@ def test_made_up_examples_stand_behind_a_runs_own(model, head, examples):
     for name, value in request.batch.items():
         assert np.array_equal(batch[name][:examples], value) and batch[name].dtype == value.dtype
     mask = batch["attention_mask"]
-    assert len(mask) % 2 and len(mask) >= examples + build.ADDED
+    assert len(mask) % 2 and len(mask) >= examples + build.NUM_ADDED
     assert mask.mean(1).min() < 0.3 and mask[-1].all()
     assert np.array_equal(build.batch_of(request)["input_ids"], batch["input_ids"])
     alone = build.batch_of(dataclasses.replace(request, widened=False))

@@ -124,7 +124,7 @@ def test_the_manifest_says_what_was_recorded(recorded):
     assert {"torch", "transformers", "python"} <= manifest["versions"].keys()
     assert manifest["flags"]["cuda.matmul.allow_tf32"] is False and manifest["flags"]["cudnn.allow_tf32"] is False
     found = {path.relative_to(recorded).as_posix() for path in recorded.rglob("*") if path.is_file()}
-    assert found == {*manifest["files"], "bundle.json"} >= set(bundle.NEEDED)
+    assert found == {*manifest["files"], "bundle.json"} >= set(bundle.REQUIRED_FILES)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ def taken(kind: str, name: str, value: np.ndarray, drawn: dict[str, np.ndarray],
     """Return the flips that a message about a choice leaves in the facts, with R64's draws."""
     facts, run = CandidateFacts(), name.rpartition("/")[0] or "training"
     choices = Choices(SimpleNamespace(draws={run: drawn}), facts)
-    getattr(choices, f"take_{kind}")(SimpleNamespace(name=name, value=lambda: value, content=content))
+    getattr(choices, f"handle_{kind}")(SimpleNamespace(name=name, value=lambda: value, content=content))
     found = {**facts.relu_flips, **facts.bucket_flips, **facts.choice_flips}
     place = name.partition(":")[2]
     return found[f"{run}/{place}" if "/" in name else place]

@@ -37,11 +37,11 @@ from toolkit.parity.job.results import (
     CandidateDtype,
     CandidateFacts,
     CandidateResult,
+    FirstDivergence,
     Flips,
     Note,
     OutputDifference,
     OwnLoss,
-    Parting,
     Place,
     ReferenceFacts,
     ReferenceResult,
@@ -223,7 +223,7 @@ def trained(parted: int = 0) -> list[Note]:
 def judged_training(accepted_name: str, parted: int) -> Verdict:
     """Judge a training whose sides differ from step ``parted`` on, 0 for never, with one accepted difference."""
     training = Training(3, Place("", ""), {"R64": [2.0, 1.5, 1.0]}, margins={"float64": 0.5})
-    training.partings += [Parting("float64", parted, "loss", "off")] if parted else []
+    training.partings += [FirstDivergence("float64", parted, "loss", "off")] if parted else []
     finding = Finding("semantics", accepted_name, "off", "float64")
     verdict = Verdict(accepted=[AcceptedFinding(finding, 1e-12, "*", "known", 1e-9)])
     judge_trajectory(training, verdict)

@@ -15,12 +15,18 @@ from toolkit.parity.candidate.tokens import tokens
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, Tokens
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, placed
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, texts_of_characters
 from toolkit.parity.judge.findings import Finding
 from toolkit.parity.judge.tokens import find_differing_texts
 from toolkit.parity.judge.verdict import judge
 
-TEXTS = ["The parser's  arguments: 1901–02.", "naïve ﬁnal</s>text", "e\u0301 日本 ", *ADVERSARIAL, *placed()]
+TEXTS = [
+    "The parser's  arguments: 1901–02.",
+    "naïve ﬁnal</s>text",
+    "e\u0301 日本 ",
+    *ADVERSARIAL,
+    *texts_of_characters(),
+]
 REFERENCE = """
 import json, sys
 from toolkit.parity.job.job import TokenizerJob

@@ -75,9 +75,9 @@ def record_reference(folder: Path, code: str) -> Path:
     from toolkit import cli
 
     (folder / "reference.py").write_text(code)
-    asked = ("parity", "record", "--any-framework", "--reference-model", str(folder / "reference.py"))
+    request = ("parity", "record", "--any-framework", "--reference-model", str(folder / "reference.py"))
     with pytest.raises(SystemExit) as left:
-        cli.main([*asked, "-o", str(folder / "bundle")])
+        cli.main([*request, "-o", str(folder / "bundle")])
     assert left.value.code == 0
     return folder / "bundle"
 
@@ -259,8 +259,8 @@ def test_an_array_in_either_order_is_read_as_it_is(is_fortran, bundle, tmp_path)
 
 def test_a_bundle_for_paddle_and_what_is_no_port_are_one_line(bundle, tmp_path, command_line):
     recording = open_recording(bundle)
-    pair = replace(recording.asked.pair, any_framework=False)
-    for_paddle = replace(recording, asked=replace(recording.asked, pair=pair))
+    pair = replace(recording.request.pair, any_framework=False)
+    for_paddle = replace(recording, request=replace(recording.request, pair=pair))
     with pytest.raises(UserError, match="is recorded for a port in Paddle; record it again with --any-framework"):
         judge_outputs(for_paddle, tmp_path, tmp_path / "report", Console(file=io.StringIO()), None, None)
     (tmp_path / "port.txt").write_text("x")

@@ -108,10 +108,10 @@ def test_several_scalars_are_losses_and_one_is_the_loss():
     assert outputs.loss_and_logits({"loss": Scalar(3), **two}, is_tensor) == (3, None)
 
     def computed(given):
-        return outputs.computed(None, lambda **_: given, {"x": 1}, True, is_tensor, None)
+        return outputs.compute_step(None, lambda **_: given, {"x": 1}, True, is_tensor, None)
 
-    assert computed(two) == outputs.Computed(3, None, two)
-    assert computed(Scalar(5)) == outputs.Computed(5)
+    assert computed(two) == outputs.StepOutput(3, None, two)
+    assert computed(Scalar(5)) == outputs.StepOutput(5)
 
 
 def test_what_is_recorded_of_the_forward_alone_is_replayed_so(command_line, tmp_path):

@@ -116,7 +116,7 @@ def test_a_port_of_another_layout_is_one_line(copied, pair, command_line):
 def test_a_bundle_names_no_code_and_is_believed_in_nothing_unseen(copied):
     kept = sorted(path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file())
     assert {Path(name).suffix for name in kept} == {".json", ".safetensors"}
-    assert bundle.open_recording(copied).asked.pair == bundle.NO_CODE
+    assert bundle.open_recording(copied).request.pair == bundle.NO_CODE
     for name in kept:
         if name.endswith(".json"):
             assert ".py" not in (copied / name).read_text(), name

@@ -26,14 +26,14 @@ def request_of_512():
 
 
 def test_a_gate_that_fits_is_left_alone_and_says_what_it_takes(request_of_512):
-    fitted, takes = stretch.fitted(request_of_512)
+    fitted, takes = stretch.fit_to_memory(request_of_512)
     assert fitted is request_of_512
     assert takes.startswith("about ") and takes.endswith(" GB of memory")
 
 
 def test_a_gate_that_does_not_fit_goes_over_the_longest_stretch_that_does(request_of_512):
     room = stretch.memory_of(stretch.stretch(request_of_512, 320)) / 1e9 + 1e-6
-    fitted, takes = stretch.fitted(replace(request_of_512, max_memory=room))
+    fitted, takes = stretch.fit_to_memory(replace(request_of_512, max_memory=room))
     assert fitted.batch["input_ids"].shape == (3, 320)
     assert fitted.batch["attention_mask"].shape == (3, 320)
     assert "the first 320 of 512 tokens" in takes
@@ -42,12 +42,12 @@ def test_a_gate_that_does_not_fit_goes_over_the_longest_stretch_that_does(reques
 
 
 def test_the_workers_of_a_long_text_run_at_once_where_there_is_room_for_both(request_of_512, monkeypatch):
-    assert job_of(stretch.fitted(request_of_512)[0]).at_once, "of a short text, always"
+    assert job_of(stretch.fit_to_memory(request_of_512)[0]).at_once, "of a short text, always"
     monkeypatch.setattr(build, "LONG", 512)
     assert not job_of(request_of_512).at_once, "nobody has looked whether both fit"
     both = 2 * stretch.ROOM_FOR_BOTH * stretch.memory_of(request_of_512) / 1e9
     for room, at_once in ((1.01 * both, True), (0.99 * both, False)):
-        job = job_of(stretch.fitted(replace(request_of_512, max_memory=room))[0])
+        job = job_of(stretch.fit_to_memory(replace(request_of_512, max_memory=room))[0])
         assert job.spare_memory and job.at_once == at_once
 
 
@@ -84,9 +84,9 @@ def test_every_shorter_length_is_one_that_the_model_trains_on(request_of_512):
 
 def test_what_never_fits_is_inconclusive_and_a_length_that_is_asked_for_is_not_changed(request_of_512):
     with pytest.raises(Inconclusive, match=r"it may take 0\.0 GB \(parity\.max_memory\)"):
-        stretch.fitted(replace(request_of_512, max_memory=1e-6))
+        stretch.fit_to_memory(replace(request_of_512, max_memory=1e-6))
     with pytest.raises(UserError, match=r"a gate over 256 tokens takes about .* it may take"):
-        stretch.fitted(replace(request_of_512, max_memory=1e-6, length=256))
+        stretch.fit_to_memory(replace(request_of_512, max_memory=1e-6, length=256))
 
 
 def test_the_command_takes_what_the_gate_may_take(command_line, tmp_path):
@@ -96,9 +96,9 @@ def test_the_command_takes_what_the_gate_may_take(command_line, tmp_path):
 
 
 def test_a_length_that_is_asked_for_is_padded_to_one_that_can_be(request_of_512):
-    fitted, _ = stretch.fitted(replace(request_of_512, length=200))
+    fitted, _ = stretch.fit_to_memory(replace(request_of_512, length=200))
     assert fitted.batch["input_ids"].shape == (3, 256)
-    fitted, _ = stretch.fitted(replace(request_of_512, length=10**6))
+    fitted, _ = stretch.fit_to_memory(replace(request_of_512, length=10**6))
     assert fitted.batch["input_ids"].shape == (3, 512)
 
 

@@ -8,12 +8,20 @@ from dataclasses import replace
 
 from toolkit.parity.job.build import DRAWN_TEXTS, job_of
 from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, CONTROLS, MOST_UNITS, WHITE, drawn, parts_of, placed
+from toolkit.parity.job.tokenizer_texts import (
+    ADVERSARIAL,
+    CONTROLS,
+    MOST_UNITS,
+    WHITE,
+    parts_of,
+    random_texts,
+    texts_of_characters,
+)
 from toolkit.parity.trials.mutation import trial_request
 
 
 def test_every_control_and_white_space_and_category_stands_in_every_place():
-    texts = placed()
+    texts = texts_of_characters()
     every = [chr(code) for code in range(sys.maxunicode + 1)]
     for character in every:
         if unicodedata.category(character) in ("Cc", "Zs", "Zl", "Zp") or character.isspace():
@@ -31,20 +39,20 @@ def test_every_control_and_white_space_and_category_stands_in_every_place():
 
 
 def test_a_seed_draws_the_same_texts_however_many():
-    assert drawn(3, 20) == drawn(3, 500)[:20] != drawn(4, 20)
-    assert len(set(drawn(3, 500))) > 400
-    joined = "".join(drawn(3, 500))
+    assert random_texts(3, 20) == random_texts(3, 500)[:20] != random_texts(4, 20)
+    assert len(set(random_texts(3, 500))) > 400
+    joined = "".join(random_texts(3, 500))
     assert sum(character in joined for character in (*CONTROLS, *WHITE)) > 80 and "<unk>" in joined
 
 
 def test_all_that_can_be_left_of_a_drawn_text_is_tried():
     assert parts_of("a</s>b") == ["a", "</s>", "a</s>", "b", "ab", "</s>b", "a</s>b"]
-    for text in drawn(0, 500):
+    for text in random_texts(0, 500):
         assert len(parts_of(text)) < 1 << MOST_UNITS and text in parts_of(text)
 
 
 def test_a_gate_compares_them_beside_the_run_s_own_and_pads_only_these_and_those_by_hand():
     own = TokenizerJob("bytes", [f"text {number}" for number in range(100)], max_length=8)
     job = job_of(replace(trial_request("reformer", "random", 5), tokenizer=own)).tokenizer
-    assert job.texts == [*own.texts[:64], *ADVERSARIAL, *placed(), *drawn(5, DRAWN_TEXTS)]
-    assert [text for text, padded in job.numbered() if padded] == [*own.texts[:64], *ADVERSARIAL]
+    assert job.texts == [*own.texts[:64], *ADVERSARIAL, *texts_of_characters(), *random_texts(5, DRAWN_TEXTS)]
+    assert [text for text, padded in job.numbered_texts() if padded] == [*own.texts[:64], *ADVERSARIAL]

@@ -20,7 +20,7 @@ from toolkit.parity.job.results import (
     Flips,
     ReferenceFacts,
     ReferenceResult,
-    Replayed,
+    ReplayError,
     Tokens,
 )
 from toolkit.parity.judge import notes
@@ -88,7 +88,7 @@ def candidate() -> CandidateResult:
             facts=CandidateFacts(num_buckets=4, bucket_flips={"a": Flips(count=0, of=8, largest_margin=0.0)}),
             constant_errors={"table": 0.0},
             recomputed={"gradient:a.weight": measured(0.0)},
-            replay={"gradient:a.weight": Replayed(measured(0.0), measured(1.0))},
+            replay={"gradient:a.weight": ReplayError(measured(0.0), measured(1.0))},
         )
 
     return CandidateResult(
@@ -290,7 +290,7 @@ def test_an_input_of_relu_may_change_its_sign_within_rounding_of_zero_and_nowher
 @pytest.mark.parametrize("kind", ["recomputed", "replay"])
 @pytest.mark.parametrize("error", [measured(1e-5), overflown(), TensorStats([], missing=True)])
 def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradients(reference, candidate, kind, error):
-    found = {"recomputed": error, "replay": Replayed(error, measured(1.0))}[kind]
+    found = {"recomputed": error, "replay": ReplayError(error, measured(1.0))}[kind]
     getattr(candidate.dtypes["float32"], kind)["gradient:a.weight"] = found
     assert [f.verdict for f in judge(reference, candidate).findings] == [kind]
 
@@ -326,7 +326,7 @@ def test_two_backwards_may_lie_as_far_apart_as_each_from_the_truth_and_no_furthe
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e20])
 def test_with_draws_of_its_own_a_gradient_has_noise_in_proportion_to_its_size(reference, candidate, size):
     for error, verdicts in ((2e-7, []), (1e-5, ["replay"])):
-        replayed = Replayed(measured(error * size), measured(size))
+        replayed = ReplayError(measured(error * size), measured(size))
         candidate.dtypes["float32"].replay["gradient:a.weight"] = replayed
         assert [f.verdict for f in judge(reference, candidate).findings] == verdicts
 

@@ -21,7 +21,7 @@ from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace
 from toolkit.parity.followup.trajectory import train
 from toolkit.parity.job import cache, files, streaming
 from toolkit.parity.job.build import (
-    ADDED,
+    NUM_ADDED,
     added_examples,
     batch_of,
     is_brief,
@@ -39,7 +39,7 @@ from toolkit.parity.job.hashes import hashing
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, Training, read_results
-from toolkit.parity.job.stretch import fitted
+from toolkit.parity.job.stretch import fit_to_memory
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import judge_trajectory
@@ -119,7 +119,7 @@ def run_gate(
     if recording is not None:
         measured = _measure_against(recording, request, console)
     else:
-        request, takes = (request, "") if request.pair else fitted(request)
+        request, takes = (request, "") if request.pair else fit_to_memory(request)
         if (takes and console.is_terminal) or request.length_notes:
             console.print(f"parity gate: {takes}", highlight=False, soft_wrap=True)
         streamed = is_streamed(request)
@@ -144,7 +144,7 @@ def judge_outputs(
         Inconclusive: the Python lacks the port's framework.
     """
     started = time.monotonic()
-    if recording.asked.pair is not None and not recording.asked.pair.any_framework:
+    if recording.request.pair is not None and not recording.request.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded for a port in Paddle; record it again with --any-framework")
     if recording.lacks_weights and not port.is_dir():
         raise UserError(
@@ -155,14 +155,14 @@ def judge_outputs(
         place: Path = port
         versions: dict[str, str] = {}
         if not port.is_dir():
-            place, versions = run_port(port, recording, scratch, recording.asked.dtypes, python, limit)
+            place, versions = run_port(port, recording, scratch, recording.request.dtypes, python, limit)
             check_unchanged(recording)
         errors = read_outputs(place, recording, port)
         reference, candidate = compared(recording, errors, versions)
         hashes = {path.name: files.sha256(path) for path in files_of(place).values()}
     randomized = recording.manifest["describes"]["randomized_parameters"]
     found = Measurement(reference, candidate, randomized, {**hashes, "bundle.json": recording.identity})
-    request = replace(recording.asked, dtypes=tuple(errors))
+    request = replace(recording.request, dtypes=tuple(errors))
     report = _judged(request, Measured(found, {}), folder, started, recording)
     print_report(report, folder / PAGE, console)
     return report
@@ -218,7 +218,7 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
         verdict.note("brief")
     if request.widened:
         added = added_examples(request)
-        verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
+        verdict.note("widened" if added >= NUM_ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
     if request.pair is not None and request.pair.forward_only:
         verdict.note("forward-only")
         return
@@ -315,7 +315,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
         text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
         console.print(f"parity gate: {text}", highlight=False, soft_wrap=True)
         raise
-    found = Measurement(*read_results(job), writer.randomized(), hashes.all())
+    found = Measurement(*read_results(job), writer.num_randomized(), hashes.all())
     measured = Measured(found, _read_constants(job), key)
     streaming.remove_job(job)  # tens of gigabytes
     return measured

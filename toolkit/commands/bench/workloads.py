@@ -80,7 +80,7 @@ def _configuration(
 ) -> tuple[dict[str, Any], int]:
     """Return the resolved configuration for ``length + new_tokens`` tokens, and the length that fits it."""
     port = ported(model)
-    config = port.with_head(port.benched(layers, length + new_tokens), head)
+    config = port.with_head(port.bench_config(layers, length + new_tokens), head)
     config.update(parse_pairs(overrides, port.example))
     try:
         schema = part(model, "schema")

@@ -49,7 +49,7 @@ def main(task: str, folder: Path) -> None:
         files.write_json(files.result_path(folder, "candidate", task), record)
         return
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    user_modules = user_code.imported() if job.pair else []
+    user_modules = user_code.imported_files() if job.pair else []
     seconds = time.monotonic() - start_seconds
     SENDER.send_json("execution", Execution(runtime.versions(), runtime.flags(), seconds, peak, user_modules))
     SENDER.end()

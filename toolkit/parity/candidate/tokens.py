@@ -39,7 +39,7 @@ def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     tokenizer = getattr(kind, reader)(job.path or "")
     return [
         _tokens_of(tokenizer, text, job.max_length if is_padded else 0, job.offsets)
-        for text, is_padded in job.numbered()
+        for text, is_padded in job.numbered_texts()
     ]
 
 

@@ -15,7 +15,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import from_json
-from toolkit.parity.job.results import CandidateDtype, CandidateFacts, OutputDifference, Place, Replayed
+from toolkit.parity.job.results import CandidateDtype, CandidateFacts, OutputDifference, Place, ReplayError
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import constants, error_stats, same_numbers
 from toolkit.parity.measure.error_stats import TensorStats
@@ -219,9 +219,9 @@ class DtypeLedger:
         for name in filter(self._is_of_parameter, self.values):
             value = plain.get(name)
             self.measured.replay[name] = (
-                Replayed(TensorStats([], missing=True), TensorStats([]))
+                ReplayError(TensorStats([], missing=True), TensorStats([]))
                 if value is None
-                else Replayed(difference_from_plain(again, name, value), error_stats.describe(value))
+                else ReplayError(difference_from_plain(again, name, value), error_stats.describe(value))
             )
 
     def _compare_backwards(self) -> None:

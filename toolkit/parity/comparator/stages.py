@@ -66,7 +66,7 @@ class StageLedger:
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
         self.side, self.stage, self.dtype, self.rows = side, stage, dtype, rows
-        self.measured = StageMeasurements()
+        self.measurements = StageMeasurements()
         self._truth = side.truth(stage)
         self._facts = CandidateFacts()
         reference = StageReferenceFiles(job, side, stage)
@@ -90,18 +90,18 @@ class StageLedger:
         name, truth = message.name, self._truth.get(message.name)
         theirs = self._truth.get(f"float32:{name}") if self.dtype == "float32" else None
         if theirs is None:
-            self.measured.tensors[name] = difference(message, truth)
+            self.measurements.tensors[name] = difference(message, truth)
             return
         value = message.value()
-        self.measured.tensors[name] = error_stats.difference(value, np.empty(0) if truth is None else truth)
-        self.measured.apart[name] = error_stats.difference(value, theirs)
+        self.measurements.tensors[name] = error_stats.difference(value, np.empty(0) if truth is None else truth)
+        self.measurements.apart[name] = error_stats.difference(value, theirs)
 
     def _handle_held(self, message: Message) -> None:
         """Compare a parameter with its initial value; for a tied output layer, with the embedding's value."""
         weights = stages.open_weights(self.side.job, self.stage)
         if message.name not in weights:
             weights = stages.open_weights(self.side.job, stages.EMBEDDING)
-        self.measured.parameter_errors[message.name] = largest_difference(message, weights)
+        self.measurements.parameter_errors[message.name] = largest_difference(message, weights)
 
     def _handle_rows(self, message: Message) -> None:
         """Compare some rows of the output layer's gradient. If it is tied to the embedding, the rows of the batch's
@@ -109,26 +109,26 @@ class StageLedger:
         start, tied = message.content
         truth = self.side.truth("head-table").rows(message.name, start, start + message.shape[0])
         left_out = self.rows if tied else np.array([], int)
-        self.measured.partial.add_rows(message.value(), start, left_out, truth)
+        self.measurements.partial.add_rows(message.value(), start, left_out, truth)
 
     def _handle_all_rows(self, message: Message) -> None:
         """All rows of an output layer that is not tied have come."""
-        self.measured.tensors[f"gradient:{message.name}"] = self.measured.partial.stats(tuple(message.content))
+        self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(message.content))
 
     def _handle_own_rows(self, message: Message) -> None:
         """Compare the embedding's gradient of the batch's tokens; all other rows are 0, or the output layer's."""
         shape, tied = message.content
         total = RunningStats((shape[0] - len(self.rows)) * shape[1])
         if tied:
-            total = self.side.measured(stages.HEAD, MeasuredStage).dtypes[self.dtype].partial
+            total = self.side.measurements(stages.HEAD, MeasuredStage).dtypes[self.dtype].partial
         total.add(RunningStats.of(message.value(), self._truth[f"rows:{message.name}"]))
-        self.measured.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
+        self.measurements.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
 
     def result(self) -> StageMeasurements:
         """The measurements."""
-        self.measured.draw_problems, self.measured.unused_draws = self._draws.problems, self._draws.unused()
-        self.measured.relu_flips = self._facts.relu_flips
-        return self.measured
+        self.measurements.draw_problems, self.measurements.unused_draws = self._draws.problems, self._draws.unused()
+        self.measurements.relu_flips = self._facts.relu_flips
+        return self.measurements
 
 
 class Ledger:
@@ -176,7 +176,7 @@ class Ledger:
 
     def result(self) -> CandidateResult:
         """Join what all stages measured, also in an earlier process."""
-        stages_measured = [self.side.measured(stage, MeasuredStage) for stage in self.side.stages()]
+        stages_measured = [self.side.measurements(stage, MeasuredStage) for stage in self.side.stages()]
         places = {name: place for one in stages_measured for name, place in one.places.items()} | self._places
         dtypes = {
             dtype: _joined([one.dtypes[dtype] for one in stages_measured], places, self._constants)

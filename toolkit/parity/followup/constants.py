@@ -45,7 +45,7 @@ def with_rounded_constants(
     if content.pair is None or all(one.verdict != "semantics" for one in first_verdict.findings):
         return reference
     measurements = {one.name: (one.error, one.bound) for one in first_verdict.comparisons if one.dtype == "float64"}
-    files.write_json(job / "reference" / files.MEASURED, measurements)
+    files.write_json(job / "reference" / files.MEASURED_CONSTANTS, measurements)
     try:
         run_workers([job], console, {"reference": python}, task=TASK)
     except Inconclusive as problem:

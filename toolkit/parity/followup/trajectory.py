@@ -11,7 +11,7 @@ from rich.console import Console
 from toolkit.parity.job import files
 from toolkit.parity.job.pair import TRAJECTORY
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import Trained, Training
+from toolkit.parity.job.results import Training, TrajectoryFacts
 from toolkit.parity.judge.trajectory import compare_trajectories
 
 
@@ -30,7 +30,7 @@ def train(job: Path, interpreters: Mapping[str, str], console: Console) -> Train
     sides = {}
     for side in ("reference", "candidate"):
         run_workers([job], console, {side: interpreters[side]}, task=TRAJECTORY)
-        sides[side] = files.read(files.result_path(job, side, TRAJECTORY), Trained)
+        sides[side] = files.read(files.result_path(job, side, TRAJECTORY), TrajectoryFacts)
 
     def read(side: str, run: str) -> dict[str, np.ndarray]:
         return files.read_tensors(job / side / f"trajectory-{run}.safetensors")

@@ -21,9 +21,9 @@ def constant_of(value: np.ndarray) -> float | None:
     return float(value.flat[0]) if is_constant else None
 
 
-def is_same(one: np.ndarray, other: np.ndarray) -> bool:
+def is_same(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether two values of a buffer are the same."""
-    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def hide_initial_infinities(value: np.ndarray, initial: np.ndarray) -> np.ndarray:

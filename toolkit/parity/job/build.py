@@ -22,7 +22,7 @@ from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.parity.measure.updates import SHARES, inputs_of_examples, loss_terms
 
 #: Runs of the reference that measure its rounding, besides the one that is the truth.
@@ -39,7 +39,7 @@ LONG = 2**14
 #: Keys of a batch that only the loss reads.
 LABELS = ("labels", "start_positions", "end_positions")
 #: Made-up examples beside a run's own, or one more.
-ADDED = 3
+NUM_ADDED = 3
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 #: Texts drawn by a gate's seed.
@@ -67,18 +67,18 @@ def spares_memory(request: GateRequest) -> bool:
 
 def job_of(request: GateRequest) -> Job:
     """Return the workers' job for a model that is compared as a whole."""
-    known, whole = family(request.model), request.checkpoint_config
-    told = {
+    model_family, full_config = family(request.model), request.checkpoint_config
+    settings = {
         **request.common(),
-        "config": known.keys(request.config),
-        "training": _of_float32(request.training),
+        "config": model_family.keys(request.config),
+        "training": _round_settings(request.training),
         "tokenizer": _with_adversarial_texts(request.tokenizer, request.seed),
-        "class_weights": _held(request.class_weights),
-        "checkpoint_config": None if whole is None else known.keys(whole),
+        "class_weights": _as_float32(request.class_weights),
+        "checkpoint_config": None if full_config is None else model_family.keys(full_config),
         "at_once": request.at_once or not spares_memory(request),
     }
     return Job(
-        **told,
+        **settings,
         noise_runs=_noise_runs(request),
         updates=0 if request.pair and request.pair.is_large else min(len(SHARES), request.training.max_steps),
         lowered=PRODUCTS,
@@ -107,18 +107,18 @@ def streamed_job_of(request: GateRequest) -> Job:
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
     """Return the request's batch, followed by :func:`added_examples` made-up ones of the same length and keys."""
-    given = {name: np.asarray(value) for name, value in request.batch.items()}
+    own_batch = {name: np.asarray(value) for name, value in request.batch.items()}
     count = added_examples(request)
     if not count:
-        return given
-    length = given["input_ids"].shape[1]
+        return own_batch
+    length = own_batch["input_ids"].shape[1]
     layouts = [MOSTLY_PADDED] if count == 1 else list(layouts_of(count))
-    if "attention_mask" not in given:
+    if "attention_mask" not in own_batch:
         layouts = [FULL] * count
-    added = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
+    added_batch = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
     if request.class_weights is not None:
-        added["labels"] = contrasting(added["labels"], request.class_weights, given["labels"])
-    return {name: np.concatenate([value, added[name].astype(value.dtype)]) for name, value in given.items()}
+        added_batch["labels"] = contrasting(added_batch["labels"], request.class_weights, own_batch["labels"])
+    return {name: np.concatenate([value, added_batch[name].astype(value.dtype)]) for name, value in own_batch.items()}
 
 
 def shape_of(request: GateRequest) -> tuple[int, int]:
@@ -137,9 +137,9 @@ def added_examples(request: GateRequest) -> int:
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
         return 0
     examples, length = request.batch["input_ids"].shape
-    wanted = ADDED + (examples + ADDED + 1) % 2
+    num_added = NUM_ADDED + (examples + NUM_ADDED + 1) % 2
     room = LONG // 2 // length - examples
-    return min(1 if is_streamed(request) or is_brief(request) else wanted, max(room, int(examples > 1), 0))
+    return min(1 if is_streamed(request) or is_brief(request) else num_added, max(room, int(examples > 1), 0))
 
 
 def write_job(
@@ -182,16 +182,16 @@ def make_sides(folder: Path) -> None:
 
 def workers_of(request: GateRequest) -> dict[str, str]:
     """Both sides, and the interpreter that runs each."""
-    asked = {"reference": request.reference_python, "candidate": request.port_python}
-    return {side: python or sys.executable for side, python in asked.items()}
+    interpreters = {"reference": request.reference_python, "candidate": request.port_python}
+    return {side: python or sys.executable for side, python in interpreters.items()}
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
     """The labels of the examples of an update. Examples whose labels are all ignored are left out if there are others:
     one would make a micro-batch of less weight than examples look like a smaller gradient, to which Adam is blind. If
     classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
-    given = request.batch if request.labels is None else request.labels
-    labels = {key: np.asarray(value) for key, value in given.items() if key in LABELS}
+    label_batch = request.batch if request.labels is None else request.labels
+    labels = {key: np.asarray(value) for key, value in label_batch.items() if key in LABELS}
     terms = loss_terms(TASKS[request.head], labels)
     rows = np.flatnonzero(terms) if terms.any() else np.arange(len(terms))
     labels = {key: value[rows[: request.training.examples_of_update]] for key, value in labels.items()}
@@ -200,17 +200,17 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
     return labels
 
 
-def _of_float32(settings: TrainingSettings) -> TrainingSettings:
+def _round_settings(settings: TrainingSettings) -> TrainingSettings:
     """Round the numbers to float32, as Paddle keeps them so. Of the warm-up only whole updates count."""
-    given: dict[str, Any] = {
+    rounded_settings: dict[str, Any] = {
         key: float(np.float32(value))
         for key, value in asdict(settings).items()
         if isinstance(value, float) and key != "warmup_ratio"
     }
-    return replace(settings, **given)
+    return replace(settings, **rounded_settings)
 
 
-def _held(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
+def _as_float32(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
     """Class weights as float32, as the run holds them."""
     return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 
@@ -219,5 +219,9 @@ def _with_adversarial_texts(tokenizer: TokenizerJob | None, seed: int) -> Tokeni
     """Those that are made are not padded: it would show nothing more, and takes a thousand times ``max_length``."""
     if tokenizer is None:
         return None
-    whole = [*tokenizer.texts[:TOKENIZER_TEXTS], *ADVERSARIAL]
-    return replace(tokenizer, texts=[*whole, *placed(), *drawn(seed, DRAWN_TEXTS)], padded=len(whole))
+    padded_texts = [*tokenizer.texts[:TOKENIZER_TEXTS], *ADVERSARIAL]
+    return replace(
+        tokenizer,
+        texts=[*padded_texts, *texts_of_characters(), *random_texts(seed, DRAWN_TEXTS)],
+        padded=len(padded_texts),
+    )

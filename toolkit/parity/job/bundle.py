@@ -57,7 +57,7 @@ NOT_RECORDED = (
     "where torch is, take toolkit parity --dtype bfloat16"
 )
 #: Files that the port's side reads. A bundle may hold more, if its manifest lists them.
-NEEDED = (
+REQUIRED_FILES = (
     "job.json",
     WEIGHTS,
     "batch.safetensors",
@@ -79,7 +79,7 @@ OF_PAIR = (
     "reference/buffers-float32.safetensors",
 )
 #: What of a bundle's job is asked for again. The rest names what only the recording machine has.
-TAKEN = (
+JOB_KEYS = (
     *("model", "head", "config", "dtypes", "seed", "port", "training", "class_weights", "label_smoothing"),
     "judge_reference_reversible",
     *("origin", "pair"),
@@ -109,10 +109,10 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
             "take fewer --layers, or a smaller configuration (KEY=VALUE)"
         )
     with new_bundle(folder, console) as partial:
-        weights, randomized = randomize_constants(request.weights, request.seed)
+        weights, num_randomized = randomize_constants(request.weights, request.seed)
         write_request(replace(request, tokenizer=None), weights, partial)  # its files are not recorded
         run_workers([partial], console, {"reference": workers_of(request)["reference"]})
-        seal(partial, randomized)
+        seal(partial, num_randomized)
 
 
 @contextlib.contextmanager
@@ -123,10 +123,10 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> I
     check_free(folder)
     with _appearing(folder) as partial:
         yield partial
-    recorded = read_manifest(folder)["files"]
-    size = sum(entry["bytes"] for entry in recorded.values())
+    entries = read_manifest(folder)["files"]
+    size = sum(entry["bytes"] for entry in entries.values())
     console.print(
-        f"recorded {folder}: {len(recorded)} files, {size / 2**20:.1f} MiB; "
+        f"recorded {folder}: {len(entries)} files, {size / 2**20:.1f} MiB; "
         f"{MANIFEST} has SHA-256 {files.sha256(folder / MANIFEST)}",
         highlight=False,
         soft_wrap=True,
@@ -134,7 +134,7 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> I
     console.print(f"next: toolkit parity {command.format(folder)}", highlight=False, soft_wrap=True)
 
 
-def seal(partial: Path, randomized: int, weights: Path | None = None) -> None:
+def seal(partial: Path, num_randomized: int, weights: Path | None = None) -> None:
     """Make a bundle of a job folder in which the reference has finished: remove what means nothing elsewhere, and write
     ``bundle.json``. ``weights``: where they go, in place of the bundle."""
     (partial / "reference.log").unlink()
@@ -167,10 +167,12 @@ def seal(partial: Path, randomized: int, weights: Path | None = None) -> None:
     if weights is not None:
         left_out = {"weights": digests(partial / WEIGHTS)}
         os.replace(partial / WEIGHTS, weights)
-    files.write_report(partial / MANIFEST, {**manifest_of(partial, job, randomized), **left_out})  # people read it, too
+    files.write_report(
+        partial / MANIFEST, {**manifest_of(partial, job, num_randomized), **left_out}
+    )  # people read it, too
 
 
-def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
+def manifest_of(folder: Path, job: Job, num_randomized: int) -> dict[str, Any]:
     """The content of ``bundle.json`` for a job folder in which the reference has finished."""
     result = read_reference(folder)
     batch = files.read_tensors(folder / "batch.safetensors")
@@ -183,7 +185,7 @@ def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
             **{key: getattr(job, key) for key in ("model", "head", "config", "dtypes", "device", "seed")},
             "batch": {name: list(value.shape) for name, value in batch.items()},
             "parameters": result.parameters,
-            "randomized_parameters": randomized,
+            "randomized_parameters": num_randomized,
         },
         "versions": result.execution.versions,
         "flags": result.execution.flags,
@@ -200,8 +202,8 @@ def check_free(folder: Path) -> None:
     if not os.path.lexists(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())):
         return
     try:
-        kept = {MANIFEST, *read_manifest(folder)["files"]}
-        extra = sorted(set(_files_in(folder)) - kept)
+        bundle_files = {MANIFEST, *read_manifest(folder)["files"]}
+        extra = sorted(set(_files_in(folder)) - bundle_files)
     except UserError:
         raise UserError(f"{folder}: exists and is not a bundle; name another place") from None
     if extra:
@@ -214,10 +216,10 @@ def check_weights_free(folder: Path) -> None:
     if not os.path.lexists(place := beside(folder)):
         return
     try:
-        found = digests(place)
+        weight_digests = digests(place)
     except (OSError, UnreadableFile):
-        found = {}
-    if not os.path.lexists(folder) or read_manifest(folder).get("weights") != found:
+        weight_digests = {}
+    if not os.path.lexists(folder) or read_manifest(folder).get("weights") != weight_digests:
         raise UserError(f"{place}: is there, and not of a bundle {folder}; name another place")
 
 
@@ -256,7 +258,7 @@ class Recording:
     folder: Path
     manifest: Mapping[str, Any]
     identity: str
-    asked: GateRequest
+    request: GateRequest
     weights: Path | None = None
 
     @property
@@ -291,12 +293,12 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
         raise UserError(f"--weights: {folder} holds its own")
     _check_files(folder, manifest["files"])
     try:
-        asked = _request_of(folder, manifest["describes"]["model"])
-    except Exception as problem:  # its files are as recorded; what they say may be anything
-        named = "" if isinstance(problem, ValueError) else f"{type(problem).__name__}: "
-        reason = " ".join(f"{named}{problem}".split())
+        request = _request_of(folder, manifest["describes"]["model"])
+    except Exception as error:  # its files are as recorded; what they say may be anything
+        error_name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{error_name}{error}".split())
         raise UserError(f"{folder}: describes no model that can be judged here: {reason}") from None
-    return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked, weights)
+    return Recording(folder, manifest, files.sha256(folder / MANIFEST), request, weights)
 
 
 def check_unchanged(recording: Recording) -> None:
@@ -313,8 +315,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = read_object(folder / MANIFEST)
     except OSError:
         raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: no readable {MANIFEST}") from None
-    except ValueError as problem:
-        raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {problem}") from None
+    except ValueError as error:
+        raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {error}") from None
     if manifest.get("format") != FORMAT:
         raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {MANIFEST} is of another format")
     if manifest.get("schema") != SCHEMA:
@@ -322,25 +324,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder}: has schema {manifest.get('schema')!r}, this toolkit reads {SCHEMA}; record it again, "
             "or use the toolkit that recorded it"
         )
-    listed = manifest.get("files")
-    if not isinstance(listed, dict) or not all(_is_entry(entry) for entry in listed.values()):
+    entries = manifest.get("files")
+    if not isinstance(entries, dict) or not all(_is_entry(entry) for entry in entries.values()):
         raise UserError(f"{folder}: {MANIFEST} does not list its files with size and SHA-256")
-    for name in listed:
+    for name in entries:
         if not NAME.fullmatch(name) or name == MANIFEST:
             raise UserError(f"{folder}: {MANIFEST} names {name!r}, which is no file of a bundle")
-    described = manifest.get("describes")
-    is_pair = isinstance(described, dict) and described.get("model") == PAIR
-    elsewhere = (WEIGHTS,) if _has_digests(manifest) else ()
-    required_files = (*NEEDED, *(OF_PAIR if is_pair else OF_FAMILY))
-    if missing := [name for name in required_files if name not in listed and name not in elsewhere]:
+    description = manifest.get("describes")
+    is_pair = isinstance(description, dict) and description.get("model") == PAIR
+    external_files = (WEIGHTS,) if _has_digests(manifest) else ()
+    required_files = (*REQUIRED_FILES, *(OF_PAIR if is_pair else OF_FAMILY))
+    if missing := [name for name in required_files if name not in entries and name not in external_files]:
         raise UserError(f"{folder}: {MANIFEST} does not list {missing[0]}")
     return manifest
 
 
 def _has_digests(manifest: Mapping[str, Any]) -> bool:
     """Whether the weights are left out, and the manifest has the SHA-256 of each that it describes."""
-    described, digests = manifest.get("describes"), manifest.get("weights")
-    parameters = described.get("parameters") if isinstance(described, dict) else None
+    description, digests = manifest.get("describes"), manifest.get("weights")
+    parameters = description.get("parameters") if isinstance(description, dict) else None
     return isinstance(digests, dict) and isinstance(parameters, dict) and digests.keys() == parameters.keys()
 
 
@@ -348,14 +350,14 @@ def _is_entry(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
 
 
-def _check_files(folder: Path, listed: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_files(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Every file is there as it was recorded, and no other."""
-    found = set(_files_in(folder)) - {MANIFEST}
-    if missing := sorted(set(listed) - found):
+    names = set(_files_in(folder)) - {MANIFEST}
+    if missing := sorted(set(entries) - names):
         raise UserError(f"{folder}: {missing[0]} is missing")
-    if extra := sorted(found - set(listed)):
+    if extra := sorted(names - set(entries)):
         raise UserError(f"{folder}: {extra[0]} is not of the bundle")
-    for name, entry in listed.items():
+    for name, entry in entries.items():
         size = (folder / name).stat().st_size
         if size != entry["bytes"]:
             raise UserError(f"{folder}: {name} was changed: {size} bytes, recorded were {entry['bytes']}")
@@ -386,7 +388,7 @@ def _request_of(folder: Path, model: str) -> GateRequest:
     (_check_pair if job.model == PAIR else _check_family)(folder, job)
     check_recorded(folder, job)
     return GateRequest(
-        **{name: getattr(job, name) for name in TAKEN},
+        **{name: getattr(job, name) for name in JOB_KEYS},
         weights=files.read_tensors(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {},
         batch=files.read_tensors(folder / "batch.safetensors"),
         labels=files.read_tensors(folder / "labels.safetensors"),

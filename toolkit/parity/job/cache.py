@@ -25,11 +25,11 @@ from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.job.synthetic import SyntheticWeights
 from toolkit.parity.job.tokenizers import files_of
 
-Measured = TypeVar("Measured")
+Record = TypeVar("Record")
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Kind of these entries in the cache, and their files.
-KIND, MEASURED, CONSTANTS = "parity", "measured.json", "constants.safetensors"
+KIND, MEASUREMENTS, CONSTANTS = "parity", "measured.json", "constants.safetensors"
 #: Packages that the workers import: a list of modules would have to be kept right, and was not.
 PACKAGES = ("models", "toolkit")
 
@@ -82,21 +82,21 @@ def source_of(root: Path) -> str:
     return digest.hexdigest()
 
 
-def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray]] | None:
+def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] | None:
     """Return what :func:`store` kept under ``key``; None if nothing whole is there."""
     try:
         if (entry := cache.find(KIND, key)) is None:
             return None
-        return from_json(kind, files.read_json(entry / MEASURED)), files.read_tensors(entry / CONSTANTS)
+        return from_json(kind, files.read_json(entry / MEASUREMENTS)), files.read_tensors(entry / CONSTANTS)
     except (OSError, ValueError):  # of an entry that was removed while it was read
         return None
 
 
-def store(key: str, measured: object, constants: Mapping[str, np.ndarray]) -> None:
+def store(key: str, measurements: object, constants: Mapping[str, np.ndarray]) -> None:
     """Keep what was measured."""
 
     def fill(folder: Path) -> None:
         files.write_tensors(folder / CONSTANTS, constants)
-        files.write_json(folder / MEASURED, measured)
+        files.write_json(folder / MEASUREMENTS, measurements)
 
     cache.store(KIND, key, fill)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def contrasting(labels: np.ndarray, weights: Sequence[float], beside: np.ndarray) -> np.ndarray:
+def contrasting(labels: np.ndarray, weights: Sequence[float], own_labels: np.ndarray) -> np.ndarray:
     """Labels for made-up texts, beside those of given ones: the heaviest class and the lightest, the next heaviest and
     the next lightest, and so on; first that which the given texts lack. Of several labels a text, the first text has
     all of them.
@@ -20,7 +20,7 @@ def contrasting(labels: np.ndarray, weights: Sequence[float], beside: np.ndarray
         return np.concatenate([np.ones_like(labels[:1]), labels[1:]])
     rising = np.argsort(weights, kind="stable")
     ends = np.stack([rising[::-1], rising], 1).ravel()[: len(rising)]
-    if rising[-1] in beside:
+    if rising[-1] in own_labels:
         ends[:2] = ends[1::-1]
     return np.resize(ends, len(labels)).astype(labels.dtype)
 

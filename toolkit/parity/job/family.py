@@ -29,7 +29,7 @@ class Defaults(NamedTuple):
     batch_size: int
 
 
-class Benched(NamedTuple):
+class BenchSettings(NamedTuple):
     """What `toolkit bench` measures of a family.
 
     Attributes:
@@ -129,28 +129,28 @@ class PortedFamily(Family):
     defaults: Defaults
     tokenizers: tuple[TokenizerKind, ...] = ()
     attentions: Mapping[str, list[str]] = {}
-    bench: Benched | None = None
+    bench: BenchSettings | None = None
     own_backward = False
     example = ""
     smaller = ""
     last_maps: tuple[str, ...] = ()
     short_names: Mapping[str, str] = {}
 
-    def resolved(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def resolve_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration with its defaults. Raises ConfigError if it cannot be."""
         return part(self.name, "schema").resolve(config)
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        keys = self.resolved(config)
+        keys = self.resolve_config(config)
         for key in ("label2id", "id2label"):  # they follow from num_labels
             keys.pop(key, None)
         return keys
 
     def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
-        return self.resolved(config)["pad_token_id"]
+        return self.resolve_config(config)["pad_token_id"]
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
-        return parameters_of(self.name, self.resolved(config), head) > LARGE_ABOVE
+        return parameters_of(self.name, self.resolve_config(config), head) > LARGE_ABOVE
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
         """Tokens that its attention takes together."""
@@ -161,7 +161,7 @@ class PortedFamily(Family):
         :attr:`attentions`."""
         raise NotImplementedError
 
-    def benched(self, layers: int, length: int) -> dict[str, Any]:
+    def bench_config(self, layers: int, length: int) -> dict[str, Any]:
         """The configuration that `toolkit bench` measures, without the keys that follow from the length."""
         raise NotImplementedError
 
@@ -195,6 +195,6 @@ def family(model: str) -> Family:
 
 def ported(model: str) -> PortedFamily:
     """What is known of one of ``models.families.FAMILIES``."""
-    found = family(model)
-    assert isinstance(found, PortedFamily), model
-    return found
+    model_family = family(model)
+    assert isinstance(model_family, PortedFamily), model
+    return model_family

@@ -72,7 +72,7 @@ OWN_WEIGHTS = "weights.safetensors"
 INITIAL_BUFFERS = "buffers.safetensors"
 
 #: For a pair's reference with rounded constants: by tensor, the port's error and its bound.
-MEASURED = "constants-measured.json"
+MEASURED_CONSTANTS = "constants-measured.json"
 #: Of a pair's R64, the elements of outputs that the loss does not depend on.
 UNREAD = "unread.safetensors"
 #: For the operation trace: by name, where a packed output of R64 has padding.

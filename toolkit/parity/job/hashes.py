@@ -29,7 +29,7 @@ class Hashes:
     def all(self) -> dict[str, str]:
         """By each file's path in the job folder, in order; asked for when the workers have ended."""
         self._look()
-        return {name: found for name, (_, found) in sorted(self._found.items())}
+        return {name: digest for name, (_, digest) in sorted(self._found.items())}
 
     def watch(self) -> None:
         """Hash what appears, until :meth:`end`."""

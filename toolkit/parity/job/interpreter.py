@@ -20,7 +20,7 @@ from toolkit.machine.home import in_own_home
 from toolkit.parity.job import launch
 
 #: Packages that each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
-NEEDED = {
+REQUIRED_PACKAGES = {
     "reference": ("torch", "transformers", "numpy", "safetensors"),
     "port": ("paddlepaddle", "numpy", "safetensors"),
 }
@@ -39,7 +39,7 @@ print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
 """
 
 
-def locate(path: str, having: Sequence[str] = NEEDED["reference"][:2]) -> str:
+def locate(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]) -> str:
     """The interpreter as an absolute path. Links are not followed: a virtual environment is known by its own.
 
     Args:
@@ -49,33 +49,33 @@ def locate(path: str, having: Sequence[str] = NEEDED["reference"][:2]) -> str:
     Raises:
         UserError: there is nothing that could be run.
     """
-    written = os.path.expanduser(in_own_home(path))
-    found = shutil.which(os.path.abspath(written) if os.path.exists(written) else written)
-    if found is None:
-        reason = "is not an executable file" if os.path.exists(written) else "no such interpreter"
+    expanded_path = os.path.expanduser(in_own_home(path))
+    executable = shutil.which(os.path.abspath(expanded_path) if os.path.exists(expanded_path) else expanded_path)
+    if executable is None:
+        reason = "is not an executable file" if os.path.exists(expanded_path) else "no such interpreter"
         raise UserError(f"{path}: {reason}; name the Python that has {' and '.join(having)}, such as venv/bin/python")
-    return os.path.abspath(found)
+    return os.path.abspath(executable)
 
 
 def reference_interpreter(path: str) -> str:
     """The interpreter as an absolute path, once it has said that it can run the reference. Raises UserError if it is
     not an interpreter, and Inconclusive if it is one that lacks torch or transformers."""
-    return _able(path, "reference")
+    return _check_interpreter(path, "reference")
 
 
 def interpreter_of(path: str | None, side: str) -> str | None:
     """What ``--reference-python`` or ``--port-python`` names, once it has said that it can run that side. None is the
     interpreter that runs the gate. Raises as :func:`reference_interpreter`, with the option."""
     try:
-        return None if path is None else _able(path, side)
-    except ToolkitError as problem:
-        raise type(problem)(f"--{side}-python: {problem}") from None
+        return None if path is None else _check_interpreter(path, side)
+    except ToolkitError as error:
+        raise type(error)(f"--{side}-python: {error}") from None
 
 
-def _able(path: str, side: str) -> str:
-    found = locate(path, NEEDED[side][:2])
-    versions_of(found, side)
-    return found
+def _check_interpreter(path: str, side: str) -> str:
+    executable = locate(path, REQUIRED_PACKAGES[side][:2])
+    versions_of(executable, side)
+    return executable
 
 
 @functools.cache
@@ -84,11 +84,13 @@ def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
     if it is not a Python, and Inconclusive if it is one that cannot run the side, ``reference`` or ``port``."""
     answer = _ask(interpreter)
     if tuple(answer["version_info"]) < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+        min_version = ".".join(map(str, OLDEST))
         raise Inconclusive(
-            f"{interpreter}: is Python {answer['versions']['python']}; the {side} needs {needed} or newer"
+            f"{interpreter}: is Python {answer['versions']['python']}; the {side} needs {min_version} or newer"
         )
-    missing = [name for name in NEEDED[side] if not {name, INSTEAD.get(name, name)} & answer["versions"].keys()]
+    missing = [
+        name for name in REQUIRED_PACKAGES[side] if not {name, INSTEAD.get(name, name)} & answer["versions"].keys()
+    ]
     if missing:
         raise Inconclusive(
             f"{interpreter}: lacks {', '.join(missing)}, which the {side} needs; "
@@ -99,7 +101,7 @@ def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
 
 def _ask(interpreter: str) -> dict:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             code_command(interpreter, QUESTION),
             env=launch.worker_environment(),
             capture_output=True,
@@ -107,7 +109,7 @@ def _ask(interpreter: str) -> dict:
             timeout=PATIENCE,
             stdin=subprocess.DEVNULL,
         )
-        answer = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(process.stdout.splitlines()[-1])
         return {"version_info": answer["version_info"], "versions": answer["versions"]}
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         raise UserError(f"{interpreter}: does not answer as a Python interpreter does") from None

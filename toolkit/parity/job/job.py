@@ -42,7 +42,7 @@ class TokenizerJob:
     offsets: bool = False
     padded: int | None = None
 
-    def numbered(self) -> list[tuple[str, bool]]:
+    def numbered_texts(self) -> list[tuple[str, bool]]:
         """Each text, and whether it is compared padded, too."""
         return [(text, self.padded is None or number < self.padded) for number, text in enumerate(self.texts)]
 
@@ -73,7 +73,7 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonSettings:
     """What a gate compares: what its request (:class:`.request.GateRequest`) and the workers' job have in common.
 
     Attributes:
@@ -124,11 +124,11 @@ class Compared:
 
     def common(self) -> dict[str, Any]:
         """These attributes by name, without those that a subclass adds."""
-        return {known.name: getattr(self, known.name) for known in fields(Compared)}
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(ComparisonSettings)}
 
 
 @dataclass(frozen=True)
-class Job(Compared):
+class Job(ComparisonSettings):
     """A training step to run on both sides.
 
     Attributes:

@@ -20,6 +20,6 @@ def worker_environment() -> dict[str, str]:
     Memory comes in huge pages unless the user has tuned glibc: half of a large gate's time goes into fresh pages, one
     after another. What a launcher of several processes has set is left out: a worker is alone.
     """
-    here = another_python.environment()
-    inherited = {name: value for name, value in here.items() if not name.startswith("PADDLE_")}
-    return {HUGE_PAGES[0]: HUGE_PAGES[1], **SLEEP, **inherited}
+    environment = another_python.environment()
+    inherited_variables = {name: value for name, value in environment.items() if not name.startswith("PADDLE_")}
+    return {HUGE_PAGES[0]: HUGE_PAGES[1], **SLEEP, **inherited_variables}

@@ -31,7 +31,9 @@ def _digest(value: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(value, "<f4").data).hexdigest()
 
 
-def write_weights(path: Path, source: Path, known: Mapping[str, str], shapes: Mapping[str, Sequence[int]]) -> None:
+def write_weights(
+    path: Path, source: Path, recorded_digests: Mapping[str, str], shapes: Mapping[str, Sequence[int]]
+) -> None:
     """Write to ``path`` the parameters that a reference was recorded with.
 
     Args:
@@ -41,19 +43,19 @@ def write_weights(path: Path, source: Path, known: Mapping[str, str], shapes: Ma
     Raises:
         UserError: one of them is not there, or is not as it was recorded.
     """
-    missing = dict.fromkeys(known)
+    missing = dict.fromkeys(recorded_digests)
     try:
         with TensorWriter(path) as writer:
             for name, value in _tensors(source):
-                if name not in known:
+                if name not in recorded_digests:
                     continue
                 value = value.astype(np.float32, copy=False)
-                if list(value.shape) != list(shapes[name]) or _digest(value) != known[name]:
+                if list(value.shape) != list(shapes[name]) or _digest(value) != recorded_digests[name]:
                     raise UserError(f"{source}: {name} is not what the reference was recorded with")
                 writer.add(name, value)
                 del missing[name]
-    except (OSError, UnreadableFile) as problem:
-        raise UserError(str(problem)) from None
+    except (OSError, UnreadableFile) as error:
+        raise UserError(str(error)) from None
     if missing:
         raise UserError(f"{source}: has no {next(iter(missing))}, with which the reference was recorded")
 

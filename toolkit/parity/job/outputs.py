@@ -13,7 +13,7 @@ from toolkit.parity.job.pair import batches_in
 
 
 @dataclass
-class Computed:
+class StepOutput:
     """What a pair's model computes on a step's batches.
 
     Attributes:
@@ -30,14 +30,14 @@ class Computed:
     scores: dict[str, Any] = field(default_factory=dict)
 
 
-def computed(
+def compute_step(
     source: Any,
     model: Any,
     inputs: Mapping[str, Any],
     needs_loss: bool,
     is_tensor: Callable[[Any], bool],
     cross_entropy: Callable[[Any, Any], Any],
-) -> Computed:
+) -> StepOutput:
     """Return what a side's model computes on a step's batches (:func:`.pair.batches_in`).
 
     The loss is that of the file's own function; else the model's (:func:`loss_and_logits`); else the cross entropy of
@@ -50,16 +50,22 @@ def computed(
     Raises:
         UserCodeError: there is nothing that a loss could be made of.
     """
-    found = [_of_one_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)]
-    if len(found) == 1:
-        return found[0]
-    losses = {f"batch {number}": one.loss for number, one in enumerate(found, 1) if one.loss is not None}
-    named = {
-        f"{name} of batch {number}": loss for number, one in enumerate(found, 1) for name, loss in one.losses.items()
+    step_outputs = [
+        _of_one_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)
+    ]
+    if len(step_outputs) == 1:
+        return step_outputs[0]
+    losses = {
+        f"batch {number}": output.loss for number, output in enumerate(step_outputs, 1) if output.loss is not None
+    }
+    named_losses = {
+        f"{name} of batch {number}": loss
+        for number, output in enumerate(step_outputs, 1)
+        for name, loss in output.losses.items()
     }
     # Without a loss, nothing else shows what is computed after the last module.
-    scores = {f"batch {number}": one.logits for number, one in enumerate(found, 1) if one.loss is None}
-    return Computed(sum(losses.values()) if losses else None, None, {**named, **losses}, scores)
+    scores = {f"batch {number}": output.logits for number, output in enumerate(step_outputs, 1) if output.loss is None}
+    return StepOutput(sum(losses.values()) if losses else None, None, {**named_losses, **losses}, scores)
 
 
 def _of_one_batch(
@@ -69,7 +75,7 @@ def _of_one_batch(
     needs_loss: bool,
     is_tensor: Callable[[Any], bool],
     cross_entropy: Callable[[Any, Any], Any],
-) -> Computed:
+) -> StepOutput:
     if hasattr(source, "loss"):
         loss, logits = source.loss(model, inputs), None
     else:
@@ -78,11 +84,11 @@ def _of_one_batch(
             loss = cross_entropy(logits.reshape((-1, logits.shape[-1])), inputs["labels"].flatten())
     if loss is None and needs_loss:
         raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
-            "define loss(model, batch), or compare the forward alone (--forward-only)"
+            f"{user_code.display_path(source)}: the model gives no loss, and there are no logits and labels to make "
+            "one of; define loss(model, batch), or compare the forward alone (--forward-only)"
         )
     losses = {} if is_tensor(loss) else several_losses(loss, is_tensor)
-    return Computed(sum(losses.values()) if losses else loss, logits, losses)
+    return StepOutput(sum(losses.values()) if losses else loss, logits, losses)
 
 
 def _taken_by(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -112,12 +118,12 @@ def part(output: Any, name: str) -> Any:
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
-def several_losses(given: Any, is_tensor: Callable[[Any], bool]) -> dict[str, Any]:
+def several_losses(losses: Any, is_tensor: Callable[[Any], bool]) -> dict[str, Any]:
     """Return losses by their names, or by their numbers in a tuple; none if this is not several scalars."""
-    named = given.items() if isinstance(given, Mapping) else enumerate(parts_of(given), 1)
-    found = {str(name): one for name, one in named}
-    are_scalars = all(is_tensor(one) and one.ndim == 0 for one in found.values())
-    return found if len(found) > 1 and are_scalars else {}
+    named_losses = losses.items() if isinstance(losses, Mapping) else enumerate(parts_of(losses), 1)
+    losses_by_name = {str(name): one for name, one in named_losses}
+    are_scalars = all(is_tensor(one) and one.ndim == 0 for one in losses_by_name.values())
+    return losses_by_name if len(losses_by_name) > 1 and are_scalars else {}
 
 
 def loss_and_logits(output: Any, is_tensor: Callable[[Any], bool]) -> tuple[Any, Any]:

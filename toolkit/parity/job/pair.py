@@ -23,7 +23,7 @@ CHOICES = ("relu", "choice")
 #: Seconds that user code has by default: a large model takes minutes, and what hangs, for ever.
 TIME_LIMIT = 1800.0
 #: Batches that a file may give for one step.
-MOST_BATCHES = 16
+MAX_BATCHES = 16
 #: The task of building a side and describing it.
 DESCRIBE = "describe"
 #: The task in which each side trains by itself for some steps.
@@ -198,10 +198,10 @@ class PairMap:
     def compares(self, name: str) -> bool:
         """Return whether a tensor of the reference is compared: an output if its module has a counterpart, a buffer if
         it has one or should have one."""
-        parsed = TensorName.parse(name).in_its_run
-        if parsed.kind == "buffer":
-            return parsed.module in {*(match.reference for match in self.buffers), *self.reference_state}
-        return parsed.kind != "output" or parsed.module in self.modules
+        tensor_name = TensorName.parse(name).in_its_run
+        if tensor_name.kind == "buffer":
+            return tensor_name.module in {*(match.reference for match in self.buffers), *self.reference_state}
+        return tensor_name.kind != "output" or tensor_name.module in self.modules
 
 
 @dataclass(frozen=True)
@@ -262,13 +262,15 @@ def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.nda
         UserCodeError: it is no mapping of names to arrays.
     """
     with user_code.running(source):
-        given = source.batch(config, np.random.default_rng(seed))
-        is_one = isinstance(given, dict) or not isinstance(given, Iterable)
-        several = [given] if is_one else [*islice(given, MOST_BATCHES + 1)]
-        if not 0 < len(several) <= MOST_BATCHES:
+        batch_value = source.batch(config, np.random.default_rng(seed))
+        is_one = isinstance(batch_value, dict) or not isinstance(batch_value, Iterable)
+        several = [batch_value] if is_one else [*islice(batch_value, MAX_BATCHES + 1)]
+        if not 0 < len(several) <= MAX_BATCHES:
             what = "more than" if several else "no batch; it is to give one, and at most"
-            raise user_code.UserCodeError(f"{user_code.shown(source)}: batch() gave {what} {MOST_BATCHES} batches")
-        batches = [_checked(source, made) for made in several]
+            raise user_code.UserCodeError(
+                f"{user_code.display_path(source)}: batch() gave {what} {MAX_BATCHES} batches"
+            )
+        batches = [_as_arrays(source, value) for value in several]
     if len(batches) == 1:
         return batches[0]
     return {f"{number}/{name}": value for number, batch in enumerate(batches, 1) for name, value in batch.items()}
@@ -276,25 +278,25 @@ def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.nda
 
 def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """Return the batches of a step (:func:`batch_of`)."""
-    found: dict[str, dict[str, Tensor]] = {}
+    batches: dict[str, dict[str, Tensor]] = {}
     for key, value in batch.items():
         number, separator, name = key.partition("/")
         is_one_of_several = separator and number.isdigit()
-        found.setdefault(number if is_one_of_several else "", {})[name if is_one_of_several else key] = value
-    return list(found.values())
+        batches.setdefault(number if is_one_of_several else "", {})[name if is_one_of_several else key] = value
+    return list(batches.values())
 
 
-def _checked(source: Any, made: Any) -> dict[str, np.ndarray]:
+def _as_arrays(source: Any, value: Any) -> dict[str, np.ndarray]:
     """Return one batch as arrays, floats in float32."""
-    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
-        given = "an empty dict" if made == {} else type(made).__name__
+    if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
+        description = "an empty dict" if value == {} else type(value).__name__
         raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
+            f"{user_code.display_path(source)}: batch() gave {description}; it is to give a dict of NumPy arrays"
         )
-    batch = {name: np.asarray(value) for name, value in made.items()}
+    batch = {name: np.asarray(value) for name, value in value.items()}
     for name, value in batch.items():
         if value.dtype.kind not in "biuf":
             raise user_code.UserCodeError(
-                f"{user_code.shown(source)}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers"
+                f"{user_code.display_path(source)}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers"
             )
     return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in batch.items()}

@@ -41,12 +41,12 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
     names = ", ".join(path.name for path in pickles)
     key = digest(*(files.sha256(plain_file(path)) for path in pickles), VERSION)
 
-    def fill(unfinished: Path) -> None:
+    def fill(target: Path) -> None:
         size = sum(path.stat().st_size for path in pickles)
         if lacking := missing_room(cache_folder(), size):
             raise UnreadableFile(checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}")
         print(f"note: reading {names} ({megabytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
-        _convert(python or sys.executable, unfinished, pickles)
+        _convert(python or sys.executable, target, pickles)
 
     return kept("weights", key, fill)
 
@@ -58,12 +58,12 @@ def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:
     environment = launch.worker_environment()
     environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # asks old versions to run whatever a pickle says
     with child(command, env=environment, text=True, **pipes) as process:
-        said, log = process.communicate()
+        output, log = process.communicate()
     if process.returncode == 0:
         return
     if "No module named 'torch'" in log:
         raise UnreadableFile(pickles[0], WITHOUT_TORCH)
     if process.returncode < 0:
         raise UnreadableFile(pickles[0], "could not be read: the process was killed, as a system without memory does")
-    words = said.strip().splitlines() or log.strip().splitlines() or [f"exit status {process.returncode}"]
+    words = output.strip().splitlines() or log.strip().splitlines() or [f"exit status {process.returncode}"]
     raise UnreadableFile(pickles[0].parent, f"holds weights that cannot be used: {words[-1]}")

@@ -23,10 +23,10 @@ from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
 #: Message about a worker that has ended without one.
-KILLED = "it was killed"
+KILLED_MESSAGE = "it was killed"
 #: The process that measures what the port's hands over, in these tasks.
 COMPARATOR = "comparator"
-MEASURED = (files.RESULT, "forced_input", "attribution")
+MEASURED_TASKS = (files.RESULT, "forced_input", "attribution")
 #: What a worker has to write down what it is doing.
 SECONDS_FOR_STACK = 1.0
 
@@ -52,28 +52,28 @@ def run_workers(
         Inconclusive: one of them failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
-    started, limit = time.monotonic(), _time_limit(jobs)
-    stopped: list[str] = []
+    start_seconds, limit = time.monotonic(), _time_limit(jobs)
+    stopped_sides: list[str] = []
     with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
         while any(worker.poll() is None for worker in workers.values()):
-            if stopped := [side for side in workers if _has_stopped(side, workers, jobs[-1], task)]:
+            if stopped_sides := [side for side in workers if _has_stopped(side, workers, jobs[-1], task)]:
                 break  # the others would wait for what it has not left
-            if time.monotonic() - started > limit:
+            if time.monotonic() - start_seconds > limit:
                 raise UserError(_overdue(jobs, interpreters, workers, limit))
             if status is None:
                 assert watch is not None
                 watch()
                 continue
             running = " and ".join(side for side in interpreters if _is_running(side, workers))
-            seconds = f"{time.monotonic() - started:.0f} s"
-            status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
+            seconds = f"{time.monotonic() - start_seconds:.0f} s"
+            status.update(f"parity gate: {running} running, {_describe_progress(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
     # When it fails, the port's pipe breaks: the port may have been seen to stop first.
-    if words := _words_of_comparator(jobs, workers, task, COMPARATOR in stopped):
+    if words := _words_of_comparator(jobs, workers, task, COMPARATOR in stopped_sides):
         words = _without_job_paths(words, jobs)
         raise Inconclusive(f"parity gate: what the port computed could not be measured: {words}")
     for job in jobs:
-        for side in _without_result(job, interpreters, stopped, task):
+        for side in _without_result(job, interpreters, stopped_sides, task):
             failure = files.failure_path(job, side, task)
             words = failure.read_text(encoding="utf-8").strip() if failure.exists() else ""
             if words and workers[side].returncode == BY_USER_CODE:
@@ -100,7 +100,7 @@ def _words_of_comparator(
     return _last_words(workers[COMPARATOR], jobs[0] / f"{COMPARATOR}.log")
 
 
-def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], task: str) -> list[str]:
+def _without_result(job: Path, sides: Iterable[str], stopped_sides: Sequence[str], task: str) -> list[str]:
     """The sides that left no result, the first failure first: the other may have failed for lack of its output. One
     that the gate ended comes last."""
 
@@ -108,7 +108,7 @@ def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], tas
         failure = files.failure_path(job, side, task)
         if failure.exists():
             return failure.stat().st_mtime
-        return 0.0 if side in stopped else float("inf")
+        return 0.0 if side in stopped_sides else float("inf")
 
     return sorted((side for side in sides if not files.result_path(job, side, task).exists()), key=failed_at)
 
@@ -131,23 +131,23 @@ def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, s
     for side in running:
         os.kill(workers[side].pid, STACK)
     time.sleep(SECONDS_FOR_STACK)
-    lines = {side: _line_in(jobs[0] / f"{side}.log", user_code.located(pair.source_of(side))) for side in running}
+    lines = {side: _line_in(jobs[0] / f"{side}.log", user_code.locate_source(pair.source_of(side))) for side in running}
     side = next((side for side in reversed(running) if lines[side]), running[-1])
     where = f": it is at {lines[side]}" if lines[side] else ""
-    called = "port" if side == "candidate" else side
-    return f"the {called} has not ended after {limit:.0f} s{where}; --time-limit SECONDS gives it more"
+    side_name = "port" if side == "candidate" else side
+    return f"the {side_name} has not ended after {limit:.0f} s{where}; --time-limit SECONDS gives it more"
 
 
 def _line_in(log: Path, file: Path) -> str:
     """The innermost line of a file that a worker's log of its threads' stacks names."""
-    found = re.search(rf'File "{re.escape(str(file))}", line (\d+) in (.+)', log.read_text(errors="replace"))
-    return f"{user_code.shown(file)}:{found[1]}, in {found[2]}" if found else ""
+    match = re.search(rf'File "{re.escape(str(file))}", line (\d+) in (.+)', log.read_text(errors="replace"))
+    return f"{user_code.display_path(file)}:{match[1]}, in {match[2]}" if match else ""
 
 
 def _is_running(side: str, workers: Mapping[str, subprocess.Popen]) -> bool:
     """Whether a side still computes, or is still measured."""
-    measured = (workers[COMPARATOR],) if side == "candidate" and COMPARATOR in workers else ()
-    return any(worker.poll() is None for worker in (workers[side], *measured))
+    comparators = (workers[COMPARATOR],) if side == "candidate" and COMPARATOR in workers else ()
+    return any(worker.poll() is None for worker in (workers[side], *comparators))
 
 
 def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, task: str) -> bool:
@@ -160,18 +160,18 @@ def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, 
     return not result.exists()
 
 
-def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
+def _describe_progress(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
     """Number of several jobs that all sides have done, for a line; empty for one job."""
     if len(jobs) == 1:
         return ""
-    done = sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)
-    return f"{done} of {len(jobs)} done, "
+    num_done = sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)
+    return f"{num_done} of {len(jobs)} done, "
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
     """Why a worker ended that left no reason."""
     if worker.returncode == -signal.SIGKILL:
-        return f"{KILLED}, as a system does that has no memory left; a shorter text or fewer examples take less"
+        return f"{KILLED_MESSAGE}, as a system does that has no memory left; a shorter text or fewer examples take less"
     return f"exit status {worker.returncode}; {' '.join(log.read_text(errors='replace')[-500:].split())}"
 
 
@@ -199,11 +199,11 @@ def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -
         nothing = {"env": environment, "stdin": subprocess.DEVNULL}
         if "reference" in interpreters:
             start("reference", interpreters["reference"], **nothing)
-        if "candidate" in interpreters and task not in MEASURED:
+        if "candidate" in interpreters and task not in MEASURED_TASKS:
             start("candidate", interpreters["candidate"], **nothing)
         elif "candidate" in interpreters:
             with handover.open_pipe() as (read, write):
-                given = {"env": {**environment, handover.PIPE_VARIABLE: str(write)}, "pass_fds": [write]}
-                start("candidate", interpreters["candidate"], **{**nothing, **given})
+                pipe_options = {"env": {**environment, handover.PIPE_VARIABLE: str(write)}, "pass_fds": [write]}
+                start("candidate", interpreters["candidate"], **{**nothing, **pipe_options})
                 start(COMPARATOR, sys.executable, env=environment, stdin=read)
         yield workers

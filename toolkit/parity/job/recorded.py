@@ -57,12 +57,12 @@ def check_recorded(folder: Path, job: Job) -> None:
 def _check_figures(name: str, record: TensorRecord, value: np.ndarray | Sketch) -> None:
     stats = error_stats.describe(value)
     for key in ("shape", "finite", "rms", "mean", "max"):
-        said, computed = getattr(record, key), getattr(stats, key)
-        alike = said == computed
-        if isinstance(said, float) and isinstance(computed, float):
-            alike = math.isclose(said, computed, rel_tol=ROUNDING)
-        if not alike:
-            raise ValueError(f"{key} of {name} is said to be {said}; of its values it is {computed}")
+        claim, actual = getattr(record, key), getattr(stats, key)
+        is_equal = claim == actual
+        if isinstance(claim, float) and isinstance(actual, float):
+            is_equal = math.isclose(claim, actual, rel_tol=ROUNDING)
+        if not is_equal:
+            raise ValueError(f"{key} of {name} is said to be {claim}; of its values it is {actual}")
 
 
 def _check_noise(name: str, record: TensorRecord, runs: Mapping[str, int]) -> None:
@@ -102,17 +102,19 @@ def _check_moved(folder: Path, reference: ReferenceResult) -> None:
     """No choice is excused by more than what it is made of."""
     draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
     for attribute, kind in DECIDED_BY.items():
-        for place, moved in getattr(reference.facts, attribute).items():
+        for place, movement in getattr(reference.facts, attribute).items():
             sizes = _sizes(draws, place, kind)
-            if not 0 <= moved <= MOVED_LIMIT * max(sizes, default=0.0):
-                raise ValueError(f"{attribute} of {place} is {moved}, of numbers up to {max(sizes, default=0.0):.3g}")
+            if not 0 <= movement <= MOVED_LIMIT * max(sizes, default=0.0):
+                raise ValueError(
+                    f"{attribute} of {place} is {movement}, of numbers up to {max(sizes, default=0.0):.3g}"
+                )
 
 
 def _sizes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
     """The largest magnitudes of what decides at a module, in the run that is named before it."""
     run, _, module = place.rpartition("/")
-    recorded: Sequence[str] = list(draws[run or TRAINING])
-    for name in recorded:
-        parsed = TensorName.parse(name)
-        if parsed.kind == kind and parsed.module + parsed.call == module:
+    draw_names: Sequence[str] = list(draws[run or TRAINING])
+    for name in draw_names:
+        tensor_name = TensorName.parse(name)
+        if tensor_name.kind == kind and tensor_name.module + tensor_name.call == module:
             yield float(np.abs(draws[run or TRAINING][name]).max(initial=0.0))

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 Record = TypeVar("Record")
 #: Place of a value: its container's place, and its key or index there. Only a message writes it out: a trial of all
 #: faults has a million values.
-Where = tuple[Any, str]
-Decode = Callable[[Any, Where], Any]
+Location = tuple[Any, str]
+Decode = Callable[[Any, Location], Any]
 
 #: JSON's scalar types. Lists of these are the bulk of what is measured, and are taken as a whole.
 PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -47,10 +47,10 @@ def _object(record: Any) -> dict[str, Any]:
     raise TypeError(f"{type(record).__name__} has no counterpart in JSON")
 
 
-def from_json(kind: type[Record], content: Any, where: str = "") -> Record:
+def from_json(kind: type[Record], content: Any, location: str = "") -> Record:
     """A value of a type that is made of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``.
     Raises ValueError if the content is not of that type, or lacks or has too many keys, with the place."""
-    return _decoder(typing.cast(Any, kind))(content, (None, where or getattr(kind, "__name__", str(kind))))
+    return _decoder(typing.cast(Any, kind))(content, (None, location or getattr(kind, "__name__", str(kind))))
 
 
 # Of each type once.
@@ -61,13 +61,13 @@ def _decoder(kind: Any) -> Decode:
     """The decoder of a type from JSON's content; raises as :func:`from_json`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return lambda content, where: content
+        return lambda content, location: content
     if dataclasses.is_dataclass(kind):
         return _of_dataclass(typing.cast(type, kind))
     if origin in (types.UnionType, typing.Union):
         (only,) = (argument for argument in arguments if argument is not type(None))
         decode = _decoder(only)
-        return lambda content, where: None if content is None else decode(content, where)
+        return lambda content, location: None if content is None else decode(content, location)
     if origin is dict:
         return _of_dict(arguments[1])
     if origin in (list, tuple):
@@ -86,22 +86,22 @@ def _as_it_is(kind: Any) -> frozenset[Any]:
 def _of_dataclass(kind: type) -> Decode:
     hints = typing.get_type_hints(kind)
     fields = {name: (_as_it_is(hints[name]), _decoder(hints[name])) for name in _names(kind)}
-    needed = {
+    required_keys = {
         field.name
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
 
-    def decode(content: Any, where: Where) -> Any:
-        _check(content, dict, where)
+    def decode(content: Any, location: Location) -> Any:
+        _check(content, dict, location)
         if unknown := content.keys() - fields.keys():
-            raise ValueError(f"{_text(where)}: has {sorted(unknown)[0]}, which is none of {', '.join(fields)}")
-        if missing := needed - content.keys():
-            raise ValueError(f"{_text(where)}: lacks {sorted(missing)[0]}")
+            raise ValueError(f"{_text(location)}: has {sorted(unknown)[0]}, which is none of {', '.join(fields)}")
+        if missing := required_keys - content.keys():
+            raise ValueError(f"{_text(location)}: lacks {sorted(missing)[0]}")
         values = {}
         for key, value in content.items():
             as_it_is, of_field = fields[key]
-            values[key] = value if type(value) in as_it_is else of_field(value, (where, f".{key}"))
+            values[key] = value if type(value) in as_it_is else of_field(value, (location, f".{key}"))
         return kind(**values)
 
     return decode
@@ -110,31 +110,31 @@ def _of_dataclass(kind: type) -> Decode:
 def _of_dict(kind: Any) -> Decode:
     as_it_is, decoder = _as_it_is(kind), _decoder(kind)
 
-    def decode(content: Any, where: Where) -> Any:
-        _check(content, dict, where)
+    def decode(content: Any, location: Location) -> Any:
+        _check(content, dict, location)
         if as_it_is.issuperset(map(type, content.values())):
             return dict(content)
-        return {key: decoder(value, (where, f".{key}")) for key, value in content.items()}
+        return {key: decoder(value, (location, f".{key}")) for key, value in content.items()}
 
     return decode
 
 
-def _of_list(made: Callable[[Any], Any], kind: Any) -> Decode:
+def _of_list(sequence_type: Callable[[Any], Any], kind: Any) -> Decode:
     as_it_is, decoder = _as_it_is(kind), _decoder(kind)
 
-    def decode(content: Any, where: Where) -> Any:
-        _check(content, list, where)
+    def decode(content: Any, location: Location) -> Any:
+        _check(content, list, location)
         if as_it_is.issuperset(map(type, content)):
-            return made(content)
-        return made(decoder(value, (where, f"[{index}]")) for index, value in enumerate(content))
+            return sequence_type(content)
+        return sequence_type(decoder(value, (location, f"[{index}]")) for index, value in enumerate(content))
 
     return decode
 
 
-def _plain(kind: type, content: Any, where: Where) -> Any:
+def _plain(kind: type, content: Any, location: Location) -> Any:
     if kind is float and type(content) is int:
         return float(content)
-    _check(content, kind, where)
+    _check(content, kind, location)
     return content
 
 
@@ -143,11 +143,11 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _check(content: Any, kind: type, where: Where) -> None:
+def _check(content: Any, kind: type, location: Location) -> None:
     if not isinstance(content, kind) or (isinstance(content, bool) and kind is not bool):
-        raise ValueError(f"{_text(where)}: expected {kind.__name__}, found {type(content).__name__}")
+        raise ValueError(f"{_text(location)}: expected {kind.__name__}, found {type(content).__name__}")
 
 
-def _text(where: Where) -> str:
-    outer, name = where
+def _text(location: Location) -> str:
+    outer, name = location
     return f"{_text(outer)}{name}" if outer else name

@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 
-from toolkit.parity.job.job import Compared
+from toolkit.parity.job.job import ComparisonSettings
 
 
 @dataclass(frozen=True)
-class GateRequest(Compared):
+class GateRequest(ComparisonSettings):
     """What to compare.
 
     Attributes:
@@ -64,9 +64,9 @@ def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:
             without float64.
         precision: of the run, which is judged in any case.
     """
-    chosen = {
+    dtypes = {
         "both": ("float64", "float32"),
         "all": ("float64", "float32", "bfloat16"),
         "bfloat16": ("float64", "bfloat16"),
     }.get(dtype, (dtype,))
-    return chosen if precision == "float32" or precision in chosen else (*chosen, precision)
+    return dtypes if precision == "float32" or precision in dtypes else (*dtypes, precision)

@@ -175,7 +175,7 @@ class ReferenceResult:
 
 
 @dataclass
-class Trained:
+class TrajectoryFacts:
     """What a side says of its training by itself, beside its trajectories.
 
     Attributes:
@@ -190,7 +190,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Parting:
+class FirstDivergence:
     """Where a port leaves the band first: the tensor (``loss``, ``gradient:NAME``, ``updated:NAME``) of a step."""
 
     dtype: str
@@ -218,7 +218,7 @@ class Training:
     bands: dict[str, list[float | None]] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)
     margins: dict[str, float] = field(default_factory=dict)
-    partings: list[Parting] = field(default_factory=list)
+    partings: list[FirstDivergence] = field(default_factory=list)
 
 
 @dataclass
@@ -244,7 +244,7 @@ class Place:
 
 
 @dataclass
-class Replayed:
+class ReplayError:
     """A gradient of the backward that computes layers again, with the port's own draws: its difference from plain
     autograd's, and how large that is."""
 
@@ -296,7 +296,7 @@ class CandidateDtype:
     hooks_change_nothing: bool = True
     unwatched: dict[str, TensorStats] = field(default_factory=dict)
     recomputed: dict[str, TensorStats] = field(default_factory=dict)
-    replay: dict[str, Replayed] = field(default_factory=dict)
+    replay: dict[str, ReplayError] = field(default_factory=dict)
     plain: dict[str, TensorStats] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     apart: dict[str, TensorStats] = field(default_factory=dict)

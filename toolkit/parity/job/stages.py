@@ -24,7 +24,7 @@ from toolkit.machine.disk import writing
 from toolkit.parity.job import files
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 
-Measured = TypeVar("Measured")
+Record = TypeVar("Record")
 
 EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
 #: Stages that the reference may be ahead of the port: a layer's float64 gradients are 220 MB.
@@ -89,29 +89,29 @@ class Side:
         return self.job / self.name / kind / f"{stage}.safetensors"
 
     def is_done(self, stage: str) -> bool:
-        return self._measured(stage).exists()
+        return self._measurements_path(stage).exists()
 
     def leave(self, stage: str, state: Mapping[str, np.ndarray]) -> None:
         """Write down what goes into the next stage."""
         files.write_tensors(self.path("state", stage), state)
 
-    def finish(self, stage: str, measured: object) -> None:
+    def finish(self, stage: str, measurements: object) -> None:
         """Write the measurements of a stage, which marks it as done: after :meth:`leave`."""
-        files.write_json(self._measured(stage), measured)
+        files.write_json(self._measurements_path(stage), measurements)
 
     def state(self, stage: str) -> dict[str, np.ndarray]:
         """What :meth:`leave` was given."""
         return files.read_tensors(self.path("state", stage))
 
-    def measured(self, stage: str, kind: type[Measured]) -> Measured:
+    def measurements(self, stage: str, kind: type[Record]) -> Record:
         """What :meth:`finish` was given."""
-        return files.read(self._measured(stage), kind)
+        return files.read(self._measurements_path(stage), kind)
 
     def stages(self) -> list[str]:
         """All stages in order, once all are done."""
         return plan(len(list((self.job / self.name / "stages").glob("layer-*.json"))) // 2)
 
-    def _measured(self, stage: str) -> Path:
+    def _measurements_path(self, stage: str) -> Path:
         return self.job / self.name / "stages" / f"{stage}.json"
 
     # -- truth: written by the reference, read by the port -----------------------------------------------------------
@@ -149,5 +149,5 @@ class Side:
         """Release tensors that the port is done with. One file is kept to be overwritten by the next stage."""
         for stage in stages:
             with contextlib.suppress(FileNotFoundError):
-                released = self.other / "truth" / f"{stage}.safetensors"
-                released.replace(released.with_name(SPARE))
+                truth_file = self.other / "truth" / f"{stage}.safetensors"
+                truth_file.replace(truth_file.with_name(SPARE))

@@ -37,8 +37,8 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
     the measurement depends on."""
     path = folder / STREAMED
     if (path / "key").exists() and (path / "key").read_text() == key:
-        done = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
-        text = ", ".join(f"{side} after {count} stages" for side, count in done.items())
+        num_stages = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
+        text = ", ".join(f"{side} after {count} stages" for side, count in num_stages.items())
         console.print(f"parity gate: going on where it was interrupted ({text})", highlight=False, soft_wrap=True)
         for side in SIDES:
             files.failure_path(path, side).unlink(missing_ok=True)
@@ -49,13 +49,13 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
             raise UserError(f"{path}: exists and is not a folder of a gate; move it, or choose another folder")
         remove_job(path)
     check_space(folder, job)
-    with scratch_folder(f".{STREAMED}-", beside=folder) as made:
+    with scratch_folder(f".{STREAMED}-", beside=folder) as scratch:
         for name in (*SIDES, "weights"):
-            (made / name).mkdir()
-        files.write_json(made / "job.json", job)
-        files.write_tensors(made / "batch.safetensors", batch)
-        files.write_text(made / "key", key)
-        move_to_free_name(made, path)  # with its key, by which it is known
+            (scratch / name).mkdir()
+        files.write_json(scratch / "job.json", job)
+        files.write_tensors(scratch / "batch.safetensors", batch)
+        files.write_text(scratch / "key", key)
+        move_to_free_name(scratch, path)  # with its key, by which it is known
     return path
 
 
@@ -68,12 +68,12 @@ def remove_job(path: Path) -> None:
 def check_space(folder: Path, job: Job) -> None:
     """Check that the disk has room for the float32 weights, and for the embedding's and some layers' gradients in
     float64. Raises UserError if it has not."""
-    known = ported(job.model)
-    table, layer = known.stage_elements(job.config)
-    needed = 4 * (table + known.depth(job.config) * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
-    if (free := shutil.disk_usage(folder).free) < needed:
+    model_family = ported(job.model)
+    table, layer = model_family.stage_elements(job.config)
+    required_bytes = 4 * (table + model_family.depth(job.config) * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
+    if (free := shutil.disk_usage(folder).free) < required_bytes:
         raise UserError(
-            f"{folder}: the gate stage by stage needs about {needed / 1e9:.0f} GB there while it runs, "
+            f"{folder}: the gate stage by stage needs about {required_bytes / 1e9:.0f} GB there while it runs, "
             f"{free / 1e9:.0f} GB are free; choose another place, or fewer --layers"
         )
 
@@ -87,10 +87,10 @@ class WeightsWriter(threading.Thread):
     """
 
     def __init__(
-        self, job: Path, known: PortedFamily, weights: Mapping[str, np.ndarray], depth: int, seed: int
+        self, job: Path, model_family: PortedFamily, weights: Mapping[str, np.ndarray], depth: int, seed: int
     ) -> None:
         super().__init__(daemon=True)
-        self.job, self.known, self.weights, self.depth, self.seed = job, known, weights, depth, seed
+        self.job, self.model_family, self.weights, self.depth, self.seed = job, model_family, weights, depth, seed
         self.stopped = False
         self._failing = threading.Lock()
 
@@ -111,19 +111,19 @@ class WeightsWriter(threading.Thread):
                     continue
                 if self.stopped or stages.failed_weights(self.job).exists():
                     return
-                names = self.known.weights_of(stage, self.weights)
-                values, randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)
-                files.write_json(path.with_suffix(".json"), randomized)
+                names = self.model_family.weights_of(stage, self.weights)
+                values, num_randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)
+                files.write_json(path.with_suffix(".json"), num_randomized)
                 size = sum(value.nbytes for value in values.values())
                 with disk.writing(path, size), TensorWriter(path, stages.HEADER) as writer:  # copies nothing
                     for name, value in values.items():
                         writer.add(name, value)
-        except BaseException as problem:
+        except BaseException as error:
             with self._failing:  # both threads may fail at once
-                if not (failed := stages.failed_weights(self.job)).exists():
-                    files.write_text(failed, f"{type(problem).__name__}: {problem}")
+                if not (failure_path := stages.failed_weights(self.job)).exists():
+                    files.write_text(failure_path, f"{type(error).__name__}: {error}")
 
-    def randomized(self) -> int:
+    def num_randomized(self) -> int:
         """How many constant parameters were given random values."""
         return sum(files.read_json(path) for path in (self.job / "weights").glob("*.json"))
 

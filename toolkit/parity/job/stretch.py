@@ -41,32 +41,33 @@ PER_TABLE, PER_SCORE = 8, 30
 #: each were estimated, 3.9 taken.
 ROOM_FOR_BOTH = 1.4
 #: Shorter lengths tried before a gate that does not fit is described; a mistaken length has more.
-TRIED = 2048
+MAX_TRIED = 2048
 
 
-def fitted(request: GateRequest) -> tuple[GateRequest, str]:
+def fit_to_memory(request: GateRequest) -> tuple[GateRequest, str]:
     """The request over as much of the texts as is asked for, or as fits the memory; and in words what that takes.
     Raises UserError if the length that is asked for does not fit, and Inconclusive if not even the shortest stretch
     does."""
     length = request.batch["input_ids"].shape[1]
     if request.length is not None:
-        request = stretch(request, _asked(request, length))
+        request = stretch(request, _requested_length(request, length))
     if is_streamed(request):
         return request, ""
     room = most_memory(request)
-    needed = memory_of(request)
-    if room is None or needed <= room:
+    required_bytes = memory_of(request)
+    if room is None or required_bytes <= room:
         request = _at_once(request, room)
-        return request, f"about {gigabytes(needed * (2 if request.at_once else 1))} of memory"
+        return request, f"about {gigabytes(required_bytes * (2 if request.at_once else 1))} of memory"
     if request.length is not None:
-        raise UserError(f"a gate over {request.length:,} tokens takes about {gigabytes(needed)}; {_room(room)}")
+        raise UserError(f"a gate over {request.length:,} tokens takes about {gigabytes(required_bytes)}; {_room(room)}")
     for shorter in shorter_lengths(request):
-        tried = stretch(request, shorter)
-        if (needed := memory_of(tried)) <= room:
-            return tried, f"about {gigabytes(needed)} of memory over the first {shorter:,} of {length:,} tokens"
+        shorter_request = stretch(request, shorter)
+        if (required_bytes := memory_of(shorter_request)) <= room:
+            memory = f"about {gigabytes(required_bytes)} of memory"
+            return shorter_request, f"{memory} over the first {shorter:,} of {length:,} tokens"
     raise Inconclusive(
-        f"the gate takes about {gigabytes(needed)} of memory over the shortest texts that show what can be wrong; "
-        f"{_room(room)}. Fewer examples (parity.examples) take less; a larger machine can record the reference "
+        f"the gate takes about {gigabytes(required_bytes)} of memory over the shortest texts that show what can be "
+        f"wrong; {_room(room)}. Fewer examples (parity.examples) take less; a larger machine can record the reference "
         "(toolkit parity record)"
     )
 
@@ -74,10 +75,14 @@ def fitted(request: GateRequest) -> tuple[GateRequest, str]:
 def gate_memory(request: GateRequest) -> str:
     """A gate's memory in words, and how much of the texts it covers if not all fit. Raises as :func:`fitted`."""
     if not is_streamed(request):
-        needed, room = memory_of(request), most_memory(request)
-        if room is not None and needed > room and request.batch["input_ids"].shape[1] // _unit(request) > TRIED:
-            return f"about {gigabytes(needed)} over whole texts; {_room(room)}"
-        return fitted(request)[1]
+        required_bytes, room = memory_of(request), most_memory(request)
+        if (
+            room is not None
+            and required_bytes > room
+            and request.batch["input_ids"].shape[1] // _unit(request) > MAX_TRIED
+        ):
+            return f"about {gigabytes(required_bytes)} over whole texts; {_room(room)}"
+        return fit_to_memory(request)[1]
     return f"about {gigabytes(streamed_memory_of(request))} in the larger of its two processes: it goes stage by stage"
 
 
@@ -130,28 +135,28 @@ def shorter_lengths(request: GateRequest) -> Iterator[int]:
 
 def stretch(request: GateRequest, length: int) -> GateRequest:
     """The request over the first ``length`` tokens of each text, the positions cut as for training on so few."""
-    whole = request.batch["input_ids"].shape[1]
-    if length == whole:
+    full_length = request.batch["input_ids"].shape[1]
+    if length == full_length:
         return request
     config = part(request.model, "schema").resolve(request.config)
-    keys = part(request.model, "lengths").stretched(config, length, whole)
+    keys = part(request.model, "lengths").stretched(config, length, full_length)
     is_cut = known_family(request.model).table_key in keys
     weights = part(request.model, "positions").cut_weights(request.weights, keys) if is_cut else request.weights
-    note = f"compared on the first {length:,} of the {whole:,} tokens of each text"
+    note = f"compared on the first {length:,} of the {full_length:,} tokens of each text"
     return replace(
         request,
         config={**request.config, **keys},
         weights=weights,
-        batch={key: _first(np.asarray(value), whole, length) for key, value in request.batch.items()},
+        batch={key: _first(np.asarray(value), full_length, length) for key, value in request.batch.items()},
         checkpoint_config=request.checkpoint_config or (request.config if is_cut and request.checkpoint else None),
         length_notes=(*request.length_notes, note),
     )
 
 
-def _asked(request: GateRequest, whole: int) -> int:
+def _requested_length(request: GateRequest, full_length: int) -> int:
     """The least length, not below the one asked for, on which the model can be compared."""
     unit = _unit(request)
-    return min(whole, -(-(request.length or whole) // unit) * unit)
+    return min(full_length, -(-(request.length or full_length) // unit) * unit)
 
 
 def _unit(request: GateRequest) -> int:
@@ -159,9 +164,9 @@ def _unit(request: GateRequest) -> int:
     return part(request.model, "lengths").stretch_unit(config, CHUNKS)
 
 
-def _first(value: np.ndarray, whole: int, length: int) -> np.ndarray:
+def _first(value: np.ndarray, full_length: int, length: int) -> np.ndarray:
     """The part of a batch's array for the first tokens: answers beyond them are then ignored."""
-    return value[:, :length] if value.ndim > 1 and value.shape[1] == whole else value
+    return value[:, :length] if value.ndim > 1 and value.shape[1] == full_length else value
 
 
 def _room(room: float) -> str:

@@ -169,18 +169,18 @@ def random_batch(
     Returns:
         ``input_ids`` and ``attention_mask`` int64 (B, T), and what the head takes beside them.
     """
-    resolved = part(model, "schema").resolve(config)
+    config = part(model, "schema").resolve(config)
     draw = np.random.default_rng(seed)
     places = layouts_of(batch_size) if layouts is None else np.asarray(layouts)
-    texts = make_texts(resolved, model, places, length, draw)
+    texts = make_texts(config, model, places, length, draw)
     batch = {"input_ids": texts.tokens, "attention_mask": texts.mask}
     if head == "sequence_classification":
-        return {**batch, "labels": _text_labels(resolved, batch_size, draw)}
+        return {**batch, "labels": _text_labels(config, batch_size, draw)}
     if head == "question_answering":
         return {**batch, **_answers(texts, draw)}
     labels = _token_labels(texts, draw)
     if head == "token_classification":
-        labels = np.where(labels == -100, labels, draw.integers(0, resolved["num_labels"], labels.shape))
+        labels = np.where(labels == -100, labels, draw.integers(0, config["num_labels"], labels.shape))
     return {**batch, "labels": labels}
 
 
@@ -212,5 +212,7 @@ def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
 
 def _token_labels(texts: Texts, draw: np.random.Generator) -> np.ndarray:
     """Each text's own tokens (B, T), but for padding, a tenth of the others and all of one row: -100."""
-    hidden = (draw.random(texts.tokens.shape) < 0.1) | (texts.mask == 0) | (texts.layouts == NOTHING_COUNTS)[:, None]
-    return np.where(hidden, -100, texts.tokens)
+    is_ignored = (
+        (draw.random(texts.tokens.shape) < 0.1) | (texts.mask == 0) | (texts.layouts == NOTHING_COUNTS)[:, None]
+    )
+    return np.where(is_ignored, -100, texts.tokens)

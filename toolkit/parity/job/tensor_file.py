@@ -24,13 +24,13 @@ from models.files.tensor_file import TYPES, entry, header
 from toolkit.parity.measure.sketch import Sketch
 
 #: NumPy's types by their name in the format.
-NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
+NUMPY_TYPES: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
 #: From this many bytes on a tensor is memory-mapped, not read into memory.
-MAPPED = 2**20
+MIN_MAPPED_BYTES = 2**20
 #: Metadata key: tensors that repeat others, by name.
 REPEATS = "repeats"
 #: Likewise: tensors of which only a sketch is kept, with their shapes.
-SKETCHED = "sketched"
+SKETCHES_KEY = "sketched"
 #: Bytes reserved for a header before all that follows must be rewritten: about 8,000 tensors'.
 ROOM = 2**20
 
@@ -48,12 +48,12 @@ class TensorWriter:
         ValueError: a name that is there already, or a type that is not in :data:`TYPES`.
     """
 
-    def __init__(self, path: Path, room: int = ROOM, over: Path | None = None) -> None:
+    def __init__(self, path: Path, room: int = ROOM, replaced_file: Path | None = None) -> None:
         self.path = path
         self.header: dict[str, dict[str, Any]] = {}
         self._partial = path.with_name(path.name + ".partial")
         self._room = room
-        self._over = over
+        self._over = replaced_file
         self._repeats: dict[str, str] = {}
         self._sketched: dict[str, list[int]] = {}
         self._names = ChainMap[str, Any](self.header, self._repeats)
@@ -92,7 +92,7 @@ class TensorWriter:
         np.asarray(values, order="C").tofile(self._file)
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._file:
             if kind is None:
@@ -104,19 +104,19 @@ class TensorWriter:
             self._partial.unlink()
 
     def _write_header(self) -> None:
-        said = {REPEATS: self._repeats, SKETCHED: self._sketched}
-        metadata = {key: json.dumps(one) for key, one in said.items() if one}
+        metadata_values = {REPEATS: self._repeats, SKETCHES_KEY: self._sketched}
+        metadata = {key: json.dumps(one) for key, one in metadata_values.items() if one}
         entries = {**({"__metadata__": metadata} if metadata else {}), **self.header}
-        written = header(entries, self._room)
-        if len(written) > 8 + self._room:  # rare: all is written once more
+        header_bytes = header(entries, self._room)
+        if len(header_bytes) > 8 + self._room:  # rare: all is written once more
             self._file.seek(8 + self._room)
-            moved = self.path.with_name(self.path.name + ".moved")
-            with open(moved, "wb") as whole:
-                _write(whole, entries, self._file)
-            os.replace(moved, self._partial)
+            moved_path = self.path.with_name(self.path.name + ".moved")
+            with open(moved_path, "wb") as target:
+                _write(target, entries, self._file)
+            os.replace(moved_path, self._partial)
             return
         self._file.seek(0)
-        self._file.write(written)
+        self._file.write(header_bytes)
 
 
 class _OnDisk(Mapping[str, np.ndarray]):
@@ -158,8 +158,8 @@ class SpilledTensors(_OnDisk):
         """Make it a safetensors file of that name, which values are read from after that."""
         partial = path.with_name(path.name + ".partial")
         self._file.seek(0)
-        with open(partial, "wb") as whole:
-            self._start = _write(whole, self.header, self._file)
+        with open(partial, "wb") as target:
+            self._start = _write(target, self.header, self._file)
         os.replace(partial, path)
         self._file.close()
         self._file = open(path, "rb")  # noqa: SIM115 - as long as the tensors are asked for
@@ -175,7 +175,7 @@ class TensorFile(_OnDisk):
         size = int.from_bytes(self._file.read(8), "little")
         self.header = json.loads(self._file.read(size))
         metadata = self.header.pop("__metadata__", None) or {}
-        self._sketched: dict[str, list[int]] = json.loads(metadata.get(SKETCHED, "{}"))
+        self._sketched: dict[str, list[int]] = json.loads(metadata.get(SKETCHES_KEY, "{}"))
         for name, first in json.loads(metadata.get(REPEATS, "{}")).items():
             if name in self.header or first not in self.header:
                 raise ValueError(f"{path}: says that {name} is {first} once more, which cannot be")
@@ -195,20 +195,20 @@ class TensorFile(_OnDisk):
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
         """The values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
-        kind, (begin, end) = NAMED[self.header[name]["dtype"]], self.header[name]["data_offsets"]
+        kind, (begin, end) = NUMPY_TYPES[self.header[name]["dtype"]], self.header[name]["data_offsets"]
         with open(self.path, "rb") as file:
             file.seek(self._start + begin)
-            for left in range((end - begin) // kind.itemsize, 0, -count):
-                yield np.fromfile(file, kind, min(count, left))
+            for num_left in range((end - begin) // kind.itemsize, 0, -count):
+                yield np.fromfile(file, kind, min(count, num_left))
 
     def rows(self, name: str, start: int, end: int) -> np.ndarray:
         """Rows of a tensor from ``start`` to ``end``, which may lie beyond the last."""
-        said = self.header[name]
-        height, *rest = said["shape"]
+        entry = self.header[name]
+        height, *rest = entry["shape"]
         start, end = min(start, height), min(end, height)
-        each = NAMED[said["dtype"]].itemsize * math.prod(rest)
-        offsets = [said["data_offsets"][0] + row * each for row in (start, end)]
-        return _read(self._file, {**said, "shape": [end - start, *rest], "data_offsets": offsets}, self._start)
+        each = NUMPY_TYPES[entry["dtype"]].itemsize * math.prod(rest)
+        offsets = [entry["data_offsets"][0] + row * each for row in (start, end)]
+        return _read(self._file, {**entry, "shape": [end - start, *rest], "data_offsets": offsets}, self._start)
 
 
 def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
@@ -218,35 +218,35 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
     return tensors.header[first] is tensors.header[second]
 
 
-def _entry(name: str, value: np.ndarray, start: int, others: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(name: str, value: np.ndarray, start: int, existing_names: Mapping[str, Any]) -> dict[str, Any]:
     """The header's entry of a tensor whose values begin at ``start``."""
-    _check_new(name, others)
+    _check_new(name, existing_names)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")
     return entry(value.dtype, value.shape, start)
 
 
-def _check_new(name: str, others: Mapping[str, Any]) -> None:
-    if name in others:
+def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
+    if name in existing_names:
         raise ValueError(f"two tensors have the name {name}: one would not be compared")
 
 
-def _write(whole: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
+def _write(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
     """Write header and data; returns where the data begin."""
-    written = header(entries)
-    whole.write(written)
-    shutil.copyfileobj(data, whole, 1 << 24)
-    return len(written)
+    header_bytes = header(entries)
+    target.write(header_bytes)
+    shutil.copyfileobj(data, target, 1 << 24)
+    return len(header_bytes)
 
 
-def _read(file: IO[bytes], said: Mapping[str, Any], start: int) -> np.ndarray:
+def _read(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
     """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is mapped copy-on-write:
     reading it into memory takes twice as long."""
-    kind, (begin, end) = NAMED[said["dtype"]], said["data_offsets"]
+    kind, (begin, end) = NUMPY_TYPES[entry["dtype"]], entry["data_offsets"]
     place = start + begin
-    if end - begin >= MAPPED and not place % kind.itemsize:
-        return np.memmap(file, kind, "c", place, tuple(said["shape"])).view(np.ndarray)
-    value = np.empty(said["shape"], kind)
+    if end - begin >= MIN_MAPPED_BYTES and not place % kind.itemsize:
+        return np.memmap(file, kind, "c", place, tuple(entry["shape"])).view(np.ndarray)
+    value = np.empty(entry["shape"], kind)
     file.seek(place)
     if value.size and file.readinto(value) != end - begin:  # type: ignore[attr-defined]  # a quarter of np.fromfile's time
         raise ValueError(f"{file.name}: ends within a tensor")

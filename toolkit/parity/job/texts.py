@@ -28,7 +28,7 @@ class Layout(NamedTuple):
     share: float
     beyond: int = 0
     padding: str = "pad"
-    left: bool = False
+    is_left_padded: bool = False
     ends_in_pad: bool = False
 
 
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
 #: the mask, the last token that is not padding, their number, or the row. The first four end one token after a chunk,
 #: with it, one before its end, and one after it again.
 LAYOUTS = (
-    Layout(1 / 4, beyond=1, padding="any", left=True),
+    Layout(1 / 4, beyond=1, padding="any", is_left_padded=True),
     Layout(1 / 3, ends_in_pad=True),
     Layout(3 / 4, beyond=-1, padding="both"),
     Layout(1 / 2, beyond=1),
@@ -77,22 +77,22 @@ def make_texts(
         layouts: (B,) places in :data:`LAYOUTS`.
     """
     pad = config["pad_token_id"]
-    known = ported(model)
-    chunk = known.chunk_length(config)
+    model_family = ported(model)
+    chunk = model_family.chunk_length(config)
     tokens = draw.integers(0, config["vocab_size"], (len(layouts), length))
     mask, ends = np.zeros_like(tokens), np.zeros(len(layouts), np.int64)
     for row, layout in enumerate(LAYOUTS[place] for place in layouts):
         size = _size(layout, length, chunk)
-        left = layout.left and known.pads_left
-        text = slice(length - size, length) if left else slice(0, size)
+        starts_late = layout.is_left_padded and model_family.pads_left
+        text = slice(length - size, length) if starts_late else slice(0, size)
         mask[row, text], ends[row] = 1, text.stop
         inside = tokens[row, text]
         inside[size // 4 : size // 2] = inside[size // 4]
         if pad is None:
             continue
         if layout.padding != "any":
-            chosen = (mask[row] == 0) & ((layout.padding == "pad") | (draw.random(length) < 0.5))
-            tokens[row, chosen] = pad
+            is_pad = (mask[row] == 0) & ((layout.padding == "pad") | (draw.random(length) < 0.5))
+            tokens[row, is_pad] = pad
         if size > 3:
             inside[size // 2] = pad
             inside[-1] = pad if layout.ends_in_pad else (pad + 1) % config["vocab_size"]
@@ -101,6 +101,6 @@ def make_texts(
 
 def _size(layout: Layout, length: int, chunk: int) -> int:
     """How many tokens the text of a row of ``length`` has."""
-    most = int(layout.share * length)
-    whole = most // chunk * chunk or most
-    return min(max(1, whole + layout.beyond), length)
+    max_tokens = int(layout.share * length)
+    num_chunk_tokens = max_tokens // chunk * chunk or max_tokens
+    return min(max(1, num_chunk_tokens + layout.beyond), length)

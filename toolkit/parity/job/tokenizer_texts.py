@@ -86,21 +86,21 @@ PLACES = ("{0}", "{0}{0}", "{0}a{0}b{0}{0}c{0}", " {0} a {0} ", "</s>{0}<unk>{0}
 MOST_UNITS = 10
 
 
-def placed() -> list[str]:
+def texts_of_characters() -> list[str]:
     """Every character of the lists above in all places."""
-    found = [*CONTROLS, *WHITE, *OF_CATEGORIES, *SEQUENCES, *SPECIAL]
-    return list(dict.fromkeys(place.format(character) for character in found for place in PLACES))
+    characters = [*CONTROLS, *WHITE, *OF_CATEGORIES, *SEQUENCES, *SPECIAL]
+    return list(dict.fromkeys(place.format(character) for character in characters for place in PLACES))
 
 
-def drawn(seed: int, count: int) -> list[str]:
+def random_texts(seed: int, count: int) -> list[str]:
     """``count`` short random texts of letters, listed characters and special pieces; a seed's first texts
     do not depend on ``count``."""
     draw = random.Random(seed)
     kinds = ("abcB", CONTROLS, WHITE, OF_CATEGORIES, SEQUENCES, SPECIAL)
-    joined = (
+    random_strings = (
         "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, MOST_UNITS))) for _ in range(count)
     )
-    return ["".join(_units(text)[:MOST_UNITS]) for text in joined]
+    return ["".join(_units(text)[:MOST_UNITS]) for text in random_strings]
 
 
 def parts_of(text: str) -> list[str]:

@@ -16,9 +16,11 @@ def tokenizer_in(
 ) -> TokenizerJob | None:
     """The job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family. Raises
     ValueError if its settings are not JSON."""
-    for known in (one for one in ported(model).tokenizers if one.is_in(folder)):
-        path = folder / known.files[0] if len(known.files) == 1 else folder
-        return TokenizerJob(known.kind, list(texts), max_length, str(path) if known.files else None, offsets)
+    for tokenizer_kind in (kind for kind in ported(model).tokenizers if kind.is_in(folder)):
+        path = folder / tokenizer_kind.files[0] if len(tokenizer_kind.files) == 1 else folder
+        return TokenizerJob(
+            tokenizer_kind.kind, list(texts), max_length, str(path) if tokenizer_kind.files else None, offsets
+        )
     return None
 
 
@@ -31,5 +33,5 @@ def files_of(tokenizer: TokenizerJob) -> list[Path]:
         return [path]
     kinds = [kind for model in FAMILIES for kind in ported(model).tokenizers]
     files = next(kind.files for kind in kinds if kind.kind == tokenizer.kind)
-    named = [path / name for name in (*files, CONFIG_FILE)]
-    return [file for file in named if file.is_file()]
+    candidates = [path / name for name in (*files, CONFIG_FILE)]
+    return [file for file in candidates if file.is_file()]

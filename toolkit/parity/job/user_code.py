@@ -42,7 +42,7 @@ class UserCodeError(UserError):
     """A file that is no side of a pair, in one line."""
 
 
-def located(source: str) -> Path:
+def locate_source(source: str) -> Path:
     """The file of a side, by a path that ends in ``.py`` or a module's dotted name, which is looked for from the
     current folder on. Raises UserCodeError if there is none."""
     if source.endswith(".py"):
@@ -60,36 +60,36 @@ def located(source: str) -> Path:
     raise UserCodeError(f"{source}: no module of this name is in {Path.cwd()} or installed")
 
 
-def functions_of(source: str, wanted: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
+def functions_of(source: str, signatures: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
     """Which functions of those ``wanted`` a side's file defines, without running it. Raises UserCodeError if there is
     no such file, it is not Python, has no ``build``, or one that is called otherwise."""
-    path = located(source)
+    path = locate_source(source)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError) as problem:
-        line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
-        raise UserCodeError(f"{source}{line}: is not Python: {getattr(problem, 'msg', problem)}") from None
-    found: set[str] = set()
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserCodeError(f"{source}{line}: is not Python: {getattr(error, 'msg', error)}") from None
+    defined_names: set[str] = set()
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name in wanted:
-            _check_arguments(source, node, wanted[node.name])
-            found.add(node.name)
+        if isinstance(node, ast.FunctionDef) and node.name in signatures:
+            _check_arguments(source, node, signatures[node.name])
+            defined_names.add(node.name)
         elif isinstance(node, (ast.ImportFrom, ast.Assign)):
             names = node.names if isinstance(node, ast.ImportFrom) else node.targets
             bound = {
                 getattr(one, "asname", None) or getattr(one, "name", None) or getattr(one, "id", "") for one in names
             }
-            found |= wanted.keys() & bound
-    if "build" in wanted and "build" not in found:
+            defined_names |= signatures.keys() & bound
+    if "build" in signatures and "build" not in defined_names:
         raise UserCodeError(f"{source}: has no build(config) that gives its model")
-    return found
+    return defined_names
 
 
 #: What ``build`` has given in this process.
-_built: weakref.WeakSet = weakref.WeakSet()
+_known_models: weakref.WeakSet = weakref.WeakSet()
 
 
-def check_built(source: Any, model: Any, kind: type, called: str) -> None:
+def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
     """Check that a side's ``build`` has given a new model.
 
     Args:
@@ -100,10 +100,10 @@ def check_built(source: Any, model: Any, kind: type, called: str) -> None:
         UserCodeError: it is none of that kind, or one that it has given before.
     """
     if not isinstance(model, kind):
-        raise UserCodeError(f"{shown(source)}: build() gave {type(model).__name__}; it is to give a {called}")
-    if model in _built:
-        raise UserCodeError(f"{shown(source)}: build() gave one module twice; it is to make a new one")
-    _built.add(model)
+        raise UserCodeError(f"{display_path(source)}: build() gave {type(model).__name__}; it is to give a {kind_name}")
+    if model in _known_models:
+        raise UserCodeError(f"{display_path(source)}: build() gave one module twice; it is to make a new one")
+    _known_models.add(model)
 
 
 def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
@@ -111,7 +111,8 @@ def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
     for path, parameter in parameters:
         if parameter.is_complex():
             raise UserCodeError(
-                f"{shown(source)}: {path} is a parameter of complex numbers; keep its real and imaginary parts as two"
+                f"{display_path(source)}: {path} is a parameter of complex numbers; "
+                "keep its real and imaginary parts as two"
             )
 
 
@@ -127,19 +128,20 @@ def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
     for path, layer in layers:
         if layer.dropout and layer.num_layers > 1:
             raise UserCodeError(
-                f"{shown(source)}: {path} ({type(layer).__name__}) has dropout={layer.dropout:g} between its layers, "
+                f"{display_path(source)}: {path} ({type(layer).__name__}) "
+                f"has dropout={layer.dropout:g} between its layers, "
                 "which is drawn inside a kernel and cannot be given to the other side; compare it with dropout 0"
             )
 
 
-def _check_arguments(source: str, node: ast.FunctionDef, wanted: Sequence[str]) -> None:
-    given = node.args
-    required = len(given.args) + len(given.posonlyargs) - len(given.defaults)
-    taken = len(given.args) + len(given.posonlyargs)
-    if required > len(wanted) or (taken < len(wanted) and given.vararg is None):
+def _check_arguments(source: str, node: ast.FunctionDef, signatures: Sequence[str]) -> None:
+    arguments = node.args
+    num_required = len(arguments.args) + len(arguments.posonlyargs) - len(arguments.defaults)
+    num_accepted = len(arguments.args) + len(arguments.posonlyargs)
+    if num_required > len(signatures) or (num_accepted < len(signatures) and arguments.vararg is None):
         raise UserCodeError(
-            f"{source}:{node.lineno}: {node.name} takes {taken} arguments; it is called as "
-            f"{node.name}({', '.join(wanted)})"
+            f"{source}:{node.lineno}: {node.name} takes {num_accepted} arguments; it is called as "
+            f"{node.name}({', '.join(signatures)})"
         )
 
 
@@ -152,7 +154,7 @@ def load(source: str) -> ModuleType:
     Raises:
         UserCodeError: it cannot be imported.
     """
-    path = located(source)
+    path = locate_source(source)
     with running(path):
         if not source.endswith(".py"):
             _look_first_in(Path.cwd())
@@ -172,7 +174,7 @@ def _look_first_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def shown(source: Any) -> str:
+def display_path(source: Any) -> str:
     """A side's file, or a module that was loaded from one, as the user would name it: from the current folder on."""
     return str(getattr(source, "__file__", source)).removeprefix(f"{os.getcwd()}{os.sep}")
 
@@ -195,16 +197,16 @@ def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[No
         yield
     except (ToolkitError, MemoryError):
         raise
-    except Exception as problem:
+    except Exception as error:
         file = str(getattr(source, "__file__", source))
-        frames = traceback.extract_tb(problem.__traceback__)
+        frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == file]
-        if isinstance(problem, SyntaxError) and problem.filename == file:
-            lines.append(problem.lineno)
-        inside = None if is_out_of_memory(problem) else raised_in_backward(problem)
+        if isinstance(error, SyntaxError) and error.filename == file:
+            lines.append(error.lineno)
+        inside = None if is_out_of_memory(error) else raised_in_backward(error)
         if inside is not None:
-            lines += [line for called, line in inside.calls if called == file][:1]
-        lacking = NO_KERNEL_IN_DOUBLE.search(str(problem))
+            lines += [line for code_file, line in inside.calls if code_file == file][:1]
+        lacking = NO_KERNEL_IN_DOUBLE.search(str(error))
         if not (lines or alone or lacking):
             raise
         if not lines and inspect.isfunction(made_by) and made_by.__code__.co_filename == file:
@@ -212,26 +214,28 @@ def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[No
         where = f":{lines[-1]}" if lines else ""
         if lacking:
             raise UserCodeError(
-                f"{shown(source)}{where}: Paddle has no float64 kernel of {lacking[1]}; "
+                f"{display_path(source)}{where}: Paddle has no float64 kernel of {lacking[1]}; "
                 "--dtype float32 judges such a port"
-            ) from problem
-        said = inside.message if inside is not None and lines else _in_library(frames) + describe(problem)
-        raise UserCodeError(f"{shown(source)}{where}: {said}") from problem
+            ) from error
+        message = inside.message if inside is not None and lines else _in_library(frames) + describe(error)
+        raise UserCodeError(f"{display_path(source)}{where}: {message}") from error
 
 
 def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
     """The innermost line of a library other than the frameworks, such as PaddleNLP; "" if there is none."""
-    called = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
-    inside = [(file, line) for (_, found, file), line in called if found and not file.startswith(FRAMEWORKS)]
+    locations = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
+    inside = [(file, line) for (_, separator, file), line in locations if separator and not file.startswith(FRAMEWORKS)]
     return f"{inside[-1][0]}:{inside[-1][1]}: " if inside else ""
 
 
-def imported() -> list[str]:
+def imported_files() -> list[str]:
     """The user's files that this process has imported: none installed, of Python's or of this project's."""
     root = Path(__file__).resolve().parents[3]
-    others = tuple(f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models"))
-    named = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
-    files = {name for name in named if "site-packages" not in name and not name.startswith(others)}
+    excluded_prefixes = tuple(
+        f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models")
+    )
+    module_files = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    files = {name for name in module_files if "site-packages" not in name and not name.startswith(excluded_prefixes)}
     return sorted(name for name in files if os.path.isabs(name) and os.path.isfile(name))  # torch has made-up names
 
 

@@ -34,15 +34,15 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
     for folder in map(Path, folders):
         try:
             main(task, folder)
-        except BaseException as problem:
+        except BaseException as error:
             files.remove_unfinished(folder, side)  # on a full disk the reason needs room, too
             with contextlib.suppress(OSError, ToolkitError):
                 (folder / side).mkdir(exist_ok=True)
-                files.write_text(files.failure_path(folder, side, task), describe(problem, LESS_MEMORY))
+                files.write_text(files.failure_path(folder, side, task), describe(error, LESS_MEMORY))
             with contextlib.suppress(OSError):
                 traceback.print_exc()
                 sys.stderr.flush()
-            os._exit(BY_USER_CODE if isinstance(problem, UserCodeError) else BY_ITSELF)
+            os._exit(BY_USER_CODE if isinstance(error, UserCodeError) else BY_ITSELF)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

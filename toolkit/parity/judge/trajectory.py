@@ -12,7 +12,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from toolkit.parity.job.results import Parting, Place, Training
+from toolkit.parity.job.results import FirstDivergence, Place, Training
 from toolkit.parity.judge.bounds import Comparison, compare, is_measured
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
@@ -75,7 +75,7 @@ def _first_parting(
     truth: StepTensors,
     trajectory: StepTensors,
     dtype: str,
-) -> tuple[Parting | None, float]:
+) -> tuple[FirstDivergence | None, float]:
     """Return the first tensor of a port beyond its band, if any, and the largest margin within the band."""
     largest = 0.0
     for step in range(len(truth["loss"])):
@@ -84,7 +84,7 @@ def _first_parting(
             if not is_measured(record, dtype):
                 return None, largest
             if name not in trajectory or not np.isfinite(trajectory[name][step]).all():
-                return Parting(dtype, step + 1, name, "missing, or holds NaN or Inf"), largest
+                return FirstDivergence(dtype, step + 1, name, "missing, or holds NaN or Inf"), largest
             comparison = compare(
                 SCALAR_NAME if name == "loss" else name,
                 record,
@@ -92,7 +92,7 @@ def _first_parting(
                 dtype,
             )
             if not comparison.passed:
-                return Parting(dtype, step + 1, name, _describe_parting(name, comparison)), largest
+                return FirstDivergence(dtype, step + 1, name, _describe_parting(name, comparison)), largest
             largest = max(largest, comparison.margin if comparison.informative else 0.0)
     return None, largest
 

@@ -59,8 +59,8 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
     truth = TensorFile(recording.folder / "reference" / "float64.safetensors")
     for dtype, path in files_of(folder).items():
         place = str(path if port == folder else port)
-        if dtype not in recording.asked.dtypes:
-            have = " and ".join(recording.asked.dtypes)
+        if dtype not in recording.request.dtypes:
+            have = " and ".join(recording.request.dtypes)
             raise UserError(f"{place}: the bundle {recording.folder} has {have} alone; record it with --dtype both")
         errors[dtype] = {}
         with _open_tensors(path, place) as tensors:
@@ -83,7 +83,7 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
 
 def _describe_known_names(name: str, truth: TensorFile, recording: Recording) -> str:
     """Return the end of a message about a name that the reference lacks: the reason and the known names."""
-    pair, reason = recording.asked.pair, ""
+    pair, reason = recording.request.pair, ""
     if name == "logits" and pair is not None:
         reason = "its loss(model, batch) does not call the model once" if pair.has_loss else "its forward returns none"
         reason = f", since {reason}"

@@ -16,10 +16,10 @@ from typing import IO, NamedTuple, Protocol
 import numpy as np
 from safetensors import safe_open
 
-from toolkit.parity.job.tensor_file import NAMED
+from toolkit.parity.job.tensor_file import NUMPY_TYPES
 
 #: NumPy's name of a dtype by its name in a safetensors file, such as ``F64``.
-DTYPES = {name: str(dtype) for name, dtype in NAMED.items()}
+DTYPES = {name: str(dtype) for name, dtype in NUMPY_TYPES.items()}
 #: Bit of a member's flags that marks it as encrypted.
 ENCRYPTION_FLAG = 0x1
 

@@ -28,7 +28,7 @@ def key_of(request: GateRequest) -> str:
         UserError: a file does not exist.
     """
     assert request.pair is not None
-    sides = {side: user_code.located(getattr(request.pair, side)) for side in ("port", "reference")}
+    sides = {side: user_code.locate_source(getattr(request.pair, side)) for side in ("port", "reference")}
     job_content = as_json(job_of(replace(request, pair=replace(request.pair, map=None))))
     content = {
         "job": {name: value for name, value in job_content.items() if name != "reference_python"},

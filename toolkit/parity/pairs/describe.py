@@ -15,7 +15,7 @@ from toolkit.errors import Inconclusive, UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, make_sides, workers_of
 from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, Pair, PairMap
-from toolkit.parity.job.processes import KILLED, run_workers
+from toolkit.parity.job.processes import KILLED_MESSAGE, run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
 from toolkit.parity.job.synthetic import randomize_constant_buffers
@@ -27,7 +27,7 @@ from toolkit.parity.pairs.words import distance
 
 #: Parts of messages with a cause outside of the user's file: the reference's interpreter has no torch, or memory was
 #: short.
-OTHER_CAUSES = ("--reference-python", KILLED)
+OTHER_CAUSES = ("--reference-python", KILLED_MESSAGE)
 
 
 @dataclass

@@ -129,7 +129,7 @@ def replay_request(
     Raises:
         UserError: a port is missing, not needed, or does not fit the recording.
     """
-    recorded_request = recording.asked
+    recorded_request = recording.request
     if recording.lacks_weights:
         raise UserError(f"{recording.folder}: is recorded --small, without weights; name them with --weights FILE")
     if recorded_request.pair is None:

@@ -46,7 +46,7 @@ def main(task: str, folder: Path) -> None:
     result = _module_of(job, task).run(job, folder)
     if isinstance(result, ReferenceResult):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        imported = user_code.imported() if job.pair else []
+        imported = user_code.imported_files() if job.pair else []
         result.execution = Execution(versions(), flags(), time.monotonic() - started, peak, imported)
     files.write_json(files.result_path(folder, "reference", task), result)
 

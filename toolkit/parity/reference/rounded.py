@@ -70,7 +70,7 @@ def run(job: Job, folder: Path) -> RoundedConstants:
     """
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    measured: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / files.MEASURED)
+    measured: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / files.MEASURED_CONSTANTS)
     step.run("float64", ignore)  # sets the signs and choices of all other runs
     step.evaluate(ignore)
 

@@ -26,7 +26,9 @@ def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     known = family_part(model, "reference_tokens")
     tokenizer = known.TOKENIZERS[job.kind](job.path or "")
     offsets = known.offsets if job.offsets else None
-    return [_tokens_of(tokenizer, text, job.max_length if padded else 0, offsets) for text, padded in job.numbered()]
+    return [
+        _tokens_of(tokenizer, text, job.max_length if padded else 0, offsets) for text, padded in job.numbered_texts()
+    ]
 
 
 def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:

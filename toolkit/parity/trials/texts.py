@@ -17,7 +17,7 @@ from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
-from toolkit.parity.job.tokenizer_texts import drawn, parts_of
+from toolkit.parity.job.tokenizer_texts import parts_of, random_texts
 from toolkit.parity.judge.tokens import describe_difference, find_differing_texts
 from toolkit.parity.report.headline import place_of
 from toolkit.parity.report.terminal import print_verdict
@@ -38,7 +38,7 @@ def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int,
     Returns:
         The texts on which they differ, as drawn.
     """
-    texts = drawn(seed, count)
+    texts = random_texts(seed, count)
     reference, port = _answers(request, tokenizer, texts, console)
     found = find_differing_texts(reference.tokens or [], port.tokens or [])
     if found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.parity.job.family import Benched, Defaults, PortedFamily, TokenizerKind
+from toolkit.parity.job.family import BenchSettings, Defaults, PortedFamily, TokenizerKind
 from toolkit.parity.job.family_part import family_part
 
 #: A small one; its shape at full width is n_embd=1280 dff=8192 n_layer=48 vocab_size=246534.
@@ -20,7 +20,7 @@ class CTRL(PortedFamily):
     #: Each 100 tokens of all 48 layers take 0.2 GB of logits in float64, several times.
     defaults = Defaults(head="causal_lm", layers=48, length=54, batch_size=5)
     tokenizers = (TokenizerKind("ctrl", "CTRLTokenizer", files=("vocab.json", "merges.txt")),)
-    bench = Benched(
+    bench = BenchSettings(
         defaults=Defaults(head="causal_lm", layers=4, length=128, batch_size=4),
         lengths=[64, 128, 256],
         depths=[2, 4, 8],
@@ -39,14 +39,14 @@ class CTRL(PortedFamily):
     def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
         return {"n_layer": layers, "n_positions": max(256, length), "pad_token_id": 0}
 
-    def benched(self, layers: int, length: int) -> dict[str, Any]:
+    def bench_config(self, layers: int, length: int) -> dict[str, Any]:
         return {**BENCHED, "n_layer": layers, "n_positions": max(256, length)}
 
     def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
         return head == "causal_lm" and self.is_large(config, head)
 
     def depth(self, config: Mapping[str, Any]) -> int:
-        return self.resolved(config)["n_layer"]
+        return self.resolve_config(config)["n_layer"]
 
     def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:
         return family_part(self.name, "stage_names").weights_of(stage, names)
@@ -55,7 +55,7 @@ class CTRL(PortedFamily):
         return family_part(self.name, "stage_names").SHOWN.fullmatch(name) is not None
 
     def stage_elements(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        keys = self.resolved(config)
+        keys = self.resolve_config(config)
         width = keys["n_embd"]
         return keys["vocab_size"] * width, 4 * width**2 + 2 * width * keys["dff"]
 

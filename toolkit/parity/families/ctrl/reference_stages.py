@@ -457,7 +457,7 @@ class StreamedCTRL:
 
     def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         embedded = self._read_rows()
-        head, partial = self.side.state(stages.HEAD), self.side.measured(stages.HEAD, MeasuredStage).partial
+        head, partial = self.side.state(stages.HEAD), self.side.measurements(stages.HEAD, MeasuredStage).partial
         rows = self.rows.cpu()
         unused = (self.config.vocab_size - len(rows)) * self.config.n_embd
         sizes = {}
@@ -499,7 +499,7 @@ def run(job: Job, folder: Path) -> ReferenceResult:
     todo = stages.plan(model.depth)
     for before, stage in zip([None, *todo], todo, strict=False):
         model.run_stage(stage, before)
-    measured = {stage: model.side.measured(stage, MeasuredStage) for stage in todo}
+    measured = {stage: model.side.measurements(stage, MeasuredStage) for stage in todo}
     # Outputs in the order of execution, then gradients in the order of the parameters, as of a whole model.
     tensors: dict[str, TensorRecord] = {}
     for order, wanted in ((todo, False), (reversed(todo), True)):

@@ -408,13 +408,13 @@ def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
 
 def computed(
     source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool = True
-) -> outputs.Computed:
+) -> outputs.StepOutput:
     """As :func:`.outputs.computed`."""
 
     def is_tensor(one: Any) -> bool:
         return isinstance(one, paddle.Tensor)
 
-    return outputs.computed(source, model, inputs, needs_loss, is_tensor, nn.functional.cross_entropy)
+    return outputs.compute_step(source, model, inputs, needs_loss, is_tensor, nn.functional.cross_entropy)
 
 
 def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.Tensor]:

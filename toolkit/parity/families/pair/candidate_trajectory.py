@@ -14,13 +14,13 @@ from toolkit.parity.families.pair.candidate import PairStep, as_tensors
 from toolkit.parity.families.pair.replaced import dense_gradients
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Place, Trained
+from toolkit.parity.job.results import Place, TrajectoryFacts
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory
 
 
-def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> Trained:
+def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> TrajectoryFacts:
     """Train, and leave a trajectory for each dtype."""
     places = dict(files.read_tensors(folder / "reference" / "places.safetensors"))
     batches = TensorFile(folder / "batches.safetensors")
@@ -32,7 +32,7 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
         files.write_tensors(folder / "candidate" / f"trajectory-{dtype}.safetensors", kept.tensors())
     made = getattr(step.source, "optimizer", None)
     where = line_of(made, "def optimizer") if made is not None else None
-    return Trained(
+    return TrajectoryFacts(
         optimizer=Place(type(optimizer).__name__, where or "the gate's own, as no file has optimizer(model)")
     )
 
@@ -80,6 +80,7 @@ def optimizer_of(step: PairStep, job: Job) -> paddle.optimizer.Optimizer:
     made = step.source.optimizer(step.model)
     if not isinstance(made, paddle.optimizer.Optimizer):
         raise user_code.UserCodeError(
-            f"{user_code.shown(step.source)}: optimizer() gave {type(made).__name__}; it is to give a Paddle optimizer"
+            f"{user_code.display_path(step.source)}: optimizer() gave {type(made).__name__}; "
+            "it is to give a Paddle optimizer"
         )
     return made

@@ -342,9 +342,9 @@ def round_momenta(model: nn.Module) -> None:
 
 def computed(
     source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True
-) -> outputs.Computed:
+) -> outputs.StepOutput:
     """As :func:`.outputs.computed`."""
-    return outputs.computed(source, model, inputs, needs_loss, _is_tensor, nn.functional.cross_entropy)
+    return outputs.compute_step(source, model, inputs, needs_loss, _is_tensor, nn.functional.cross_entropy)
 
 
 def _is_tensor(value: Any) -> bool:

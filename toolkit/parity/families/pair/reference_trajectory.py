@@ -15,7 +15,7 @@ from toolkit.parity.families.pair.batches import of_step
 from toolkit.parity.families.pair.reference import PairStep
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Trained
+from toolkit.parity.job.results import TrajectoryFacts
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory, places_of
@@ -30,7 +30,7 @@ from toolkit.parity.reference.step import make_step
 RUNS = {"float64": 3, "float32": 3}
 
 
-def run(job: Job, folder: Path) -> Trained:
+def run(job: Job, folder: Path) -> TrajectoryFacts:
     """Train, and leave each run's trajectory and the draws of each step."""
     assert job.pair is not None
     step = make_step(job, folder)
@@ -45,7 +45,7 @@ def run(job: Job, folder: Path) -> Trained:
             _train(step, job, dtype, number, batches, place, kept)
             files.write_tensors(place / f"trajectory-{dtype}-{number}.safetensors", kept.tensors())
     files.write_tensors(place / "places.safetensors", places)
-    return Trained(runs=RUNS, order=[name for name, _ in step.model.named_parameters() if name in places])
+    return TrajectoryFacts(runs=RUNS, order=[name for name, _ in step.model.named_parameters() if name in places])
 
 
 def _train(
@@ -107,8 +107,8 @@ def optimizer_of(step: PairStep, job: Job) -> tuple[torch.optim.Optimizer, Any]:
     optimizer, schedule = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(optimizer, torch.optim.Optimizer) or not (schedule is None or hasattr(schedule, "step")):
         raise user_code.UserCodeError(
-            f"{user_code.shown(step.source)}: optimizer() gave {type(made).__name__}; it is to give a torch optimizer, "
-            "or an optimizer and its schedule"
+            f"{user_code.display_path(step.source)}: optimizer() gave {type(made).__name__}; "
+            "it is to give a torch optimizer, or an optimizer and its schedule"
         )
     return optimizer, schedule
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.families import part
-from toolkit.parity.job.family import Benched, Defaults, PortedFamily, TokenizerKind
+from toolkit.parity.job.family import BenchSettings, Defaults, PortedFamily, TokenizerKind
 
 #: Of both that follow.
 SHAPE = {
@@ -51,7 +51,7 @@ class Reformer(PortedFamily):
         ),
     )
     attentions: Mapping[str, list[str]] = {"mixed": ["local", "lsh"], "local": ["local"], "lsh": ["lsh"]}
-    bench = Benched(
+    bench = BenchSettings(
         defaults=Defaults(head="sequence_classification", layers=6, length=1024, batch_size=4),
         lengths=[256, 512, 1024, 2048],
         depths=[2, 6, 12],
@@ -67,7 +67,7 @@ class Reformer(PortedFamily):
         del keys["num_hidden_layers"]  # it follows from attn_layers
         return keys
 
-    def benched(self, layers: int, length: int) -> dict[str, Any]:
+    def bench_config(self, layers: int, length: int) -> dict[str, Any]:
         kinds = ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]
         schema = part(self.name, "schema")
         config = {**BENCHED, "attn_layers": kinds}
