@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.job.tensor_file import MAPPED, SpilledTensors, TensorFile, TensorWriter
+from toolkit.parity.job.tensor_file import MIN_MAPPED_BYTES, SpilledTensors, TensorFile, TensorWriter
 
 TENSORS = {
     "loss": np.float64(0.5),
@@ -65,7 +65,7 @@ def test_a_file_that_is_written_over_another_holds_nothing_of_it(longer, tmp_pat
 
 
 def test_what_was_read_of_a_file_stays_when_the_file_is_deleted(tmp_path):
-    path, matrix = tmp_path / "tensors.safetensors", np.arange(2.0 * MAPPED).reshape(-1, 4)
+    path, matrix = tmp_path / "tensors.safetensors", np.arange(2.0 * MIN_MAPPED_BYTES).reshape(-1, 4)
     save_file({"matrix": matrix}, path)
     read = TensorFile(path)
     path.unlink()
@@ -120,7 +120,7 @@ def test_spilled_tensors_are_read_back_before_and_after_they_are_a_file(tmp_path
 @pytest.mark.parametrize("before", [8, 3], ids=["in line", "out of line"])
 def test_a_large_tensor_is_what_was_written_and_changing_it_changes_no_file(tmp_path, before):
     """One that does not begin at a multiple of its elements' size is no page of the file: sums of such are slow."""
-    path, large = tmp_path / "tensors.safetensors", np.arange(2.0 * MAPPED / 8).reshape(2, -1)
+    path, large = tmp_path / "tensors.safetensors", np.arange(2.0 * MIN_MAPPED_BYTES / 8).reshape(2, -1)
     with TensorWriter(path) as writer:
         writer.add("mask", np.ones(before, np.uint8))
         writer.add("large", large)

@@ -1,4 +1,4 @@
-"""Where in the port's source modules are made and defined, and where what is in no module is computed."""
+"""Source locations that create and define the port's modules, and of computations outside of modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both sides of a pair ask of the values of buffers."""
+"""Checks and replacements of buffer values that both sides of a pair share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ HIDDEN_INFINITY = float(np.nextafter(0.0, 1.0))
 
 
 def may_be_drawn(values: Mapping[str, np.ndarray]) -> bool:
-    """Whether another seed may give one of these other values: a buffer of one number, as ones, is not drawn."""
+    """Return whether another seed may change a value; a buffer of equal numbers is not drawn."""
     return any(value.dtype.kind == "f" and value.size > 1 and value.min() != value.max() for value in values.values())
 
 
 def constant_of(value: np.ndarray) -> float | None:
-    """Return the number that all elements of a tensor are; None if they differ, or are not floats."""
+    """Return the number that all elements of a tensor equal; None if they differ or are not floats."""
     is_constant = value.dtype.kind == "f" and value.size > 0 and bool((value == value.flat[0]).all())
     return float(value.flat[0]) if is_constant else None
 

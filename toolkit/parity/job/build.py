@@ -25,22 +25,22 @@ from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
 from toolkit.parity.measure.updates import SHARES, inputs_of_examples, loss_terms
 
-#: Runs of the reference that measure its rounding, besides the one that is the truth.
+#: Number of runs of the reference that measure its rounding, in addition to the run that computes R64.
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise in bfloat16, where the gate judges that.
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
-#: Likewise of large models and long texts, where tensors have so many elements that few runs tell.
+#: Likewise of large models and long texts, whose tensors have so many elements that a few runs suffice.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: Likewise stage by stage where float32 is not judged: its noise is then one of the two that bound float64.
+#: Likewise stage by stage if float32 is not judged: its noise is then one of two bounds of float64.
 FEW_RUNS_OF_FLOAT64 = {"float32": 2, "float64": 1}
 #: From this many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
 #: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
 #: Keys of a batch that only the loss reads.
 LABELS = ("labels", "start_positions", "end_positions")
-#: Made-up examples beside a run's own, or one more.
+#: Number of synthetic examples in addition to a run's own, or one more.
 NUM_ADDED = 3
-#: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
+#: Number of texts of the run's own data whose tokens are compared, in addition to the adversarial texts.
 TOKENIZER_TEXTS = 64
 #: Texts drawn by a gate's seed.
 DRAWN_TEXTS = 200
@@ -61,7 +61,7 @@ def is_brief(request: GateRequest) -> bool:
 
 
 def spares_memory(request: GateRequest) -> bool:
-    """Whether the workers keep little; they then run one after the other unless the request says that both fit."""
+    """Whether the workers keep little; they then run one after the other unless the request states that both fit."""
     return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
 
 
@@ -106,7 +106,7 @@ def streamed_job_of(request: GateRequest) -> Job:
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """Return the request's batch, followed by :func:`added_examples` made-up ones of the same length and keys."""
+    """Return the request's batch, followed by :func:`added_examples` synthetic examples of the same length and keys."""
     own_batch = {name: np.asarray(value) for name, value in request.batch.items()}
     count = added_examples(request)
     if not count:
@@ -122,16 +122,16 @@ def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
 
 
 def shape_of(request: GateRequest) -> tuple[int, int]:
-    """Examples and tokens of :func:`batch_of`, which need not be made for it."""
+    """Return the shape (B, T) of :func:`batch_of` without building the batch."""
     examples, length = np.shape(request.batch["input_ids"])
     return examples + added_examples(request), length
 
 
 def added_examples(request: GateRequest) -> int:
-    """Number of made-up examples added: :data:`ADDED`, or one more, so that the number of all is odd.
+    """Return the number of added synthetic examples: :data:`NUM_ADDED`, or one more to make the total odd.
 
-    All together make at most half of a :data:`LONG` batch, which both workers hold at once; but one is always added to
-    several. At most one if the model is large. None if the reference takes only one example.
+    All examples together are at most half of a :data:`LONG` batch, which both workers hold at once, but one example is
+    always added to several. A large model gets at most one. A reference that accepts only one example gets none.
     """
     pad_token_id = family(request.model).pad_token_id(request.config)
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
@@ -149,8 +149,11 @@ def write_job(
     labels: Mapping[str, np.ndarray],
     folder: Path,
 ) -> None:
-    """Fill the job folder with what both workers need. ``labels`` are those of the examples of an update; with them
-    what else a forward is given of each, if that is compared."""
+    """Fill the job folder with the files that both workers need.
+
+    Args:
+        labels: labels of the examples of an update, and the other inputs of these examples that are compared.
+    """
     make_sides(folder)
     files.write_tensors(folder / "weights.safetensors", weights)
     files.write_tensors(folder / "batch.safetensors", batch)
@@ -161,7 +164,7 @@ def write_job(
 def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
-    """As :func:`write_job`, of a whole model, whose port is also measured with ``mutants``, by name."""
+    """Write the job of a whole model, whose port is also measured with ``mutants``, by name (see :func:`write_job`)."""
     labels = labels_of(request)
     examples = {**inputs_of_examples(len(next(iter(labels.values())))), **labels}
     write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), examples, folder)
@@ -169,7 +172,7 @@ def write_request(
 
 @contextlib.contextmanager
 def scratch_job() -> Iterator[Path]:
-    """A job folder that is gone after the ``with`` block."""
+    """Yield a job folder that is removed after the ``with`` block."""
     with scratch_folder("parity-") as scratch:
         yield scratch
 
@@ -181,15 +184,15 @@ def make_sides(folder: Path) -> None:
 
 
 def workers_of(request: GateRequest) -> dict[str, str]:
-    """Both sides, and the interpreter that runs each."""
+    """Return the interpreter that runs each side."""
     interpreters = {"reference": request.reference_python, "candidate": request.port_python}
     return {side: python or sys.executable for side, python in interpreters.items()}
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """The labels of the examples of an update. Examples whose labels are all ignored are left out if there are others:
-    one would make a micro-batch of less weight than examples look like a smaller gradient, to which Adam is blind. If
-    classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
+    """Return the labels of the examples of an update. Examples with only ignored labels are left out if there are
+    others. Such an example would make a micro-batch with less weight look like a smaller gradient, which Adam does not
+    see. If classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
     label_batch = request.batch if request.labels is None else request.labels
     labels = {key: np.asarray(value) for key, value in label_batch.items() if key in LABELS}
     terms = loss_terms(TASKS[request.head], labels)
@@ -201,7 +204,7 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
 
 
 def _round_settings(settings: TrainingSettings) -> TrainingSettings:
-    """Round the numbers to float32, as Paddle keeps them so. Of the warm-up only whole updates count."""
+    """Round the numbers to float32, as Paddle stores them, except for the warm-up, which has whole updates."""
     rounded_settings: dict[str, Any] = {
         key: float(np.float32(value))
         for key, value in asdict(settings).items()
@@ -211,12 +214,15 @@ def _round_settings(settings: TrainingSettings) -> TrainingSettings:
 
 
 def _as_float32(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """Class weights as float32, as the run holds them."""
+    """Return the class weights in float32, as the run stores them."""
     return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 
 
 def _with_adversarial_texts(tokenizer: TokenizerJob | None, seed: int) -> TokenizerJob | None:
-    """Those that are made are not padded: it would show nothing more, and takes a thousand times ``max_length``."""
+    """Add the adversarial and random texts to a tokenizer's texts.
+
+    The random texts are not padded: it would show nothing more and cost a thousand times ``max_length``.
+    """
     if tokenizer is None:
         return None
     padded_texts = [*tokenizer.texts[:TOKENIZER_TEXTS], *ADVERSARIAL]

@@ -1,7 +1,7 @@
-"""A recorded reference: made where torch is, judged against where it is not.
+"""A recorded reference, created on a machine with torch to judge ports on machines without it.
 
-A bundle is a folder. It holds what the job folder (:mod:`.files`) holds when the reference has finished, and
-``bundle.json``, which says what it is and vouches for every file by its size and SHA-256::
+A bundle is a folder. It holds the files of the job folder (:mod:`.files`) after the reference has finished,
+and ``bundle.json``, which describes it and lists the size and SHA-256 of every file::
 
     {"format": "toolkit parity reference", "schema": 10, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
      "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, randomized_parameters},
@@ -9,7 +9,7 @@ A bundle is a folder. It holds what the job folder (:mod:`.files`) holds when th
      "weights": {"wte.weight": SHA-256, ...}, if they are left out (:mod:`.left_out`),
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
 
-Nothing in a bundle is code, and nothing is used before all of it has been checked: names stay inside the folder, no
+Nothing in a bundle is code, and nothing is used before every file has been checked: names stay inside the folder, no
 file is missing, changed or extra, and the configuration is of a family known here.
 """
 
@@ -51,7 +51,7 @@ FORMAT = "toolkit parity reference"
 SCHEMA = 11
 MANIFEST = "bundle.json"
 WEIGHTS = "weights.safetensors"
-#: Why no bundle is of bfloat16.
+#: Reason for which no bundle has bfloat16.
 NOT_RECORDED = (
     "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
     "where torch is, take toolkit parity --dtype bfloat16"
@@ -78,15 +78,15 @@ OF_PAIR = (
     "reference/buffers.safetensors",
     "reference/buffers-float32.safetensors",
 )
-#: What of a bundle's job is asked for again. The rest names what only the recording machine has.
+#: Keys of a bundle's job that a replay requests again. The others only apply to the recording machine.
 JOB_KEYS = (
     *("model", "head", "config", "dtypes", "seed", "port", "training", "class_weights", "label_smoothing"),
     "judge_reference_reversible",
     *("origin", "pair"),
 )
-#: Files of a pair in a bundle: whoever replays it says which port is judged.
+#: Files of a pair in a bundle: the replay names the port to judge.
 NO_CODE = Pair("", "", "reference")
-#: A name in the manifest: plain words, parted by single slashes. No ``..``, no hidden, no absolute path.
+#: A name in the manifest: plain words, separated by single slashes. No ``..``, no hidden, no absolute path.
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
@@ -117,9 +117,11 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
 
 @contextlib.contextmanager
 def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> Iterator[Path]:
-    """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then the
-    console says so. ``command`` is what comes next, with ``{0}`` for the folder. Raises UserError if ``folder`` holds
-    something that is not a bundle."""
+    """Yield a job folder that becomes the bundle ``folder`` after a ``with`` block that sealed it without an error.
+
+    Then it prints the bundle's size and the next ``command``, with ``{0}`` for the folder. Raises UserError if
+    ``folder`` holds something that is not a bundle.
+    """
     check_free(folder)
     with _appearing(folder) as partial:
         yield partial
@@ -135,14 +137,20 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> I
 
 
 def seal(partial: Path, num_randomized: int, weights: Path | None = None) -> None:
-    """Make a bundle of a job folder in which the reference has finished: remove what means nothing elsewhere, and write
-    ``bundle.json``. ``weights``: where they go, in place of the bundle."""
+    """Turn the job folder of a finished reference into a bundle.
+
+    This removes files without a meaning on other machines, and writes ``bundle.json``.
+
+    Args:
+        num_randomized: number of parameters with randomized constants.
+        weights: file for the weights if the bundle does not hold them.
+    """
     (partial / "reference.log").unlink()
-    for place in partial.iterdir():  # the port's, which is empty, and what torch has left among its temporary files
+    for place in partial.iterdir():  # the port's empty folder, and temporary files of torch
         if place.is_dir() and place.name != "reference":
             shutil.rmtree(place)
     job = files.read_job(partial)
-    # Paths of this machine say nothing elsewhere, and a bundle names no code.
+    # Paths of this machine are meaningless elsewhere, and a bundle names no code.
     pair = (
         None
         if job.pair is None
@@ -173,7 +181,7 @@ def seal(partial: Path, num_randomized: int, weights: Path | None = None) -> Non
 
 
 def manifest_of(folder: Path, job: Job, num_randomized: int) -> dict[str, Any]:
-    """The content of ``bundle.json`` for a job folder in which the reference has finished."""
+    """Return the content of ``bundle.json`` for the job folder of a finished reference."""
     result = read_reference(folder)
     batch = files.read_tensors(folder / "batch.safetensors")
     return {
@@ -197,8 +205,8 @@ def manifest_of(folder: Path, job: Job, num_randomized: int) -> dict[str, Any]:
 
 
 def check_free(folder: Path) -> None:
-    """Check that a bundle may be put there: at most an earlier bundle is lost. Raises UserError if there is something
-    else."""
+    """Check that a new bundle replaces at most an earlier bundle. Raises UserError if the folder has other
+    content."""
     if not os.path.lexists(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())):
         return
     try:
@@ -211,8 +219,8 @@ def check_free(folder: Path) -> None:
 
 
 def check_weights_free(folder: Path) -> None:
-    """Check that the weights of a new small bundle ``folder`` replace at most those of an earlier one. Raises
-    UserError if something else lies there."""
+    """Check that the weights of a new small bundle ``folder`` replace at most an earlier bundle's weights.
+    Raises UserError if another file is there."""
     if not os.path.lexists(place := beside(folder)):
         return
     try:
@@ -225,7 +233,7 @@ def check_weights_free(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside ``folder``, which takes its place when the ``with`` block has gone well."""
+    """Yield a hidden folder next to ``folder`` that replaces it after a ``with`` block without an error."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -245,14 +253,14 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Recording:
-    """A bundle all of whose files have been checked.
+    """A bundle with checked files.
 
     Attributes:
-        folder: where it is.
+        folder: folder of the bundle.
         manifest: the content of ``bundle.json``.
         identity: the SHA-256 of ``bundle.json``, which vouches for all other files.
-        asked: the request that it was recorded for.
-        weights: where the weights of a small bundle are; None for one that holds its own.
+        request: the request that it was recorded for.
+        weights: weights file of a small bundle; None for a bundle that holds its own.
     """
 
     folder: Path
@@ -263,12 +271,12 @@ class Recording:
 
     @property
     def lacks_weights(self) -> bool:
-        """Whether the weights are not in it, and nobody has said where they are."""
+        """Return whether the bundle has no weights and no weights file was given."""
         return WEIGHTS not in self.manifest["files"] and self.weights is None
 
     def lay_out(self, job: Path) -> None:
-        """Fill a job folder, but for ``job.json``, with what a finished reference leaves to the port's side. Raises
-        UserError if the weights given to a small bundle are others."""
+        """Fill a job folder, except for ``job.json``, with the files that a finished reference leaves to the port's
+        side. Raises UserError if the weights given to a small bundle differ from the recorded weights."""
         for name in self.manifest["files"]:
             if name != "job.json":
                 (job / name).parent.mkdir(parents=True, exist_ok=True)
@@ -282,11 +290,11 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
     """Read a bundle and check every file.
 
     Args:
-        weights: a file or folder that has the weights of a small bundle.
+        weights: file or folder with the weights of a small bundle.
 
     Raises:
-        UserError: it is none, of another schema, incomplete, changed, or describes no model that is known here; or
-            weights are given to one that holds its own.
+        UserError: if it is not a bundle, has another schema, is incomplete, changed, or describes an unknown
+            model; or if weights are given to a bundle that holds its own.
     """
     manifest = read_manifest(folder)
     if weights is not None and "weights" not in manifest:
@@ -294,7 +302,7 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
     _check_files(folder, manifest["files"])
     try:
         request = _request_of(folder, manifest["describes"]["model"])
-    except Exception as error:  # its files are as recorded; what they say may be anything
+    except Exception as error:  # its files are unchanged, but their content may be anything
         error_name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         reason = " ".join(f"{error_name}{error}".split())
         raise UserError(f"{folder}: describes no model that can be judged here: {reason}") from None
@@ -309,8 +317,8 @@ def check_unchanged(recording: Recording) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """``bundle.json``, with names that stay inside the folder. Raises UserError if there is none, or it is not of this
-    format and schema."""
+    """Return ``bundle.json``, with names that stay inside the folder. Raises UserError if it is missing or does not
+    have this format and schema."""
     try:
         manifest = read_object(folder / MANIFEST)
     except OSError:
@@ -340,7 +348,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _has_digests(manifest: Mapping[str, Any]) -> bool:
-    """Whether the weights are left out, and the manifest has the SHA-256 of each that it describes."""
+    """Return whether the weights are left out and the manifest has the SHA-256 of each described parameter."""
     description, digests = manifest.get("describes"), manifest.get("weights")
     parameters = description.get("parameters") if isinstance(description, dict) else None
     return isinstance(digests, dict) and isinstance(parameters, dict) and digests.keys() == parameters.keys()
@@ -351,7 +359,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _check_files(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Every file is there as it was recorded, and no other."""
+    """Check that the folder has exactly the recorded files, without changes."""
     names = set(_files_in(folder)) - {MANIFEST}
     if missing := sorted(set(entries) - names):
         raise UserError(f"{folder}: {missing[0]} is missing")
@@ -366,8 +374,8 @@ def _check_files(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """Every file below a folder, by its path there with slashes. Raises UserError if one is a link or no plain file;
-    what it leads to is not of the bundle."""
+    """Yield the relative path of every file below a folder, with slashes. Raises UserError for a link or special
+    file, as its target is not part of the bundle."""
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place) / name
@@ -377,7 +385,7 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 
 def _request_of(folder: Path, model: str) -> GateRequest:
-    """The request that a bundle of a ``model`` was recorded for. Nothing of ``job.json`` is taken over unseen."""
+    """Return the request that a bundle of a ``model`` was recorded for, with every key of ``job.json`` checked."""
     job = files.read_job(folder)
     if job.schema != JOB_SCHEMA or job.streamed:
         raise ValueError(f"schema {job.schema!r} of job.json")
@@ -407,7 +415,7 @@ def _check_family(folder: Path, job: Job) -> None:
 
 
 def _without_facts(pair: Pair) -> Pair:
-    """A pair without what a bundle says of it."""
+    """Return a pair without the facts that a bundle records about it."""
     return replace(pair, has_loss=False, forward_only=False, any_framework=False, small=False)
 
 

@@ -1,9 +1,9 @@
-"""Measurements of earlier gates, so that an unchanged one does not pay again.
+"""Measurements of earlier gates, so that an unchanged gate is not measured again.
 
-The key is a hash of all that a measurement depends on: the source of the whole project, the configuration, weights,
-batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter of the
-reference if it is another. The workers' measurements are kept; the verdict is formed anew each time. Only those that
-passed are kept.
+The key is a hash of everything that a measurement depends on: the source of the whole project, the configuration,
+weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter of
+the reference if it is another. The workers' measurements are kept; the verdict is formed again each time. Only
+measurements of passed gates are kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def key_of(folder: Path, reference_python: str | None = None) -> str:
 def key_of_request(
     job: Job, batch: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], reference_python: str | None = None
 ) -> str:
-    """The key of a job whose weights are not written yet. For made-up weights, it uses what they are made from."""
+    """Return the key of a job whose weights are not written yet. For synthetic weights, it uses their kind and seed."""
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
@@ -55,8 +55,8 @@ def key_of_request(
 def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str:
     digest = hashlib.sha256()
     request = as_json(job)
-    del request["reference_python"]  # below, if it is not this one
-    del request["origin"]  # the files count, not what they are called
+    del request["reference_python"]  # added below, if it is another interpreter
+    del request["origin"]  # the content of the files counts, not their names
     if job.checkpoint is not None:
         del request["checkpoint"]  # the folder may lie elsewhere each time
         for file in sorted(Path(job.checkpoint).glob("*.safetensors")):
@@ -83,7 +83,7 @@ def source_of(root: Path) -> str:
 
 
 def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] | None:
-    """Return what :func:`store` kept under ``key``; None if nothing whole is there."""
+    """Return the measurements and constants that :func:`store` kept under ``key``; None without a complete entry."""
     try:
         if (entry := cache.find(KIND, key)) is None:
             return None
@@ -93,7 +93,7 @@ def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] |
 
 
 def store(key: str, measurements: object, constants: Mapping[str, np.ndarray]) -> None:
-    """Keep what was measured."""
+    """Store the measurements and constants of a gate under a key."""
 
     def fill(folder: Path) -> None:
         files.write_tensors(folder / CONSTANTS, constants)

@@ -8,13 +8,14 @@ import numpy as np
 
 
 def contrasting(labels: np.ndarray, weights: Sequence[float], own_labels: np.ndarray) -> np.ndarray:
-    """Labels for made-up texts, beside those of given ones: the heaviest class and the lightest, the next heaviest and
-    the next lightest, and so on; first that which the given texts lack. Of several labels a text, the first text has
-    all of them.
+    """Return labels for synthetic texts that contrast with the labels of the run's own texts.
+
+    They alternate between the heaviest and lightest class, the next heaviest and next lightest, and so on, starting
+    with a class that the own texts lack. With several labels per text, the first text has every label.
 
     Args:
-        labels: of the made-up texts: int64 (N,), or float32 (N, labels) of 0 and 1.
-        beside: labels of the given texts.
+        labels: labels of the synthetic texts: int64 (N,), or float32 (N, labels) of 0 and 1.
+        own_labels: labels of the run's own texts.
     """
     if labels.ndim > 1:
         return np.concatenate([np.ones_like(labels[:1]), labels[1:]])

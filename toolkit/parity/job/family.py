@@ -1,4 +1,4 @@
-"""What the gate knows of a model, besides what it knows of any pair of a port and a reference."""
+"""The gate's knowledge about model families, and about any pair of a port and a reference."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LARGE_ABOVE = 10**8
 
 
 class Defaults(NamedTuple):
-    """What is compared unless the command line says otherwise.
+    """Default configuration of a comparison, which the command line can override.
 
     Attributes:
-        batch_size: odd, so that B * T is no multiple of 128, the rows that :mod:`models.operations.ops` adds up at a
-        time.
+        batch_size: an odd number, so that B * T is not a multiple of 128, the number of rows that
+            :mod:`models.operations.ops` sums at a time.
     """
 
     head: str
@@ -30,14 +30,14 @@ class Defaults(NamedTuple):
 
 
 class BenchSettings(NamedTuple):
-    """What `toolkit bench` measures of a family.
+    """Settings of `toolkit bench` for a family.
 
     Attributes:
-        defaults: unless the command line says otherwise.
-        lengths, depths: of ``--all``.
+        defaults: default configuration, which the command line can override.
+        lengths, depths: text lengths and numbers of layers of ``--all``.
         tokenizer: the kind that is trained, of the family's ``TRAINED``, and its pieces.
         overrides: that make a gate as small as the other measurements.
-        paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty where it cannot
+        paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty if it cannot
             train.
     """
 
@@ -56,8 +56,8 @@ class TokenizerKind(NamedTuple):
         kind: of :class:`.job.TokenizerJob`.
         name: the port's class, of ``models/FAMILY/tokenizer.py``.
         reader: its method that reads the files.
-        files: that identify it, and decide what it makes of a text.
-        holds: tells if a folder holds it without these files.
+        files: names of the files that identify the tokenizer and define its output.
+        holds: function that returns whether a folder holds the tokenizer without these files.
         offsets: whether the reference gives each token's characters.
     """
 
@@ -76,10 +76,10 @@ class TokenizerKind(NamedTuple):
 
 
 class Family:
-    """What is known of any pair; a family overrides what it knows better.
+    """Knowledge about any pair, which a family overrides.
 
     Attributes:
-        recomputed: what its port recomputes in its backward, in words; empty if it keeps everything.
+        recomputed: description of the parts that the port recomputes in its backward; empty if it keeps everything.
         pads_left: whether its tokenizers pad on the left, too.
     """
 
@@ -90,7 +90,7 @@ class Family:
         self.name = name
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration as both workers are told it."""
+        """Return the configuration that both workers get."""
         return dict(config)
 
     def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
@@ -102,7 +102,7 @@ class Family:
         return False
 
     def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
-        """Whether it is compared stage by stage unless the request says otherwise."""
+        """Return whether it is compared stage by stage by default."""
         return False
 
     def is_shown(self, name: str) -> bool:
@@ -115,13 +115,13 @@ class PortedFamily(Family):
 
     Attributes:
         defaults: of the command line.
-        tokenizers: kinds of its tokenizers, in the order in which a folder is asked for them.
+        tokenizers: kinds of its tokenizers, in the order of their search in a folder.
         attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers; by
             default the first.
         smaller: of overrides that make a model small.
         last_maps: endings of the path of each block's last linear map.
-        short_names: beginnings of paths -> what a reader is shown of them.
-        bench: what `toolkit bench` measures; None if it is not measured.
+        short_names: path prefix -> displayed short name.
+        bench: settings of `toolkit bench`; None if it is not measured.
         own_backward: whether the reference has its own backward besides plain autograd.
         example: of an override of its configuration.
     """
@@ -166,7 +166,7 @@ class PortedFamily(Family):
         raise NotImplementedError
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
-        """Keys that a made-up configuration has for this length, where they follow from it."""
+        """Return the keys of a synthetic configuration that follow from the length."""
         return {}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
@@ -189,12 +189,12 @@ class PortedFamily(Family):
 
 
 def family(model: str) -> Family:
-    """What is known of a model, by the name that a job has for it."""
+    """Return the knowledge about a model, by its name in a job."""
     return family_part(model, "family").FAMILY
 
 
 def ported(model: str) -> PortedFamily:
-    """What is known of one of ``models.families.FAMILIES``."""
+    """Return the knowledge about a family of ``models.families.FAMILIES``."""
     model_family = family(model)
     assert isinstance(model_family, PortedFamily), model
     return model_family

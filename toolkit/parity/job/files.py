@@ -1,4 +1,4 @@
-"""The job folder through which the gate and its processes talk: what is written, where, and how it is hashed.
+"""The job folder through which the gate and its processes communicate: its files, their places and their hashes.
 
 ::
 
@@ -7,39 +7,39 @@
     batch.safetensors    one training batch
     batches.safetensors  one for each step of a pair's training
     labels.safetensors   of the examples of an update, with made-up tokens and masks
-    buffers.safetensors  of a pair: random values for its constant buffers, with which each run begins
+    buffers.safetensors  of a pair: initial random values of its constant buffers in each run
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
         draws-RUN.safetensors of the step, the updated model, and each evaluation: dropout masks, LSH rotations, bucket
                               choices, margins
         rates.json            of the dropout masks
-        checkpoint.safetensors what the reference reads from the checkpoint that the weights are of
-        positions.safetensors what its evaluation reads of that one's position table, where the job has fewer positions
-        initial.safetensors   some values of each parameter of a few models that the reference makes anew
-        constants.safetensors what the reference computes once and holds beside its parameters
+        checkpoint.safetensors  the reference's weights from the checkpoint that the weights are of
+        positions.safetensors if the job has fewer positions: rows that its evaluation reads of the checkpoint's table
+        initial.safetensors   some values of each parameter of a few newly initialized models of the reference
+        constants.safetensors tensors that the reference computes once and holds in addition to its parameters
         buffers.safetensors   of a pair: its buffers as computed in float64; buffers-float32.safetensors: in float32
         unread.safetensors    of a pair's R64, which elements of each output the loss does not depend on
         order.json            names of the tensors in the order of execution; when it is there, the port is compared
-        result.json           what was measured (:class:`.results.ReferenceResult`)
-        float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
+        result.json           measurements (:class:`.results.ReferenceResult`)
+        float32.safetensors   only for ``parity bitwise``, instead of R64: every tensor of R32
         forced_input.safetensors  every operation of R64
         forced_input.json     the noise of each
         constants-measured.json for a pair's reference with rounded constants: by tensor, the port's error and bound
         fingerprints.json     of a pair's R64 (:class:`.results.Fingerprints`)
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
-        tokens.json           for ``parity texts`` alone: the tokens of each text
+        tokens.json           only for ``parity texts``: the tokens of each text
         trajectory-DTYPE-RUN.safetensors, draws-step-N.safetensors, places.safetensors, trajectory.json
                               of a pair's training (:mod:`toolkit.parity.measure.trajectory`)
-    candidate/                written by the comparator, of what the Paddle worker hands over (:mod:`.handover`)
+    candidate/                written by the comparator from the messages of the Paddle worker (:mod:`.handover`)
         result.json           :class:`.results.CandidateResult`
         forced_input.json     :class:`.results.ForcedInputResult`
         attribution.json      the errors in float32 with one kind of kernel the reference's at a time
         tokens.json           as the reference's
         trajectory-DTYPE.safetensors, trajectory.json
 
-Nothing else passes between the processes, but for what the Paddle worker hands over, and the kernels that it asks of
-another for ``parity bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it
-is complete. A worker that fails leaves ``TASK.failed`` in its own folder.
+Nothing else passes between the processes, except for the messages of the Paddle worker, and the kernels that it
+requests from another process for ``parity bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under
+its name only when it is complete. A worker that fails leaves ``TASK.failed`` in its own folder.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def result_path(job: Path, side: str, task: str = RESULT) -> Path:
 
 
 def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
-    """The file where a failed worker says why."""
+    """Return the file with the reason of a failed worker."""
     return job / side / f"{task}.failed"
 
 
@@ -120,7 +120,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_report(path: Path, content: Any) -> None:
-    """As :func:`write_json`, for any reader: non-finite numbers become null."""
+    """Write JSON for any reader, as :func:`write_json` but with null for non-finite numbers."""
     write_text(path, strict_json.dumps(as_json(content), indent=1) + "\n")
 
 
@@ -167,7 +167,7 @@ def read_unread(place: Path, name: str, shape: Sequence[int]) -> np.ndarray:
 
 
 def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
-    """Return once ``path`` exists. Raises RuntimeError if ``failure`` appeared in its place, since the other worker has
+    """Return once ``path`` exists. Raises RuntimeError if ``failure`` appeared instead, since the other worker has
     stopped, and TimeoutError if neither came."""
     end = time.monotonic() + seconds
     while not path.exists():

@@ -11,7 +11,7 @@ from toolkit.parity.job import files
 
 #: Folders of tensors that pass between stages of a model larger than memory, and are deleted.
 PASSING = ("state", "truth")
-#: Seconds between two looks at what is there.
+#: Seconds between two scans of the folder.
 EVERY = 0.5
 
 
@@ -61,4 +61,4 @@ def hashing(job: Path) -> Iterator[Hashes]:
         yield hashes
     finally:
         hashes.end()
-    watch.join()  # not if the gate was stopped: nobody waits for a hash then
+    watch.join()  # not if the gate was stopped: the hashes are not needed then

@@ -2,7 +2,7 @@
 ``--port-python``).
 
 The environments then need not fit together: the reference's has torch and transformers and no Paddle, the port's Paddle
-and no torch. All that is known of one is what it says of itself.
+and no torch. The gate only knows an interpreter's own answer about its versions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REQUIRED_PACKAGES = {
 INSTEAD = {"paddlepaddle": "paddlepaddle-gpu"}
 #: The oldest Python that reads this source.
 OLDEST = (3, 10)
-#: Seconds after which a silent interpreter counts as none.
+#: Seconds after which a silent interpreter counts as invalid.
 PATIENCE = 60.0
 #: The question. It looks at metadata and imports nothing heavy, so the answer takes a tenth of a second.
 QUESTION = """
@@ -58,14 +58,16 @@ def locate(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]
 
 
 def reference_interpreter(path: str) -> str:
-    """The interpreter as an absolute path, once it has said that it can run the reference. Raises UserError if it is
-    not an interpreter, and Inconclusive if it is one that lacks torch or transformers."""
+    """Return the absolute path of an interpreter after checking that it can run the reference.
+
+    Raises UserError if it is not an interpreter, and Inconclusive if it lacks torch or transformers.
+    """
     return _check_interpreter(path, "reference")
 
 
 def interpreter_of(path: str | None, side: str) -> str | None:
-    """What ``--reference-python`` or ``--port-python`` names, once it has said that it can run that side. None is the
-    interpreter that runs the gate. Raises as :func:`reference_interpreter`, with the option."""
+    """Return the path of ``--reference-python`` or ``--port-python`` after checking that it can run that side. None
+    is the interpreter that runs the gate. Raises as :func:`reference_interpreter`, with the option."""
     try:
         return None if path is None else _check_interpreter(path, side)
     except ToolkitError as error:
@@ -80,8 +82,10 @@ def _check_interpreter(path: str, side: str) -> str:
 
 @functools.cache
 def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
-    """Name -> version of Python and of all that is installed for it, as the interpreter itself says. Raises UserError
-    if it is not a Python, and Inconclusive if it is one that cannot run the side, ``reference`` or ``port``."""
+    """Return the versions of Python and of its installed packages by name, as the interpreter reports them.
+
+    Raises UserError if it is not a Python, and Inconclusive if it cannot run the side, ``reference`` or ``port``.
+    """
     answer = _ask(interpreter)
     if tuple(answer["version_info"]) < OLDEST:
         min_version = ".".join(map(str, OLDEST))

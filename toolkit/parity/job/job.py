@@ -8,7 +8,7 @@ from typing import Any
 from toolkit.parity.job.pair import Pair
 from toolkit.parity.measure.updates import rows_of_update
 
-#: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
+#: Schema of the job folder, increased whenever a worker writes or needs other files.
 SCHEMA = 7
 
 
@@ -27,12 +27,12 @@ class TokenizerJob:
     """A tokenizer to compare.
 
     Attributes:
-        kind: of :class:`.family.TokenizerKind`.
-        texts: of the run's data, and adversarial ones.
-        max_length: tokens that a text is padded or cut to.
-        path: of the SentencePiece model, or of the folder with ``vocab.json`` and ``merges.txt``; None of bytes.
+        kind: kind of :class:`.family.TokenizerKind`.
+        texts: texts of the run's data, and adversarial texts.
+        max_length: number of tokens that a text is padded or cut to.
+        path: path of the SentencePiece model, or of the folder with ``vocab.json`` and ``merges.txt``; None for bytes.
         offsets: whether the characters that each token stands for are compared, too.
-        padded: how many of the texts, from the first on, are compared padded and cut, too; None: all of them.
+        padded: number of first texts that are also compared padded and cut; None for every text.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class TokenizerJob:
     padded: int | None = None
 
     def numbered_texts(self) -> list[tuple[str, bool]]:
-        """Each text, and whether it is compared padded, too."""
+        """Return each text, and whether it is also compared padded."""
         return [(text, self.padded is None or number < self.padded) for number, text in enumerate(self.texts)]
 
 
@@ -68,13 +68,13 @@ class TrainingSettings:
 
     @property
     def examples_of_update(self) -> int:
-        """Number of the run's examples that one gate update uses."""
+        """Number of the run's examples in a gate update."""
         return rows_of_update(self.batch_size, self.gradient_accumulation_steps)
 
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """What a gate compares: what its request (:class:`.request.GateRequest`) and the workers' job have in common.
+    """Settings that a gate's request (:class:`.request.GateRequest`) and the workers' job have in common.
 
     Attributes:
         model: one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`.
@@ -84,22 +84,23 @@ class ComparisonSettings:
             ``bfloat16`` whether it is in mixed precision.
         device: ``cpu`` or ``gpu``, for both sides.
         seed: of the dropout masks and rotations.
-        port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
+        port: settings of the port itself that are not part of the model: ``backward``, ``residual``, ``recompute``.
         training: how the run changes the parameters.
-        tokenizer: with texts of the run's data; None where there is none to compare.
+        tokenizer: tokenizer to compare, with texts of the run's data; None without a tokenizer.
         class_weights: each class's weight in the loss that trains: torch's ``CrossEntropyLoss(weight=...)`` for one
-            label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several; None for all alike. The loss of
-            evaluation has none.
+            label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several; None for equal weights. The
+            loss of evaluation is not weighted.
         label_smoothing: of the loss that trains, torch's ``CrossEntropyLoss(label_smoothing=...)``.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         checkpoint: the folder of safetensors that the weights were read from, which each side reads by its own loader;
-            else None.
-        checkpoint_config: of the model in ``checkpoint``, if ``config`` has only the first of its positions; else None.
-        origin: the hub repository and commit of ``checkpoint``, in words; None for what is not of the hub.
-        at_once: the workers run at once, as both fit the memory; else one after the other.
+            None without a checkpoint.
+        checkpoint_config: configuration of the model in ``checkpoint``, if ``config`` has only the first of its
+            positions; otherwise None.
+        origin: the hub repository and commit of ``checkpoint``, in words; None for a model that is not from the hub.
+        at_once: whether the workers run at the same time, as both fit the memory.
         pair: the user's own port and reference; None for a family.
-        lora: what is adapted (``rank``, ``alpha``, ``dropout``, ``targets``) and which parameters are trained beside it
-            (``whole``); None where all are trained.
+        lora: settings of the adapter (``rank``, ``alpha``, ``dropout``, ``targets``) and the parameters that are also
+            trained (``whole``); None without an adapter.
     """
 
     model: str
@@ -132,22 +133,22 @@ class Job(ComparisonSettings):
     """A training step to run on both sides.
 
     Attributes:
-        noise_runs: dtype -> runs of the reference that measure its rounding, beside R64.
-        updates: of the parameters after the step.
-        spare_memory: keep little.
-        brief: the model is so large that not all can be computed: what smaller ones show as well is left out (whether
-            watching changes anything, the port's own generator where layers are recomputed), and the port's plain
-            gradients are made from each layer's input, not every activation.
-        threads: of either side.
+        noise_runs: dtype -> number of runs of the reference that measure its rounding, in addition to R64.
+        updates: number of parameter updates after the step.
+        spare_memory: whether the workers keep few tensors in memory.
+        brief: whether the model is so large that checks which smaller models also show are left out (the effect of
+            hooks, the port's own generator with recomputed layers), and the port's plain gradients are computed from
+            each layer's input, not every activation.
+        threads: number of threads of each side.
         reference_python: the interpreter that runs the reference.
         mutants: names of faults that the port is measured with, one after another.
-        streamed: stage by stage.
+        streamed: whether the model is compared stage by stage.
         lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.operations.precision.PRODUCTS`), on both
-            sides; all else stays in float32.
+            sides; other operations stay in float32.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
-        rounded: keys of a pair's constants that Paddle's kernels hold in float32. Where operations are traced, and in
-            training, the reference also runs with these so.
+        rounded: keys of a pair's constants that Paddle's kernels hold in float32. If operations are traced, and in
+            training, the reference also runs with these constants in float32.
         own_examples: number of the batch's first examples that are the following run's; None if no run follows.
     """
 

@@ -1,4 +1,4 @@
-"""Kernels that the port can take from the reference, and the messages with which its process asks for them.
+"""Kernels that the port can take from the reference, and the messages that its process sends to request them.
 
 The two frameworks' processes stay apart. The port's sends the name of a kernel, options and arrays through a pipe; the
 reference's answers with arrays. A message is a JSON header, then the bytes of each array that has any.

@@ -15,10 +15,10 @@ SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TI
 
 
 def worker_environment() -> dict[str, str]:
-    """That of this process, without the current folder.
+    """Return the environment of this process for a worker, without the current folder.
 
     Memory comes in huge pages unless the user has tuned glibc: half of a large gate's time goes into fresh pages, one
-    after another. What a launcher of several processes has set is left out: a worker is alone.
+    after another. Variables of a launcher of several processes are left out, as a worker runs alone.
     """
     environment = another_python.environment()
     inherited_variables = {name: value for name, value in environment.items() if not name.startswith("PADDLE_")}

@@ -1,4 +1,4 @@
-"""The weights of a small bundle (``toolkit parity record --small``): they lie beside it, or in a checkpoint.
+"""The weights of a small bundle (``toolkit parity record --small``), in a file next to it or in a checkpoint.
 
 The bundle's manifest has the SHA-256 of each parameter's float32 values, in C order and little-endian.
 """
@@ -18,7 +18,7 @@ from toolkit.parity.job.tensor_file import TensorWriter
 
 
 def beside(bundle: Path) -> Path:
-    """The file beside a small bundle that its weights are written to."""
+    """Return the weights file next to a small bundle."""
     return Path(f"{bundle}.weights.safetensors")
 
 
@@ -38,10 +38,10 @@ def write_weights(
 
     Args:
         source: a safetensors file with them, or the folder of a checkpoint; it may have others, too.
-        known, shapes: of each parameter, its SHA-256 and its shape.
+        recorded_digests, shapes: SHA-256 and shape of each parameter.
 
     Raises:
-        UserError: one of them is not there, or is not as it was recorded.
+        UserError: if a parameter is missing or differs from the recording.
     """
     missing = dict.fromkeys(recorded_digests)
     try:

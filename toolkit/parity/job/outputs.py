@@ -1,4 +1,4 @@
-"""What a model or a module of the user's returns: a tensor, a tuple, a mapping, a dataclass, a library's own output."""
+"""Outputs of a user's model or module: a tensor, a tuple, a mapping, a dataclass or a library's own output class."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from toolkit.parity.job.pair import batches_in
 
 @dataclass
 class StepOutput:
-    """What a pair's model computes on a step's batches.
+    """Output of a pair's model for a step's batches.
 
     Attributes:
-        loss: a scalar tensor, the sum of ``losses`` if there are several; None if only a forward is compared, and the
-            model gives none.
-        logits: None if the loss is a file's own, or if there are several batches.
-        losses: several, by their names.
-        scores: the logits of several batches that have no loss, by the batch.
+        loss: a scalar tensor, the sum of ``losses`` if there are several; None if only a forward is compared and the
+            model returns no loss.
+        logits: logits of the model; None if the file defines the loss, or for several batches.
+        losses: loss terms by their names, if there are several.
+        scores: logits of several batches without a loss, by the batch.
     """
 
     loss: Any
@@ -38,17 +38,18 @@ def compute_step(
     is_tensor: Callable[[Any], bool],
     cross_entropy: Callable[[Any, Any], Any],
 ) -> StepOutput:
-    """Return what a side's model computes on a step's batches (:func:`.pair.batches_in`).
+    """Return the output of a side's model for a step's batches (:func:`.pair.batches_in`).
 
-    The loss is that of the file's own function; else the model's (:func:`loss_and_logits`); else the cross entropy of
-    its logits against ``labels``. That of several batches is the sum of theirs, and each is kept by itself.
+    The loss comes from the file's own function, otherwise from the model (:func:`loss_and_logits`), otherwise from the
+    cross entropy of its logits against ``labels``. The loss of several batches is the sum of their losses, which are
+    also kept separately.
 
     Args:
-        needs_loss: False where only a forward is compared.
+        needs_loss: False if only a forward is compared.
         cross_entropy: the framework's, of scores (N, C) and labels (N).
 
     Raises:
-        UserCodeError: there is nothing that a loss could be made of.
+        UserCodeError: if there is no loss and nothing to compute a loss from.
     """
     step_outputs = [
         _of_one_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)
@@ -63,7 +64,7 @@ def compute_step(
         for number, output in enumerate(step_outputs, 1)
         for name, loss in output.losses.items()
     }
-    # Without a loss, nothing else shows what is computed after the last module.
+    # Without a loss, only the logits show computations after the last module.
     scores = {f"batch {number}": output.logits for number, output in enumerate(step_outputs, 1) if output.loss is None}
     return StepOutput(sum(losses.values()) if losses else None, None, {**named_losses, **losses}, scores)
 
@@ -127,8 +128,11 @@ def several_losses(losses: Any, is_tensor: Callable[[Any], bool]) -> dict[str, A
 
 
 def loss_and_logits(output: Any, is_tensor: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """Return the loss and the logits of an output, each None if it has none: those called so; else a scalar that comes
-    first, and the tensor after it; else the first tensor, which are logits."""
+    """Return the loss and the logits of an output, each None if it is absent.
+
+    They are the parts with these names; otherwise a leading scalar and the tensor after it; otherwise the first tensor
+    as logits.
+    """
     if is_tensor(output):
         return (output, None) if output.ndim == 0 else (None, output)
     loss, logits = (one if is_tensor(one) else None for one in (part(output, "loss"), part(output, "logits")))

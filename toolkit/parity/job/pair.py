@@ -1,4 +1,4 @@
-"""A pair: a user's Paddle layer and torch module, and what is known of each before they are compared."""
+"""A pair: a user's Paddle layer and torch module, and the facts about each that precede a comparison."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from toolkit.parity.measure.naming import TensorName
 
 Tensor = TypeVar("Tensor", bound=Any)
 
-#: The job's model name for a pair, in place of a family's.
+#: The model name of a job for a pair, instead of a family's name.
 PAIR = "pair"
-#: Kinds of random draws; and of discrete choices, with the signs under a ReLU, in which R64 leads.
+#: Kinds of random draws, and of discrete choices that R64 makes for the port, such as the signs under a ReLU.
 RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
-#: Seconds that user code has by default: a large model takes minutes, and what hangs, for ever.
+#: Default time limit of user code in seconds: a large model takes minutes, and a hanging one never ends.
 TIME_LIMIT = 1800.0
 #: Batches that a file may give for one step.
 MAX_BATCHES = 16
 #: The task of building a side and describing it.
 DESCRIBE = "describe"
-#: The task in which each side trains by itself for some steps.
+#: The task of training each side independently for some steps.
 TRAJECTORY = "trajectory"
 
 
@@ -80,7 +80,7 @@ class ModuleFacts:
         name: its path.
         kind: its class.
         shape: of the output's first tensor, if of floats.
-        has: what a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
+        has: settings that a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
         layout: of its data, if its class tells: ``NCHW``, ``NLC``.
     """
 
@@ -106,16 +106,16 @@ class DrawFacts:
 
     @property
     def kind(self) -> str:
-        """One of :data:`RANDOM` or :data:`CHOICES`; of what can only be said, a function's name."""
+        """One of :data:`RANDOM` or :data:`CHOICES`, or a function's name for a draw that can only be reported."""
         return TensorName.parse(self.name).kind
 
 
 @dataclass
 class Description:
-    """What a side is made of: modules in the order in which they ended, draws in that in which they were made.
+    """Parts of a side: modules in the order of their end, and draws in the order of execution.
 
     Attributes:
-        buffers: what it holds besides its parameters, or as a parameter that nothing trains.
+        buffers: its buffers, and parameters that are not trained.
         masks: the comparisons that its forward makes masks with.
         num_operations: number of calls of Paddle's functions in a port's own code, each place counted once.
     """
@@ -133,10 +133,10 @@ class ParameterMatch:
     """A parameter of the reference and the port's, or a piece of either.
 
     Attributes:
-        transpose: whether one holds the transpose of the other.
+        transpose: whether the port's array is the transpose of the reference's.
         certain: whether its name and its place in the order of execution agree.
-        rows: of the reference's parameter, from the first to behind the last, where the port's is a piece of it.
-        port_rows: likewise of the port's, where the reference's is a piece of that.
+        rows: of the reference's parameter, from the first to behind the last, if the port's is a piece of it.
+        port_rows: likewise of the port's, if the reference's is a piece of that.
         axis: of the reference's array, along which rows are counted.
         offset: number that the port adds to the reference's numbers: 1 if a norm's weight is held as its distance from
             1 in the reference alone.
@@ -167,18 +167,18 @@ class OutputOrder:
 
 @dataclass
 class PairMap:
-    """What corresponds to what.
+    """Correspondence of the parts of both sides.
 
     Attributes:
         modules: the reference's path -> the port's, of modules whose outputs are compared.
         shapes: of these outputs in the reference.
-        axes: of the port's outputs and draws in the reference's order, where that differs, by the reference's name.
+        axes: axes of the port's outputs and draws in the reference's order, if they differ, by the reference's name.
         orders: by the reference's name of a module, the order of its output's features where a map permutes the rows of
             its weight.
         draws: the port's name of a draw -> the reference's.
-        drawn: all draws of the reference that change what it computes.
-        buffers: and those of either side that have no counterpart and should have one, ``reference_state`` and
-            ``port_state``.
+        drawn: all draws of the reference that change its result.
+        buffers: matching buffers.
+        reference_state, port_state: buffers of either side that should have a counterpart and have none.
         drawn_buffers: the reference's names of buffers that both sides draw at random when they are built, and of
             frozen parameters that the reference draws.
     """
@@ -206,7 +206,7 @@ class PairMap:
 
 @dataclass(frozen=True)
 class KnownDifference:
-    """What a map accepts of the tensors that a pattern names.
+    """Difference that a map accepts for the tensors that match a pattern.
 
     Attributes:
         why: in the user's words; every report repeats it.
@@ -228,12 +228,12 @@ class Pair:
         time_limit: seconds that its processes have for a step, after which they are ended.
         accept: pattern of tensors' names -> a known difference.
         has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
-        forward_only: compare what the model computes in evaluation mode, and nothing that trains it.
+        forward_only: whether only the forward in evaluation mode is compared, without training.
         any_framework: record for ports in any framework: the reference's epsilons are not rounded as Paddle's kernels
             round theirs.
         small: record sketches of large tensors, and no weights (:mod:`.left_out`).
-        steps: that each side then trains by itself.
-        is_large: so many parameters that less is compared (:attr:`.job.Job.brief`).
+        steps: number of steps that each side then trains independently.
+        is_large: whether it has so many parameters that less is compared (:attr:`.job.Job.brief`).
     """
 
     port: str
@@ -255,11 +255,13 @@ class Pair:
 
 
 def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
-    """What a file's ``batch`` gives. Of several batches, which it may list or yield, each name has the batch's number
-    before it: ``2/labels``; :func:`batches_in`.
+    """Return the result of a file's ``batch`` function.
+
+    It may list or yield several batches. Then each name starts with the number of its batch, as ``2/labels``
+    (:func:`batches_in`).
 
     Raises:
-        UserCodeError: it is no mapping of names to arrays.
+        UserCodeError: if it is not a mapping of names to arrays.
     """
     with user_code.running(source):
         batch_value = source.batch(config, np.random.default_rng(seed))

@@ -24,7 +24,7 @@ from toolkit.parity.job import files, launch
 #: Part of the key: raised when the conversion changes.
 VERSION = 1
 
-#: Advice on a pickle where there is no torch.
+#: Advice on a pickle in an environment without torch.
 WITHOUT_TORCH = (
     "is a pickle, which only torch reads safely, and this Python has none: name one that has it (--reference-python "
     "PATH; of a recipe, parity.reference_python=PATH), or a revision that holds safetensors"
@@ -32,9 +32,9 @@ WITHOUT_TORCH = (
 
 
 def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
-    """The folder with a checkpoint's safetensors: the checkpoint's own where it has them, else one of the cache.
-    ``python`` is the interpreter that has torch; None for this one. Raises UnreadableFile or OSError if the pickle is
-    none, asks for code, or cannot be converted."""
+    """Return the folder with a checkpoint's safetensors: the checkpoint itself if it has them, otherwise a
+    cached conversion. ``python`` is the interpreter that has torch; None for this interpreter. Raises UnreadableFile or
+    OSError if the pickle is invalid, asks for code, or cannot be converted."""
     pickles = pickle_files(checkpoint)
     if not pickles:
         return checkpoint
@@ -56,7 +56,7 @@ def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:
     command = launch.module_command(python, module, str(target), *map(str, pickles))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     environment = launch.worker_environment()
-    environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # asks old versions to run whatever a pickle says
+    environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # makes old versions run any code of a pickle
     with child(command, env=environment, text=True, **pipes) as process:
         output, log = process.communicate()
     if process.returncode == 0:

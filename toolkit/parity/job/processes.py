@@ -1,5 +1,5 @@
-"""The processes of a gate: started, watched, ended. Only the reference's imports torch, only the port's Paddle. A
-third, the comparator, measures what the port's computes."""
+"""The processes of a gate: started, watched, ended. Only the reference's process imports torch, and only the
+port's imports Paddle. A third process, the comparator, measures the port's results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from toolkit.machine.scratch import child
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
-#: Message about a worker that has ended without one.
+#: Message about a worker that has ended without a message.
 KILLED_MESSAGE = "it was killed"
-#: The process that measures what the port's hands over, in these tasks.
+#: The process that measures the messages of the port's process, in these tasks.
 COMPARATOR = "comparator"
 MEASURED_TASKS = (files.RESULT, "forced_input", "attribution")
-#: What a worker has to write down what it is doing.
+#: Seconds that a worker has to log its stack.
 SECONDS_FOR_STACK = 1.0
 
 
@@ -43,13 +43,13 @@ def run_workers(
     Args:
         jobs: folders of jobs, done one after another by the same two processes.
         interpreters: side -> the Python that runs it: both, or one of them.
-        watch: called repeatedly while they run, to show progress; by default a line says which of them runs, and how
-            many jobs both have done.
-        task: what they do: ``result``, which is a gate's measurements, or a follow-up.
+        watch: called repeatedly while they run, to show progress; by default a line shows the running workers and
+            the number of finished jobs.
+        task: task of the workers: ``result`` for a gate's measurements, or a follow-up.
 
     Raises:
-        UserError: code of the user's that one of them ran has raised something, or has not ended in time.
-        Inconclusive: one of them failed.
+        UserError: if the user's code has raised an error or has not ended in time.
+        Inconclusive: if a worker failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
     start_seconds, limit = time.monotonic(), _time_limit(jobs)
@@ -57,7 +57,7 @@ def run_workers(
     with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
         while any(worker.poll() is None for worker in workers.values()):
             if stopped_sides := [side for side in workers if _has_stopped(side, workers, jobs[-1], task)]:
-                break  # the others would wait for what it has not left
+                break  # the others would wait for its missing files
             if time.monotonic() - start_seconds > limit:
                 raise UserError(_overdue(jobs, interpreters, workers, limit))
             if status is None:
@@ -92,7 +92,7 @@ def _without_job_paths(words: str, jobs: Iterable[Path]) -> str:
 def _words_of_comparator(
     jobs: Sequence[Path], workers: Mapping[str, subprocess.Popen], task: str, has_stopped: bool
 ) -> str:
-    """Why the comparator failed; empty if it only lacked what the port's process should hand over."""
+    """Return why the comparator failed; empty if it only lacked messages of the port's process."""
     failures = (files.failure_path(job, COMPARATOR, task) for job in jobs)
     words = next((failure.read_text(encoding="utf-8").strip() for failure in failures if failure.exists()), "")
     if words or not has_stopped or workers[COMPARATOR].returncode == 0:
@@ -124,7 +124,7 @@ def _time_limit(jobs: Sequence[Path]) -> float:
 
 
 def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, subprocess.Popen], limit: float) -> str:
-    """Say which side of a user's pair does not end, and at which line of its file."""
+    """Return a message with the side of a user's pair that does not end, and its current line."""
     pair = files.read_job(jobs[0]).pair
     assert pair is not None
     running = [side for side in sides if workers[side].poll() is None]
@@ -151,7 +151,7 @@ def _is_running(side: str, workers: Mapping[str, subprocess.Popen]) -> bool:
 
 
 def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, task: str) -> bool:
-    """Whether a worker has ended without its last file. The comparator writes that of the port's."""
+    """Return whether a worker has ended without its last file. The comparator writes the port's file."""
     if workers[side].poll() is None:
         return False
     if side == "candidate" and COMPARATOR in workers and workers[side].returncode == 0:
@@ -184,8 +184,8 @@ def _way_out(side: str, words: str) -> str:
 
 @contextlib.contextmanager
 def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -> Iterator[dict[str, subprocess.Popen]]:
-    """Start the workers; whatever happens, none outlives the ``with`` block. What a library leaves among the temporary
-    files, as torch does, goes with the job."""
+    """Start the workers; none of them outlives the ``with`` block. Temporary files of a library, such as torch, are
+    removed with the job."""
     workers: dict[str, subprocess.Popen] = {}
     with contextlib.ExitStack() as running:
 

@@ -1,4 +1,4 @@
-"""Checks what a bundle says of its tensors against their values.
+"""Checks the recorded facts about a bundle's tensors against their values.
 
 Whoever forges a bundle can forge its hashes, too. So what can be computed from its values is computed; and noise, which
 cannot, must be plausible for a reference. Otherwise an RMS of R64 of 1e300 would be a bound that admits anything.
@@ -34,8 +34,8 @@ DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "
 
 
 def check_recorded(folder: Path, job: Job) -> None:
-    """Check a recorded reference against its values. Raises ValueError if it says otherwise, or what no reference
-    can."""
+    """Check a recorded reference against its values. Raises ValueError if they disagree or are not
+    plausible."""
     reference = read_reference(folder)
     if reference.accept:
         pattern = next(iter(reference.accept))
@@ -99,7 +99,7 @@ def _check_sizes(tensors: Mapping[str, TensorRecord]) -> None:
 
 
 def _check_moved(folder: Path, reference: ReferenceResult) -> None:
-    """No choice is excused by more than what it is made of."""
+    """Check that no choice is excused by more than the largest number that decides it."""
     draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
     for attribute, kind in DECIDED_BY.items():
         for place, movement in getattr(reference.facts, attribute).items():
@@ -111,7 +111,7 @@ def _check_moved(folder: Path, reference: ReferenceResult) -> None:
 
 
 def _sizes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
-    """The largest magnitudes of what decides at a module, in the run that is named before it."""
+    """Yield the largest magnitudes of the numbers that decide at a module, in the run of its name's prefix."""
     run, _, module = place.rpartition("/")
     draw_names: Sequence[str] = list(draws[run or TRAINING])
     for name in draw_names:

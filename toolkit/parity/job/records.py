@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back, with types checked: what crosses between processes is typed on both sides."""
+"""Dataclasses to JSON and back, with types checked: data that passes between processes is typed on both sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 Location = tuple[Any, str]
 Decode = Callable[[Any, Location], Any]
 
-#: JSON's scalar types. Lists of these are the bulk of what is measured, and are taken as a whole.
+#: JSON's scalar types. Lists of these are most of the measurements, and are copied as a whole.
 PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -48,8 +48,11 @@ def _object(record: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[Record], content: Any, location: str = "") -> Record:
-    """A value of a type that is made of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``.
-    Raises ValueError if the content is not of that type, or lacks or has too many keys, with the place."""
+    """Convert JSON content to a value of a type, and check it.
+
+    The type may consist of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``. Raises
+    ValueError with the location if the content is not of that type, or lacks or has too many keys.
+    """
     return _decoder(typing.cast(Any, kind))(content, (None, location or getattr(kind, "__name__", str(kind))))
 
 

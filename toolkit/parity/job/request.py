@@ -1,4 +1,4 @@
-"""What the gate is asked to compare."""
+"""The request for a gate."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from toolkit.parity.job.job import ComparisonSettings
 
 @dataclass(frozen=True)
 class GateRequest(ComparisonSettings):
-    """What to compare.
+    """Settings and inputs of a gate.
 
     Attributes:
-        weights: float32, under Hugging Face's names, a LoRA adapter's among them; anything that ``np.asarray`` takes. A
-            pair's are made by its files, as is its ``batch``.
-        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` (those of texts as
-            :func:`models.operations.losses.classification`) or, for question answering, ``start_positions`` and
+        weights: float32, under Hugging Face's names, a LoRA adapter's among them; anything that ``np.asarray`` takes.
+            The files of a pair create its weights and its ``batch``.
+        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` (labels of texts
+            as for :func:`models.operations.losses.classification`) or, for question answering, ``start_positions`` and
             ``end_positions`` (B,).
-        labels: those of the run's first examples, by their keys in a batch; None for those of ``batch``.
-        threads: of either side; None for the physical cores.
-        not_run: what the run does otherwise than the gate, in words.
-        streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
-        length_notes: what of the position table is compared, and why texts are padded, in words.
+        labels: labels of the run's first examples, by their keys in a batch; None for the labels in ``batch``.
+        threads: number of threads of each side; None for the number of physical cores.
+        not_run: differences between the run and the gate, in words.
+        streamed: whether CTRL is compared stage by stage; None to do so if it is too large for memory.
+        length_notes: compared part of the position table, and reason for padded texts, in words.
         length: tokens of each text that are compared, from the first on; None for as many as fit the memory.
-        max_memory: what both workers may take together, in GB; None for most of what the machine has.
-        reference_python: the interpreter that runs the reference; None for the one that runs the gate.
+        max_memory: memory limit of both workers together in GB; None for most of the machine's memory.
+        reference_python: the interpreter that runs the reference; None for the gate's interpreter.
         port_python: likewise, that runs a pair's port.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
-        widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
+        widened: whether synthetic examples are added to ``batch``, whose examples seldom show a fault
             (:func:`toolkit.parity.job.build.batch_of`).
-        reuse: judge an unchanged pair from what was measured before (:mod:`toolkit.parity.pairs.cached`).
-        pair_names: parameters of a pair's reference -> its port's, or pieces of these, as the user has said.
-        pair_layouts: pattern of its modules and draws -> the axes of the port's, as the user has said.
+        reuse: whether an unchanged pair is judged from cached measurements (:mod:`toolkit.parity.pairs.cached`).
+        pair_names: parameters of a pair's reference -> its port's, or pieces of these, as given by the user.
+        pair_layouts: pattern of its modules and draws -> the axes of the port's, as given by the user.
     """
 
     weights: Mapping[str, np.ndarray]

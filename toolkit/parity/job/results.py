@@ -34,10 +34,11 @@ class Tokens:
 
     Attributes:
         text: its input.
-        ids: of it; ``decoded``: the text of these again.
-        right, left: ids and mask padded on either side; empty where that is not compared.
-        offsets: the characters of each token (id, first, past the last); None where they are not compared.
-        error: that it raised, if any.
+        ids: token ids of the text.
+        decoded: text that the ids decode to.
+        right, left: ids and mask padded on either side; empty if padding is not compared.
+        offsets: characters of each token (id, first, past the last); None if they are not compared.
+        error: the error that it raised, if any.
         starts: for a text too long to be shown whole, the starts of the port's tokens. Not compared.
     """
 
@@ -53,8 +54,8 @@ class Tokens:
 
 @dataclass
 class OwnLoss:
-    """R64's loss as ``given``, and as ``defined`` by its own logits; ``units`` of rounding between, how many are
-    ``allowed``, and where the reference computes it."""
+    """R64's loss as ``given``, and as ``defined`` by its own logits; the difference in ``units`` of rounding,
+    the ``allowed`` units, and the ``place`` that computes the loss."""
 
     given: float
     defined: float
@@ -89,7 +90,7 @@ class Facts:
 
 @dataclass
 class ReferenceFacts(Facts):
-    """Of the reference.
+    """Properties of the reference.
 
     Attributes:
         decayed: parameters that weight decay applies to.
@@ -98,11 +99,11 @@ class ReferenceFacts(Facts):
         bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
         relu_moved: by ReLU, the most that rounding moves an input, in units of float32's.
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
-        choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
+        choice_moved: as ``relu_moved``, for the scores of a choice (argmax, top-k, sort), by module.
         first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
         read: by output of a pair's step, the share of its rows (vectors along the last axis) that the loss depends on,
             by R64's gradient; 0 of an output that the model itself returns.
-        read_beside: names of such outputs of several tensors, where the loss depends on another than the first.
+        read_beside: names of such outputs of several tensors if the loss depends on another tensor than the first.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -119,7 +120,7 @@ class ReferenceFacts(Facts):
 
 @dataclass
 class CandidateFacts(Facts):
-    """Of the port, by module: where its buckets, ReLU signs and other choices differ from R64's."""
+    """Properties of the port; by module, the differences of its buckets, ReLU signs and other choices from R64's."""
 
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
     relu_flips: dict[str, Flips] = field(default_factory=dict)
@@ -140,21 +141,21 @@ class Execution:
 
 @dataclass
 class ReferenceResult:
-    """What the reference's worker measured.
+    """Measurements of the reference's worker.
 
     Attributes:
         tensors: every tensor of R64 in the order of execution (gradients: of the parameters), with the noise baseline.
         parameters: name -> shape.
-        buffers: names of what is held besides the parameters, uncompared.
+        buffers: names of its tensors that are not parameters, which are not compared.
         leaks: source lines that would have computed in float32 in a float64 model, and were prevented.
         narrowings: source lines that left float64 all the same.
-        own_loss: the loss against its definition; None where that was not looked at.
-        saturated_rows: attention rows in which every score is masked.
-        unhooked: names of tensors that watching the run changes.
+        own_loss: the loss compared with its definition; None if it was not checked.
+        saturated_rows: number of attention rows with only masked scores.
+        unhooked: names of tensors that hooks change.
         own_backward: dtype -> gradient -> how far the reference's own backward lies from plain autograd.
-        streamed: stage by stage.
+        streamed: whether it ran stage by stage.
         tokens: of every text of the job.
-        accept: known differences of a pair, as its map says.
+        accept: known differences of a pair, from its map.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -176,7 +177,7 @@ class ReferenceResult:
 
 @dataclass
 class TrajectoryFacts:
-    """What a side says of its training by itself, beside its trajectories.
+    """Facts about the training of a side, in addition to its trajectories.
 
     Attributes:
         runs: of the reference, by dtype.
@@ -201,12 +202,12 @@ class FirstDivergence:
 
 @dataclass
 class Training:
-    """How a pair's two sides trained, each by itself.
+    """Independent training of a pair's two sides.
 
     Attributes:
         losses: of each step, ``R64``, ``P64`` and ``P32``.
-        bands: by dtype, how far from R64's the port's loss of each step may be; None where that is not finite.
-        compared: by dtype, how many steps the reference is finite in.
+        bands: by dtype, how far from R64's the port's loss of each step may be; None if it is not finite.
+        compared: by dtype, the number of steps with finite values of the reference.
         margins: by dtype, the largest of any tensor before a parting, in units of its bound.
         partings: at most one by dtype.
         optimizer: the port's.
@@ -223,7 +224,7 @@ class Training:
 
 @dataclass
 class RoundedConstants:
-    """What the rounding of a reference's constants to float32 moves.
+    """Effect of rounding a reference's constants to float32.
 
     Attributes:
         tensors: by name, the distance from R64 as noise of float64.
@@ -237,7 +238,7 @@ class RoundedConstants:
 @dataclass(frozen=True)
 class Place:
     """Class of a module of the port, and the source lines that make and define it. For other code, such as a
-    tokenizer's method: what it is, and where."""
+    tokenizer's method: its name and source location."""
 
     kind: str
     where: str
@@ -269,20 +270,20 @@ class OutputDifference:
 
 @dataclass
 class CandidateDtype:
-    """What the port's worker measured in one dtype.
+    """Measurements of the port in one dtype.
 
     Attributes:
         tensors: name -> the difference from R64, with the port's own shape.
-        parameter_errors: the largest difference of each parameter that the port holds from the given one.
-        constant_errors: that of its own constants, in units of rounding of what they are computed from.
-        draw_problems: draws that it asked for wrongly: name -> what is wrong.
+        parameter_errors: largest difference of each of the port's parameters from the given parameter.
+        constant_errors: error of its own constants, in units of rounding of the inputs of their computation.
+        draw_problems: description of each wrong request for a draw, by the draw's name.
         unused_draws: draws of the reference that it never asked for.
-        hooks_change_nothing: whether a run without hooks, as training makes it, is the same bit for bit.
+        hooks_change_nothing: whether a run without hooks, as in training, is the same bit for bit.
         unwatched: if not, the distance of its loss and gradients from R64.
         recomputed, replay: gradient -> distance of a backward that recomputes layers from plain autograd, with the
             recorded draws and with the port's own generator.
         plain: gradient -> distance of plain autograd's from R64; empty if ``tensors`` has these already.
-        places: of its modules; and, by tensor name or kind, or by verdict, of what is in none.
+        places: places of its modules, and other places by tensor name, kind or verdict.
         apart: of hidden states, logits and loss stage by stage, the distance from the reference in the same dtype.
         differing_outputs: of a pair's outputs with another shape or other numbers, how they differ.
     """
@@ -305,14 +306,17 @@ class CandidateDtype:
 
 @dataclass
 class DrawStats:
-    """What was counted of one module's random draws.
+    """Counts of one module's random draws.
 
     Attributes:
-        shape: of each; ``draws``: how many there were.
-        neighbours: by axis, counted from the last as -1: of masks, how many cells are rare where their neighbour is,
-            and how many neighbours are; of rotations, the sum of products and that of the neighbours' squares.
-        modules, steps: likewise, of the draw of equal shape before it, and of its own a step earlier.
-        problems: what is wrong beyond chance.
+        shape: shape of each draw.
+        draws: number of draws.
+        neighbours: by axis, counted from the last as -1: for masks, the number of rare cells with a rare neighbor,
+            and the number of rare neighbors; for rotations, the sum of the products and the sum of the neighbors'
+            squares.
+        modules, steps: likewise, with the previous draw of equal shape as the neighbor, or the module's draw of the
+            previous step.
+        problems: deviations that chance does not explain.
     """
 
     shape: list[int]
@@ -325,7 +329,7 @@ class DrawStats:
 
 @dataclass
 class MaskStats(DrawStats):
-    """Of dropout masks.
+    """Counts of dropout masks.
 
     Attributes:
         rate: of dropped cells, as asked for.
@@ -339,7 +343,7 @@ class MaskStats(DrawStats):
 @dataclass
 class RotationStats(DrawStats):
     """Of normal numbers: ``count``, ``sum``, sum of ``squares``, how many lie ``beyond`` a magnitude of :data:`BEYOND`;
-    ``seeded`` ones are the same each time."""
+    ``seeded`` numbers are the same each time."""
 
     seeded: bool = False
     count: int = 0
@@ -350,7 +354,7 @@ class RotationStats(DrawStats):
 
 @dataclass
 class GeneratorStats:
-    """Of all draws of a few training steps, by name; and of ``sequences`` of masks, of no module."""
+    """Counts of all draws of a few training steps, by name, and of ``sequences`` of masks outside of modules."""
 
     masks: dict[str, MaskStats] = field(default_factory=dict)
     rotations: dict[str, RotationStats] = field(default_factory=dict)
@@ -359,7 +363,7 @@ class GeneratorStats:
 
 @dataclass
 class NewWeights:
-    """Parameters as both sides make them anew, by name; ``place`` is the file that makes the port's."""
+    """Newly initialized parameters of both sides, by name; ``place`` is the file that initializes the port's."""
 
     place: str = ""
     parameters: dict[str, NewValues] = field(default_factory=dict)
@@ -367,8 +371,8 @@ class NewWeights:
 
 @dataclass
 class PortResult:
-    """What is measured of the port; ``loading_problems``: parameters that its loader reads from the checkpoint
-    otherwise than the reference's, and how; ``loops``: how far off its compiled loops are by themselves."""
+    """Measurements of the port; ``loading_problems``: parameters that its loader and the reference's read
+    differently from the checkpoint, with the difference; ``loops``: errors of its compiled loops in isolation."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -382,7 +386,7 @@ class PortResult:
 class MutantResult(PortResult):
     """Results with a fault in force: ``dtypes`` and ``generators``, only ``tokens``, only ``loading_problems`` or only
     ``new_weights``, and ``loops``; or the error ``raised``. ``moved``: for a pair, the distance of the loss and each
-    gradient from those without the fault."""
+    gradient from the values without the fault."""
 
     raised: str | None = None
     moved: dict[str, TensorStats] = field(default_factory=dict)
@@ -411,10 +415,10 @@ class Judged:
 
 @dataclass
 class CandidateResult(PortResult):
-    """What the port's worker measured; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
+    """Measurements of the port's worker; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
     source lines of a pair's port that would have left float64, and were kept from it; ``limited_lines``: source lines
-    at which its losses were compared without the limit of Paddle's kernels; ``judged``: of a gate that a run follows,
-    what that run is to train."""
+    whose losses were compared without the limit of Paddle's kernels; ``judged``: the port that the following run
+    trains, if there is a run."""
 
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
@@ -431,11 +435,11 @@ class FunctionCall:
     Attributes:
         function: its name.
         where: the port's line that leads to it.
-        inputs: the calls that its tensors come from, by their number. A tensor of another origin is none: the batch, a
-            parameter, R64's own in place of the port's.
-        layer: the layer of Paddle's own that is running, by the reference's name; else empty.
-        taken: number of all tensors that it is given. A call that takes none makes a constant.
-        result: what it returned.
+        inputs: the calls that its tensors come from, by their number. Tensors of other origin do not count: the batch,
+            a parameter, R64's own replacements.
+        layer: Paddle's own layer that is running, by the reference's name; empty without such a layer.
+        taken: number of its input tensors. A call without input tensors creates a constant.
+        result: fingerprint of its output.
     """
 
     function: str
@@ -460,7 +464,7 @@ class Fingerprints:
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no
     module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's. Of a
-    user's port in float64 also every call in order, the number of the one that computed a tensor, and by the name of a
+    user's port in float64 also every call in order, the number of the call that computed a tensor, and by the name of a
     module's input the line that calls the module."""
 
     tensors: dict[str, TensorStats]
@@ -482,7 +486,7 @@ class ForcedInputResult:
 
 @dataclass
 class AttributionResult:
-    """Distance of each tensor of P32 from R64 with one thing replaced, by what that is; only what the model uses.
+    """Distance of each tensor of P32 from R64 with one part replaced, by the part; only parts that the model uses.
 
     Attributes:
         kernels: by kind of kernel, of :data:`.kernel_messages.KINDS`, that is the reference's.
@@ -511,10 +515,10 @@ class BitwiseResult:
 
 
 def read_results(job: Path, task: str = files.RESULT) -> tuple[ReferenceResult, CandidateResult]:
-    """What both workers of a job measured. Raises ValueError if a file is none of theirs."""
+    """Return the measurements of both workers of a job. Raises ValueError if a file is invalid."""
     return read_reference(job, task), files.read(files.result_path(job, "candidate", task), CandidateResult)
 
 
 def read_reference(job: Path, task: str = files.RESULT) -> ReferenceResult:
-    """What the reference's worker measured."""
+    """Return the measurements of the reference's worker."""
     return files.read(files.result_path(job, "reference", task), ReferenceResult)

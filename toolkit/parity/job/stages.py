@@ -6,8 +6,8 @@ when it ends, and an interrupted run resumes after the last stage that ended. In
     weights/STAGE.safetensors           float32, written by the gate as the stages come, read by both
     reference/truth/STAGE.safetensors   R64's tensors, until the port has been compared with them
     reference/draws/STAGE.safetensors   dropout masks
-    SIDE/state/STAGE.safetensors        what goes into the next stage: activations, then their gradients
-    SIDE/stages/STAGE.json              what was measured; the stage is done when this is there
+    SIDE/state/STAGE.safetensors        inputs of the next stage: activations, then their gradients
+    SIDE/stages/STAGE.json              measurements; the stage is done when this file exists
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def weights_path(job: Path, stage: str) -> Path:
 
 
 def failed_weights(job: Path) -> Path:
-    """Where the gate says why it could not write the weights."""
+    """Return the file with the reason why the gate could not write the weights."""
     return job / "weights" / "failed"
 
 
@@ -92,7 +92,7 @@ class Side:
         return self._measurements_path(stage).exists()
 
     def leave(self, stage: str, state: Mapping[str, np.ndarray]) -> None:
-        """Write down what goes into the next stage."""
+        """Write the inputs of the next stage."""
         files.write_tensors(self.path("state", stage), state)
 
     def finish(self, stage: str, measurements: object) -> None:
@@ -100,11 +100,11 @@ class Side:
         files.write_json(self._measurements_path(stage), measurements)
 
     def state(self, stage: str) -> dict[str, np.ndarray]:
-        """What :meth:`leave` was given."""
+        """Return the tensors that :meth:`leave` wrote."""
         return files.read_tensors(self.path("state", stage))
 
     def measurements(self, stage: str, kind: type[Record]) -> Record:
-        """What :meth:`finish` was given."""
+        """Return the measurements that :meth:`finish` wrote."""
         return files.read(self._measurements_path(stage), kind)
 
     def stages(self) -> list[str]:
@@ -117,7 +117,7 @@ class Side:
     # -- truth: written by the reference, read by the port -----------------------------------------------------------
 
     def write_truth(self, stage: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """Hand R64's tensors to the port, unless it is through with them; wait while it is too far behind."""
+        """Write R64's tensors for the port, unless it is through with them; wait while it is too far behind."""
         if (self.other / "stages" / f"{stage}.json").exists():
             return
         with self.writing_truth(stage, sum(value.nbytes for value in tensors.values())) as writer:

@@ -33,8 +33,10 @@ SIDES = ("reference", "candidate")
 
 
 def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
-    """Return the job folder: an interrupted one of the same key to resume, or a new one. ``key`` names everything that
-    the measurement depends on."""
+    """Return the job folder: an interrupted folder with the same key to resume, or a new folder.
+
+    ``key`` identifies everything that the measurement depends on.
+    """
     path = folder / STREAMED
     if (path / "key").exists() and (path / "key").read_text() == key:
         num_stages = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
@@ -55,7 +57,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
         files.write_json(scratch / "job.json", job)
         files.write_tensors(scratch / "batch.safetensors", batch)
         files.write_text(scratch / "key", key)
-        move_to_free_name(scratch, path)  # with its key, by which it is known
+        move_to_free_name(scratch, path)  # with its key, which identifies it
     return path
 
 
@@ -96,7 +98,7 @@ class WeightsWriter(threading.Thread):
 
     def run(self) -> None:
         embedding, *others = stages.plan(self.depth)[: self.depth + 2]
-        # A third of all weights, which both workers wait for: the layers' are made beside it.
+        # Both workers wait for the embedding, a third of all weights, so the layers are written at the same time.
         first = threading.Thread(target=self._write, args=[[embedding]], daemon=True)
         first.start()
         self._write(others)

@@ -29,8 +29,8 @@ CHUNKS = 4
 #: workers on models of 10^6 to 2 * 10^7 parameters. Of google/reformer-enwik8 on 2,048 tokens 19.3 GB are estimated,
 #: 16.8 were seen; of 16,384 tokens of a narrow model 4.6 GB, and 7.8.
 IDLE, PER_PARAMETER = 900e6, 45
-#: Bytes of what a layer computes (:func:`models.reformer.schema.layer_elements`): of every layer where all activations
-#: are kept, in the reference and in the port; of the largest layer where it is computed again.
+#: Bytes per element that a layer computes (:func:`models.reformer.schema.layer_elements`): of every layer if all
+#: activations are kept, in the reference and in the port; of the largest layer if it is recomputed.
 REFERENCE_KEEPS, PORT_KEEPS, AGAIN = 76, 38, 60
 #: Bytes of each position's hidden state for each layer that is computed again.
 STREAMS = 80
@@ -95,7 +95,7 @@ def streamed_memory_of(request: GateRequest) -> float:
 
 
 def memory_of(request: GateRequest) -> float:
-    """About how many bytes the gate takes: both workers together where they run at once, else the larger one."""
+    """Return about how many bytes the gate takes: both workers together if they run at once, otherwise the larger."""
     config = part(request.model, "schema").resolve(request.config)
     texts, length = shape_of(request)
     layers = part(request.model, "schema").layer_elements(config, length)
@@ -114,12 +114,12 @@ def _at_once(request: GateRequest, room: float | None) -> GateRequest:
     """The request, whose workers run at once in spite of its long text if there is room for both."""
     if room is None or is_brief(request) or not spares_memory(request):
         return request
-    # The reference keeps activations in float32 alone, and the port all: each takes no more than memory_of says.
+    # The reference keeps activations in float32 alone, and the port all: each takes at most the result of memory_of.
     return replace(request, at_once=ROOM_FOR_BOTH * 2 * memory_of(request) <= room)
 
 
 def most_memory(request: GateRequest) -> float | None:
-    """Bytes that the gate may take; None if the system does not say how many there are."""
+    """Return the bytes that the gate may take; None if the system does not report its memory."""
     if request.max_memory is not None:
         return request.max_memory * 1e9
     memory = physical_memory()
@@ -127,7 +127,7 @@ def most_memory(request: GateRequest) -> float | None:
 
 
 def shorter_lengths(request: GateRequest) -> Iterator[int]:
-    """Lengths below that of the texts on which the model can be compared, the longest first."""
+    """Yield the lengths shorter than the texts that the model can be compared on, the longest first."""
     unit = _unit(request)
     length = request.batch["input_ids"].shape[1]
     yield from range((length - 1) // unit * unit, 0, -unit)
@@ -154,7 +154,7 @@ def stretch(request: GateRequest, length: int) -> GateRequest:
 
 
 def _requested_length(request: GateRequest, full_length: int) -> int:
-    """The least length, not below the one asked for, on which the model can be compared."""
+    """Return the shortest length of a comparison that is not below the requested length."""
     unit = _unit(request)
     return min(full_length, -(-(request.length or full_length) // unit) * unit)
 

@@ -1,4 +1,4 @@
-"""Weights and batches on which a fault cannot hide."""
+"""Weights and batches that reveal faults."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _small_noise(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 class SyntheticWeights(Mapping[str, np.ndarray]):
-    """Weights that show what trained ones do to rounding, without a download: name -> float32, made when asked for.
+    """Weights that amplify rounding as trained weights do, without a download: name -> float32, drawn on access.
 
     Args:
         config: a resolved configuration of the family ``model``.
@@ -159,15 +159,15 @@ def random_batch(
     model: str = default(),
     layouts: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Made-up texts (:mod:`.texts`) with their mask and labels, some of which are to be ignored.
+    """Return synthetic texts (:mod:`.texts`) with their mask and labels, including ignored labels.
 
     Args:
-        batch_size: B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number makes B * T no multiple of a power of
-            two that T is none of.
+        batch_size: B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number keeps B * T from having more factors
+            of two than T.
         layouts: of each row, its place in :data:`.texts.LAYOUTS`; by default :func:`.texts.layouts_of` B.
 
     Returns:
-        ``input_ids`` and ``attention_mask`` int64 (B, T), and what the head takes beside them.
+        ``input_ids`` and ``attention_mask`` int64 (B, T), and the other inputs of the head.
     """
     config = part(model, "schema").resolve(config)
     draw = np.random.default_rng(seed)
@@ -201,7 +201,7 @@ def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generato
 
 
 def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    """Starts and ends (B,): some of the text; beyond the row, to be ignored; the last token; all of it."""
+    """Starts and ends (B,): some of the text; beyond the row, to be ignored; the last token; the whole text."""
     first, last = np.sort(draw.integers(0, texts.ends[:, None], (len(texts.ends), 2))).T
     at_end = texts.ends - 1
     last = np.where(texts.layouts == ENDS_IN_PAD, last + texts.tokens.shape[1], last)

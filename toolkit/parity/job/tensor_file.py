@@ -1,7 +1,7 @@
 """Tensors on disk, written and read one at a time: a run of a long text has more than fit memory.
 
 The files are safetensors, readable by that library, which only writes whole files. :mod:`models.files.tensor_file`
-makes their header: the one module of that package that the reference's process imports.
+creates their header; the reference's process imports no other module of that package.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ NUMPY_TYPES: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
 MIN_MAPPED_BYTES = 2**20
 #: Metadata key: tensors that repeat others, by name.
 REPEATS = "repeats"
-#: Likewise: tensors of which only a sketch is kept, with their shapes.
+#: Metadata key: tensors that are kept only as a sketch, with their shapes.
 SKETCHES_KEY = "sketched"
-#: Bytes reserved for a header before all that follows must be rewritten: about 8,000 tensors'.
+#: Bytes reserved for a header, enough for about 8,000 tensors; a longer header makes the file be rewritten.
 ROOM = 2**20
 
 
@@ -40,9 +40,8 @@ class TensorWriter:
     first and is known last: room is reserved and filled with blanks.
 
     Args:
-        over: a file that nobody reads any more, overwritten if it is there: the memory for a new file can cost more
-            than what is written into it (on a virtual machine that gives free memory back to its host: 0.4 GB/s beside
-            9).
+        replaced_file: unused file to overwrite if it exists, as the memory for a new file can cost more than the
+            write (0.4 GB/s instead of 9 on a virtual machine that returns free memory to its host).
 
     Raises:
         ValueError: a name that is there already, or a type that is not in :data:`TYPES`.
@@ -96,7 +95,7 @@ class TensorWriter:
     ) -> None:
         with self._file:
             if kind is None:
-                self._file.truncate()  # what it was written over may have been longer
+                self._file.truncate()  # the overwritten file may have been longer
                 self._write_header()
         if kind is None:
             os.replace(self._partial, self.path)
@@ -108,7 +107,7 @@ class TensorWriter:
         metadata = {key: json.dumps(one) for key, one in metadata_values.items() if one}
         entries = {**({"__metadata__": metadata} if metadata else {}), **self.header}
         header_bytes = header(entries, self._room)
-        if len(header_bytes) > 8 + self._room:  # rare: all is written once more
+        if len(header_bytes) > 8 + self._room:  # rare: the whole file is written again
             self._file.seek(8 + self._room)
             moved_path = self.path.with_name(self.path.name + ".moved")
             with open(moved_path, "wb") as target:
@@ -185,7 +184,7 @@ class TensorFile(_OnDisk):
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> Any:
-        """A tensor's values; or its :class:`.sketch.Sketch`, if that is what the file has."""
+        """A tensor's values; or its :class:`.sketch.Sketch`, if the file has only that."""
         value = _read(self._file, self.header[name], self._start)
         return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
@@ -212,7 +211,7 @@ class TensorFile(_OnDisk):
 
 
 def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
-    """Whether a file says that two tensors are the same one."""
+    """Return whether a file marks two tensors as the same tensor."""
     if not isinstance(tensors, TensorFile) or first not in tensors or second not in tensors:
         return False
     return tensors.header[first] is tensors.header[second]

@@ -20,8 +20,8 @@ class Layout(NamedTuple):
     Attributes:
         share: of the row that it takes, up to the end of a chunk.
         beyond: tokens beyond that.
-        padding: what stands under the mask: ``pad`` tokens, ``any`` ones, or ``both``.
-        left: whether a family that may be padded on the left is.
+        padding: what stands under the mask: ``pad`` tokens, ``any`` tokens, or ``both``.
+        is_left_padded: whether the text is padded on the left, if the family allows it.
         ends_in_pad: whether its own last token is the pad token.
     """
 
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     ends_in_pad: bool = False
 
 
-#: The first, mostly padding, leaves positions that see nothing else. The end of the second depends on the criterion:
+#: The first, mostly padding, leaves positions that see only padding. The end of the second depends on the criterion:
 #: the mask, the last token that is not padding, their number, or the row. The first four end one token after a chunk,
 #: with it, one before its end, and one after it again.
 LAYOUTS = (
@@ -46,7 +46,7 @@ MOSTLY_PADDED, ENDS_IN_PAD, NOTHING_COUNTS, _, FULL = range(len(LAYOUTS))
 
 
 class Texts(NamedTuple):
-    """Made-up texts.
+    """Synthetic texts.
 
     Attributes:
         layouts: (B,) of each row, its place in :data:`LAYOUTS`.

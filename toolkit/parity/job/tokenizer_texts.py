@@ -1,7 +1,7 @@
-"""Texts on which tokenizers differ when they differ at all: written by hand, made of every kind of character, drawn.
+"""Texts that reveal differences of tokenizers: written by hand, built from every kind of character, and random.
 
 Faults of real ports are mostly one character in one place: white space that does not end a word, a control character
-that is dropped, a special piece that is not recognised beside either. So every character with a rule of its own stands
+that is dropped, a special piece that is not recognized next to either. So every character with a special rule stands
 in every place that has one: alone, twice, first and last in a text, between letters, between blanks, before and after a
 special piece.
 """
@@ -35,7 +35,7 @@ ADVERSARIAL = (
     "\U00010348 \U000e0041 \U0010ffff rare planes",
     "a\ud800b lone surrogate",
 )
-#: Pieces with a meaning of their own to tokenizers.
+#: Pieces with a special meaning to tokenizers.
 SPECIAL = ("</s>", "<unk>", "<pad>", "<s>", "</w>", "@@", "\u2581")
 CONTROLS = tuple(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 #: Unicode's white space, besides controls.
@@ -80,14 +80,14 @@ SEQUENCES = (
     "\U0001f469\u200d\U0001f467",
     "\U0001f1eb\U0001f1ee",
 )
-#: Places of a character: several share a text, of which all tokens are compared.
+#: Places of a character: several share a text, whose tokens are all compared.
 PLACES = ("{0}", "{0}{0}", "{0}a{0}b{0}{0}c{0}", " {0} a {0} ", "</s>{0}<unk>{0}{0}<pad>{0}a{0}</s> {0} <unk>")
 #: Most units of a drawn text: so few that all its reductions can be tried at once.
 MOST_UNITS = 10
 
 
 def texts_of_characters() -> list[str]:
-    """Every character of the lists above in all places."""
+    """Return texts with every character of the lists above in all places."""
     characters = [*CONTROLS, *WHITE, *OF_CATEGORIES, *SEQUENCES, *SPECIAL]
     return list(dict.fromkeys(place.format(character) for character in characters for place in PLACES))
 

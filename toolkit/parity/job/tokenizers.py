@@ -25,7 +25,7 @@ def tokenizer_in(
 
 
 def files_of(tokenizer: TokenizerJob) -> list[Path]:
-    """The files that decide what a tokenizer makes of a text."""
+    """Return the files that define a tokenizer's output."""
     if tokenizer.path is None:
         return []
     path = Path(tokenizer.path)

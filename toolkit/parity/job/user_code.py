@@ -26,25 +26,25 @@ from typing import Any
 from toolkit.errors import ToolkitError, UserError
 from toolkit.terminal.failure import describe, is_out_of_memory, raised_in_backward
 
-#: What a side's file may define, and how it is called.
+#: Functions that a side's file may define, with their arguments.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
-#: And where both sides are trained.
+#: Further functions if both sides are trained.
 TRAINING = {"optimizer": ("model",)}
 #: Paddle's message about an operation that it computes in float32 and not in float64.
 NO_KERNEL_IN_DOUBLE = re.compile(
     r"of kernel `(\w+)` is not registered.*Selected wrong DataType `float64`.*DataTypes: [^.]*\bfloat32\b", re.DOTALL
 )
-#: Libraries whose own lines say nothing about a port.
+#: Libraries whose own lines do not help to find a port's fault.
 FRAMEWORKS = ("paddle/", "torch/", "numpy/", "decorator")
 
 
 class UserCodeError(UserError):
-    """A file that is no side of a pair, in one line."""
+    """A file that cannot be used as a side of a pair; the message is one line."""
 
 
 def locate_source(source: str) -> Path:
-    """The file of a side, by a path that ends in ``.py`` or a module's dotted name, which is looked for from the
-    current folder on. Raises UserCodeError if there is none."""
+    """Return the file of a side, given by a path that ends in ``.py`` or a module's dotted name, which is
+    searched from the current folder on. Raises UserCodeError if there is none."""
     if source.endswith(".py"):
         path = Path(source)
         if not path.is_file():
@@ -61,8 +61,10 @@ def locate_source(source: str) -> Path:
 
 
 def functions_of(source: str, signatures: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
-    """Which functions of those ``wanted`` a side's file defines, without running it. Raises UserCodeError if there is
-    no such file, it is not Python, has no ``build``, or one that is called otherwise."""
+    """Return the functions in ``signatures`` that a side's file defines, without running it.
+
+    Raises UserCodeError if there is no such file, it is not Python, lacks ``build``, or a function has other arguments.
+    """
     path = locate_source(source)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -85,7 +87,7 @@ def functions_of(source: str, signatures: Mapping[str, Sequence[str]] = FUNCTION
     return defined_names
 
 
-#: What ``build`` has given in this process.
+#: Models that ``build`` has returned in this process.
 _known_models: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -93,8 +95,9 @@ def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
     """Check that a side's ``build`` has given a new model.
 
     Args:
-        source: what :func:`load` gave.
-        kind: of the model; ``called`` is its name.
+        source: the module of :func:`load`.
+        kind: expected class of the model.
+        kind_name: description of this class in the message.
 
     Raises:
         UserCodeError: it is none of that kind, or one that it has given before.
@@ -117,13 +120,13 @@ def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
 
 
 def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
-    """Check that no recurrent layers drop what goes from one to the next.
+    """Check that no recurrent layer has dropout between its inner layers.
 
     Args:
-        layers: by path, those of torch's or Paddle's recurrent classes.
+        layers: path and layer of each instance of torch's or Paddle's recurrent classes.
 
     Raises:
-        UserCodeError: one does. It draws inside its kernel, where no draw can be recorded or given.
+        UserCodeError: if a layer has it. Its kernel draws the masks, which cannot be recorded or replayed.
     """
     for path, layer in layers:
         if layer.dropout and layer.num_layers > 1:
@@ -149,7 +152,7 @@ def _check_arguments(source: str, node: ast.FunctionDef, signatures: Sequence[st
 def load(source: str) -> ModuleType:
     """Run a side's file, once in a process. Only a worker of that side does so.
 
-    A file's own imports start in its folder, as if it had been run by itself; a module's, in the current folder.
+    A file's own imports start in its folder, as if it had been run as a script; a module's, in the current folder.
 
     Raises:
         UserCodeError: it cannot be imported.
@@ -181,13 +184,13 @@ def display_path(source: Any) -> str:
 
 @contextlib.contextmanager
 def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[None]:
-    """Report what the user's code raises inside the block in one line: the file line reached last, and the error. Lack
+    """Report an error of the user's code inside the block in one line: the last line of the file, and the error. Lack
     of memory is not its fault.
 
     Args:
         source: the file, or the module that was loaded from it.
-        alone: nothing else runs inside the block; if other code does, only what a line of the file raises is reported,
-            and an operation that Paddle does not compute in float64.
+        alone: whether only the user's code runs inside the block. Otherwise only an error from a line of the file is
+            reported, and an operation that Paddle does not compute in float64.
         made_by: function of the file that made what runs inside the block; its line is named if no other is.
 
     Raises:

@@ -17,9 +17,9 @@ from toolkit.parity.job import files
 from toolkit.parity.job.user_code import UserCodeError
 from toolkit.terminal.failure import describe
 
-#: Exit status of a worker that a user's file has stopped, and of one that anything else has.
+#: Exit status of a worker that a user's file has stopped, and of a worker that stopped for another reason.
 BY_USER_CODE, BY_ITSELF = 2, 1
-#: Signal that makes a worker log what each of its threads is doing.
+#: Signal that makes a worker log the stack of each of its threads.
 STACK = signal.SIGUSR1
 #: Advice on a smaller gate.
 LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text (data.max_length, --length) take less"
@@ -27,8 +27,8 @@ LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text 
 
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
     """Run ``main`` for a task on each job folder, and end the process: a framework's or user's thread may otherwise
-    keep it alive. If it fails, the reason goes where :func:`.files.failure_path` says, and the status says whose fault
-    it is."""
+    keep it alive. If it fails, the reason is written to :func:`.files.failure_path`, and the exit status shows whose
+    fault it is."""
     collector.in_a_command()
     faulthandler.register(STACK)
     for folder in map(Path, folders):
