@@ -93,7 +93,7 @@ class PortedStep(Step):
 
     @functools.cached_property
     def rates(self) -> Mapping[str, float]:  # type: ignore[override]
-        """The rates of R64's dropout masks; read as :attr:`recorded`."""
+        """The rates of R64's dropout masks; read as :attr:`recorded_draws`."""
         return files.read_json(self.folder / "reference" / "rates.json")
 
     def evaluated_unit(self) -> int:

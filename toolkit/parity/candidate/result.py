@@ -132,7 +132,7 @@ def send_dtype(
 
     Args:
         truth: R64's gradients, which make the updates.
-        has_replayed: whether :func:`hand_replays` has been done.
+        has_replayed: whether :func:`send_replays` has been done.
     """
     step = make_step(job, folder, dtype)
     step.sender = sender

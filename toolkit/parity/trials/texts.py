@@ -1,7 +1,7 @@
 """Search for texts that the port's tokenizer encodes differently from the reference's.
 
-Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.drawn`). They are so short that all parts of a text
-can be tried at once. The shortest part that still shows the difference is reported.
+Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.random_texts`). They are so short that all parts
+of a text can be tried at once. The shortest part that still shows the difference is reported.
 """
 
 from __future__ import annotations

@@ -96,9 +96,9 @@ class Calls:
             if TensorName.parse(name).kind == "input":
                 self.entered_at[name] = calling_line()
 
-    def copy_source(self, value: paddle.Tensor, as_this: paddle.Tensor) -> None:
-        """Let a tensor come from where another does."""
-        value._call = getattr(as_this, "_call", None)
+    def copy_source(self, value: paddle.Tensor, source: paddle.Tensor) -> None:
+        """Record that ``value`` comes from the same call as ``source``."""
+        value._call = getattr(source, "_call", None)
 
     def _number(self, value: paddle.Tensor) -> int | None:
         of, number = getattr(value, "_call", None) or (None, None)

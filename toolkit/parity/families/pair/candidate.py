@@ -409,7 +409,7 @@ def built(source: Any, job: Job, seed: int | None = None) -> nn.Layer:
 def computed(
     source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor], needs_loss: bool = True
 ) -> outputs.StepOutput:
-    """As :func:`.outputs.computed`."""
+    """As :func:`.outputs.compute_step`."""
 
     def is_tensor(one: Any) -> bool:
         return isinstance(one, paddle.Tensor)

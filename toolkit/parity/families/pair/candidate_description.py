@@ -37,7 +37,7 @@ ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 
 
-def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> Description:
+def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> Description:
     """Build the layer and run it once, watched."""
     assert job.pair is not None
     source = user_code.load(job.pair.port)

@@ -20,7 +20,7 @@ from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory
 
 
-def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> TrajectoryFacts:
+def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -> TrajectoryFacts:
     """Train, and leave a trajectory for each dtype."""
     places = dict(files.read_tensors(folder / "reference" / "places.safetensors"))
     batches = TensorFile(folder / "batches.safetensors")

@@ -343,7 +343,7 @@ def round_momenta(model: nn.Module) -> None:
 def computed(
     source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor], needs_loss: bool = True
 ) -> outputs.StepOutput:
-    """As :func:`.outputs.computed`."""
+    """As :func:`.outputs.compute_step`."""
     return outputs.compute_step(source, model, inputs, needs_loss, _is_tensor, nn.functional.cross_entropy)
 
 

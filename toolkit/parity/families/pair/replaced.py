@@ -65,15 +65,17 @@ class PairDraws(RecordedDraws):
         """Return the numbers that the reference drew."""
         return self._find_draw(self.name(kind), shape, what)
 
-    def _find_draw(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
-        value = super()._find_draw(name, self._shape_of(name, shape), what, rate)
+    def _find_draw(
+        self, name: str, shape: Sequence[int], description: str, rate: float | None = None
+    ) -> np.ndarray | None:
+        value = super()._find_draw(name, self._shape_of(name, shape), description, rate)
         return None if value is None else in_axes_of_port(value, self.axes.get(name, ()), shape)
 
-    def named_relu(self, drawn: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        axes = self.axes.get(drawn, ())
+    def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        axes = self.axes.get(name, ())
         if x.ndim != len(axes):
-            return super().named_relu(drawn, x, own)
-        there = super().named_relu(drawn, x.transpose(axes), own.transpose(axes))
+            return super().named_relu(name, x, own)
+        there = super().named_relu(name, x.transpose(axes), own.transpose(axes))
         return there.transpose([axes.index(axis) for axis in range(len(axes))])
 
     def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:

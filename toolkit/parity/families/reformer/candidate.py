@@ -42,9 +42,9 @@ class ReformerStep(PortedStep):
         made = self.again if self.remembers else backward
         return kind(ReformerConfig(**{**keys, "residual": self.port.get("residual", "wide"), "backward": made}))
 
-    def run(self, measure: Measure, watched: bool = True) -> None:
+    def run(self, measure: Measure, with_hooks: bool = True) -> None:
         with remembered_streams() if self.remembers else contextlib.nullcontext():
-            super().run(measure, watched)
+            super().run(measure, with_hooks)
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         if not isinstance(layer, ReformerLayer):
