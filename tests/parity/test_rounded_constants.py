@@ -11,6 +11,7 @@ import torch
 from paddle.nn import functional as ported
 from torch.nn import functional as original
 
+from toolkit.parity.families.pair.reference import rounded_epsilons
 from toolkit.parity.reference.rounded import ConstantsRounded
 
 #: Largest relative distance of the rounded reference from Paddle.
@@ -257,3 +258,38 @@ def test_rounded_constants_pass_and_wrong_ones_do_not(name, command_line, tmp_pa
     sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
     status, out, err = command_line("parity", *sides, "--output", tmp_path)
     assert out.startswith(headline) and status == headline.startswith("DRIFT"), out + err
+
+
+#: Name of a norm -> torch's function and Paddle's, of numbers (N, channels, length) whose variance is small.
+EPSILONS = {
+    "layer norm": (
+        lambda x: original.layer_norm(x, [5], eps=1e-6),
+        lambda x: ported.layer_norm(x, [5], epsilon=1e-6),
+    ),
+    "layer norm by default": (lambda x: original.layer_norm(x, [5]), lambda x: ported.layer_norm(x, [5])),
+    "batch norm": (
+        lambda x: original.batch_norm(x, torch.zeros(4).to(x), torch.ones(4).to(x), training=True),
+        lambda x: ported.batch_norm(
+            x, paddle.zeros([4], x.dtype), paddle.ones([4], x.dtype), *affine(x), training=True
+        ),
+    ),
+    "instance norm": (
+        lambda x: original.instance_norm(x),
+        lambda x: ported.instance_norm(x, weight=affine(x)[0], bias=affine(x)[1]),
+    ),
+}
+
+
+def affine(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Return the gain and the bias of a norm of 4 channels that change nothing."""
+    return paddle.ones([4], x.dtype), paddle.zeros([4], x.dtype)
+
+
+@pytest.mark.parametrize("name", EPSILONS)
+def test_a_norm_has_the_epsilon_of_paddles_kernel_whatever_module_calls_it(name):
+    function, port = EPSILONS[name]
+    x = 1e-3 * numbers(3, 4, 5)
+    assert max(distances(function, port, x, rounded=False)) > MOVED
+    with rounded_epsilons():
+        assert max(distances(function, port, x, rounded=False)) < SAME
+    assert max(distances(function, port, x, rounded=False)) > MOVED

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from faulty_ports import PAIRS, Fault
 from gates import quiet
 from rich.console import Console
 from safetensors.numpy import save_file
@@ -21,7 +24,9 @@ from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import Verdict
+from toolkit.parity.pairs.options import pair_request
 from toolkit.parity.trials import sweep as sweep_module
+from toolkit.parity.trials.pair_sweep import PairSweep
 from toolkit.parity.trials.sweep import judge_all, random_request, sweep
 
 RIGHT = Verdict([Comparison("loss", "float64", 0.0, 1.0, 0.0, 1.0, 0.0, True)])
@@ -52,6 +57,40 @@ def test_a_sweep_over_random_shapes_raises_no_alarm(judged, monkeypatch, model, 
     out = io.StringIO()
     assert sweep(partial(random_request, model), range(seed, seed + GATES), Console(file=out)) == []
     assert f"0 false alarms in {GATES} gate" in out.getvalue()
+
+
+#: Pair -> seeds of its gates, some with large gains. In rwkv and packed_rnn, labels
+#: then have scores that lie more than 64 below the largest. In convnext, a module of transformers' own computes a layer
+#: norm, whose epsilon Paddle's kernel rounds.
+PAIR_SEEDS = {"rwkv": (0, 3), "convnext": (8, 12), "packed_rnn": (0, 3)}
+
+
+def sweep_over_pair(pair: str, port: Path, seeds: Sequence[int]) -> tuple[list[int], str]:
+    """Return the seeds of a sweep over a pair in which a port is stopped, and what the sweep prints."""
+    request = pair_request(port=str(port), reference_model=str(PAIRS / pair / "reference.py"), config={}, seed=0)
+    gates, out = PairSweep(request, {}), io.StringIO()
+    return sweep(gates.make, seeds, Console(file=out), gates), out.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIR_SEEDS)
+def test_a_sweep_over_a_correct_pair_raises_no_alarm(pair):
+    seeds = PAIR_SEEDS[pair]
+    alarms, out = sweep_over_pair(pair, PAIRS / pair / "port.py", seeds)
+    assert alarms == [] and f"drift in 0 of {len(seeds)} gates" in out, out
+    assert "large-gains weights" in out
+
+
+@pytest.mark.slow
+def test_a_port_that_limits_its_own_scores_is_stopped(tmp_path):
+    limited = Fault(
+        "        return F.cross_entropy(logits[:, :-1]",
+        "        logits = paddle.maximum(logits, logits.max(-1, keepdim=True) - 64)\n"
+        "        return F.cross_entropy(logits[:, :-1]",
+    )
+    port, _ = limited.put_into("rwkv", tmp_path)
+    alarms, out = sweep_over_pair("rwkv", port, [3])
+    assert alarms == [3] and "DRIFT" in out and "loss" in out, out
 
 
 #: 8 layers with large gains, whose way back through plain residuals loses 47 times the gradient in float64.

@@ -137,7 +137,7 @@ class Step:
 
     @staticmethod
     def limited_lines() -> list[str]:
-        """Return the port's lines that compute losses without the limit of Paddle's kernels."""
+        """Return the port's lines whose losses are compared without the limit of Paddle's kernels."""
         return []
 
     def named_draws(self, recorded_draws: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:

@@ -318,17 +318,17 @@ def rounded_epsilons() -> Iterator[None]:
             restore()
 
 
-def _with_rounded_epsilon(norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    signature = inspect.signature(norm)
+def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    signature = inspect.signature(norm_function)
 
-    @functools.wraps(norm)
+    @functools.wraps(norm_function)
     def call(*args: Any, **options: Any) -> torch.Tensor:
         call_arguments = signature.bind(*args, **options)
         call_arguments.apply_defaults()
         epsilon = call_arguments.arguments["eps"]
         if epsilon is not None:
             call_arguments.arguments["eps"] = float(np.float32(epsilon))
-        return norm(*call_arguments.args, **call_arguments.kwargs)
+        return norm_function(*call_arguments.args, **call_arguments.kwargs)
 
     return call
 

@@ -2,7 +2,7 @@
 
 In a cross entropy or a log-softmax, these kernels count a score as 64 below the largest score if it lies further below.
 They do so in every dtype. A correct port then has a smaller loss than its reference, and its author cannot change that.
-Probabilities change by 2e-28 at most, so the gradients stay those of the kernels.
+Probabilities change by 2e-28 at most, so the gradients stay as the kernels compute them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from toolkit.parity.families.pair.replaced import calling_line
 
 #: Largest distance below the largest score that the kernels count.
 LIMIT = 64.0
-#: Lines of the port at which the limit was removed.
+#: Source locations in the port where the limit was removed.
 limited_lines: list[str] = []
 
 
 def without_limit(name: str, kernel: Callable) -> Callable:
     """Return a function of ``paddle._C_ops`` without the limit, or the function itself if it has none."""
-    if name not in _EXACT:
+    if name not in _WITHOUT_LIMIT:
         return kernel
 
     @functools.wraps(kernel)
-    def call(*args: Any) -> Any:
-        is_computed = paddle.in_dynamic_mode() and args[0].size > 0  # a graph that is only traced has no numbers
-        return _EXACT[name](kernel, *args) if is_computed else kernel(*args)
+    def call(scores: paddle.Tensor, *args: Any) -> Any:
+        has_numbers = paddle.in_dynamic_mode() and scores.size > 0  # a graph that is only traced has none
+        return _WITHOUT_LIMIT[name](kernel, scores, *args) if has_numbers else kernel(scores, *args)
 
     return call
 
@@ -38,8 +38,8 @@ def _log_softmax(kernel: Callable, scores: paddle.Tensor, axis: int) -> paddle.T
     logarithms = kernel(scores, axis)
     with paddle.no_grad():
         distances = scores.max(axis, keepdim=True) - scores
-        exact = logarithms.max(axis, keepdim=True) - distances
-    return _exact_beyond_limit(logarithms, exact, distances)
+        exact_logarithms = logarithms.max(axis, keepdim=True) - distances
+    return _exact_beyond_limit(logarithms, exact_logarithms, distances)
 
 
 def _cross_entropy(
@@ -59,35 +59,37 @@ def _cross_entropy(
         largest, normalizer = scores.max(axis, keepdim=True), -probabilities.max(axis, keepdim=True).log()
         if is_soft:
             distances = paddle.where(labels != 0, largest - scores, paddle.zeros_like(scores))
-            exact = (labels * (distances + normalizer)).sum(axis, keepdim=True)
+            exact_losses = (labels * (distances + normalizer)).sum(axis, keepdim=True)
             distances = distances.max(axis, keepdim=True)
         else:
             is_counted = labels != ignored_label
             classes = paddle.where(is_counted, labels, paddle.zeros_like(labels))
             distances = largest - scores.take_along_axis(classes, axis)
             distances = paddle.where(is_counted, distances, paddle.zeros_like(distances))
-            exact = distances + normalizer
-    return probabilities, _exact_beyond_limit(losses, exact, distances)
+            exact_losses = distances + normalizer
+    return probabilities, _exact_beyond_limit(losses, exact_losses, distances)
 
 
-#: Function of ``paddle._C_ops`` with the limit -> the function without it, whose first argument is the kernel.
-_EXACT: Mapping[str, Callable] = {"cross_entropy_with_softmax": _cross_entropy, "log_softmax": _log_softmax}
+#: Name of a kernel with the limit -> function without the limit. Its first argument is the kernel.
+_WITHOUT_LIMIT: Mapping[str, Callable] = {"cross_entropy_with_softmax": _cross_entropy, "log_softmax": _log_softmax}
 
 
-def _exact_beyond_limit(values: paddle.Tensor, exact: paddle.Tensor, distances: paddle.Tensor) -> paddle.Tensor:
-    """Return a kernel's values, or the exact ones beyond the limit, with the kernel's gradient.
+def _exact_beyond_limit(
+    kernel_values: paddle.Tensor, exact_values: paddle.Tensor, distances: paddle.Tensor
+) -> paddle.Tensor:
+    """Return a kernel's values with the kernel's gradient, but exact values beyond the limit.
 
     Args:
-        values: values that the kernel has computed.
-        exact: values without the limit, in the same shape.
-        distances: distance from the largest score of the farthest score that counts in each value, in the same shape.
+        kernel_values: values that the kernel has computed.
+        exact_values: values without the limit, in the same shape.
+        distances: distance of the farthest score in each value from the largest score, in the same shape.
     """
     with paddle.no_grad():
-        is_limited = paddle.logical_and(distances > LIMIT, values != exact)
+        is_limited = paddle.logical_and(distances > LIMIT, kernel_values != exact_values)
         if not is_limited.any():
-            return values
-        missing = paddle.where(is_limited, exact - values, paddle.zeros_like(values))
+            return kernel_values
+        missing = paddle.where(is_limited, exact_values - kernel_values, paddle.zeros_like(kernel_values))
     line = calling_line(short=True)
     if line and line not in limited_lines:
         limited_lines.append(line)
-    return values + missing
+    return kernel_values + missing
