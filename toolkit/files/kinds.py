@@ -35,13 +35,13 @@ LOOKED_AT = 2**16
 
 
 def kind_of(path: Path, otherwise: str | None = None) -> str:
-    """Return what a file holds: a value of :data:`KINDS`.
+    """Return the kind of a file's content: a value of :data:`KINDS`.
 
     Args:
-        otherwise: the kind if neither the file's ending nor its content says it.
+        otherwise: the kind if neither the file's ending nor its content shows it.
 
     Raises:
-        UserError: neither says it, and there is no ``otherwise``.
+        UserError: neither shows it, and there is no ``otherwise``.
     """
     if ending(path) in ARCHIVES:
         raise UserError(f"{path}: is an archive; unpack it")

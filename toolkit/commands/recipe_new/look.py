@@ -148,7 +148,7 @@ def _file(path: Path, said: Said) -> DataFiles:
         return _tagged(path, said)
     kind = kind_of(path, "text" if said.as_text else "unknown")
     if kind == "unknown":
-        known_endings = f"its name should end in one of {', '.join(KINDS)}, which says what it holds"
+        known_endings = f"its name should end in one of {', '.join(KINDS)}, so that its kind is known"
         raise UserError(f"{path}: {known_endings}; --task language_modeling reads it as text")
     if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
