@@ -115,7 +115,7 @@ def apply_gradients(
 
     Args:
         truth: R64's tensors by name, with its gradients.
-        terms: number of loss terms of each example, (N,).
+        terms: number of loss terms of each example, or its class weight, (N,); see :func:`.updates.loss_terms`.
         on_micro_batch: called with each micro-batch.
     """
 

@@ -62,16 +62,16 @@ class LoadedWeights:
         if self.reference.job.checkpoint_config is None:
             return
         theirs, reference = self._theirs(), self.reference.weights
-        reached = TensorFile(self.reference.folder / "reference" / POSITIONS)
+        position_values = TensorFile(self.reference.folder / "reference" / POSITIONS)
         for name in theirs.keys() & reference.keys():
-            expected = reached[name] if name in reached else theirs[name]
-            if expected.size > 1 and np.ptp(expected) == 0:
+            expected_values = position_values[name] if name in position_values else theirs[name]
+            if expected_values.size > 1 and np.ptp(expected_values) == 0:
                 continue  # the gate randomizes constants
             value = reference[name]
-            if value.shape != expected.shape:
-                problem = _of_shapes(value.shape, expected.shape)
+            if value.shape != expected_values.shape:
+                problem = _of_shapes(value.shape, expected_values.shape)
             else:
-                problem = _of_count(int((value != expected).sum()), expected.size)
+                problem = _of_count(int((value != expected_values).sum()), expected_values.size)
             if problem:
                 yield name, f"cut to fewer positions (models/{self.reference.job.model}/positions.py): {problem}"
 

@@ -179,27 +179,27 @@ class Ledger:
         stages_measured = [self.side.measurements(stage, MeasuredStage) for stage in self.side.stages()]
         places = {name: place for one in stages_measured for name, place in one.places.items()} | self._places
         dtypes = {
-            dtype: _joined([one.dtypes[dtype] for one in stages_measured], places, self._constants)
+            dtype: _join_stages([one.dtypes[dtype] for one in stages_measured], places, self._constants)
             for dtype in self.job.dtypes
         }
         return replace(self._of_no_stage.own_report, dtypes=dtypes)
 
 
-def _joined(
+def _join_stages(
     parts: Sequence[StageMeasurements], places: dict[str, Place], constant_errors: dict[str, float]
 ) -> CandidateDtype:
     """Join all stages' measurements in one dtype."""
     return CandidateDtype(
-        tensors=_merged([part.tensors for part in parts]),
-        apart=_merged([part.apart for part in parts]),
-        parameter_errors=_merged([part.parameter_errors for part in parts]),
+        tensors=_merge_dicts([part.tensors for part in parts]),
+        apart=_merge_dicts([part.apart for part in parts]),
+        parameter_errors=_merge_dicts([part.parameter_errors for part in parts]),
         constant_errors=constant_errors,
-        draw_problems=_merged([part.draw_problems for part in parts]),
+        draw_problems=_merge_dicts([part.draw_problems for part in parts]),
         unused_draws=[name for part in parts for name in part.unused_draws],
-        facts=CandidateFacts(relu_flips=_merged([part.relu_flips for part in parts])),
+        facts=CandidateFacts(relu_flips=_merge_dicts([part.relu_flips for part in parts])),
         places=places,
     )
 
 
-def _merged(parts: Sequence[dict[str, Value]]) -> dict[str, Value]:
+def _merge_dicts(parts: Sequence[dict[str, Value]]) -> dict[str, Value]:
     return {name: value for part in parts for name, value in part.items()}
