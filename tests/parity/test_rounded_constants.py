@@ -293,3 +293,23 @@ def test_a_norm_has_the_epsilon_of_paddles_kernel_whatever_module_calls_it(name)
     with rounded_epsilons():
         assert max(distances(function, port, x, rounded=False)) < SAME
     assert max(distances(function, port, x, rounded=False)) > MOVED
+
+
+LAYER_NORM = "functional.layer_norm(x, [12])"
+#: Each port computes the norm from single operations, with this epsilon.
+OWN_NORM = "(x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + EPSILON) ** 0.5"
+
+
+@pytest.mark.parametrize(("epsilon", "headline"), [("1e-5", "PARITY"), ("1.0001e-5", "DRIFT ")])
+def test_a_norm_of_single_operations_has_the_exact_epsilon(epsilon, headline, command_line, tmp_path):
+    for side, framework, module, body in (
+        ("reference", "torch", "nn.Module", LAYER_NORM),
+        ("port", "paddle", "nn.Layer", OWN_NORM.replace("EPSILON", epsilon)),
+    ):
+        code = PORT.replace("FRAMEWORK", f"from {framework} import nn\nfrom {framework}.nn import functional")
+        code = code.replace("MODULE", module).replace("SMOOTHING", "0.0").replace("BODY", body)
+        (tmp_path / f"{side}.py").write_text(code + (BATCH if side == "reference" else ""))
+    sides = ("--port", tmp_path / "port.py", "--reference-model", tmp_path / "reference.py")
+    status, out, err = command_line("parity", *sides, "--output", tmp_path)
+    assert out.startswith(headline) and status == headline.startswith("DRIFT"), out + err
+    assert ("the epsilon 1e-05 of layer_norm" in out) == (epsilon == "1e-5"), out

@@ -44,6 +44,7 @@ from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
 from toolkit.parity.reference.random_functions import recorded_random_functions
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, noted_lengths, set_attribute
+from toolkit.parity.reference.rounded import EXACT_EPSILONS
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
 #: Role of the ``weight`` of each layer class.
@@ -327,7 +328,10 @@ def _with_rounded_epsilon(norm_function: Callable[..., torch.Tensor]) -> Callabl
         call_arguments.apply_defaults()
         epsilon = call_arguments.arguments["eps"]
         if epsilon is not None:
-            call_arguments.arguments["eps"] = float(np.float32(epsilon))
+            rounded_epsilon = float(np.float32(epsilon))
+            if epsilon != rounded_epsilon:  # a norm that calls another norm passes on the rounded number
+                EXACT_EPSILONS[rounded_epsilon] = epsilon
+            call_arguments.arguments["eps"] = rounded_epsilon
         return norm_function(*call_arguments.args, **call_arguments.kwargs)
 
     return call
