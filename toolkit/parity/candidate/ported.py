@@ -31,7 +31,7 @@ from toolkit.parity.measure.naming import ModuleStack
 
 
 def ported_class(model: str) -> type[PortedStep]:
-    """The steps of a family here."""
+    """Return the steps of a family here."""
     kind = step_class(model)
     assert issubclass(kind, PortedStep)
     return kind
@@ -101,7 +101,7 @@ class PortedStep(Step):
         return 1
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
-        """Whether a run with these settings of the port keeps all activations."""
+        """Return whether a run with these settings of the port keeps all activations."""
         return True
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:

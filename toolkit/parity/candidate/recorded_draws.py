@@ -43,7 +43,7 @@ class RecordedDraws:
         self._named_before = None if order is None else {kind: list(names) for kind, names in order.items()}
 
     def name(self, kind: str) -> str:
-        """The reference's name of the next draw of a kind by the module that is running."""
+        """Return the reference's name of the next draw of a kind by the module that is running."""
         if self._named_before is not None:
             remaining_names = self._named_before.get(kind)
             return (

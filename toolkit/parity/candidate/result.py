@@ -116,7 +116,7 @@ def send_initial_values(job: Job, sender: Sender) -> None:
 
 
 def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
-    """The parameters of a new model, and of an adapter for it."""
+    """Return the parameters of a new model, and of an adapter for it."""
     weights = part(job.model, "weights")
     new = weights.initial_weights(config, job.head, seed)
     if job.lora is None:

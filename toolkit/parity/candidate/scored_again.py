@@ -77,7 +77,7 @@ def _without_padding(
 
 
 def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
-    """Rows of a batch whose texts are short enough to be evaluated with less padding when alone."""
+    """Return the rows of a batch whose texts are short enough to be evaluated with less padding when alone."""
     whole = batch["input_ids"].shape[1]
     alone = [{name: batch[name][row : row + 1] for name in PADDED} for row in range(len(batch["input_ids"]))]
     return [row for row, one in enumerate(alone) if without_padding(one, config)["input_ids"].shape[1] < whole]

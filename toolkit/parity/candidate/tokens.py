@@ -82,6 +82,6 @@ def _pad_text(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> li
 
 
 def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
-    """The port's class, and its method that reads the files."""
+    """Return the port's class, and its method that reads the files."""
     tokenizer_spec = next(one for one in ported(model).tokenizers if one.kind == job.kind)
     return getattr(part(model, "tokenizer"), tokenizer_spec.name), tokenizer_spec.reader

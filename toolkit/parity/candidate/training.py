@@ -60,7 +60,7 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
 
 
 def training_places(kind: str) -> dict[str, Place]:
-    """Places of the updates and of the learning-rate schedule, by the kind of the optimizer's tensors."""
+    """Return the places of the updates and of the learning-rate schedule, by the kind of the optimizer's tensors."""
     loop = place_of_code("", trainer.Finetuner.training_step).where
     optimizer_places = ", ".join(
         place_of_code(kind, code).where for code in (optimizer.create, optimizer.OPTIMIZERS[kind])
@@ -98,7 +98,7 @@ def make_finetuner(
 
 
 def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Examples of an update: each its labels, its other inputs, and its number."""
+    """Return the examples of an update: each its labels, its other inputs, and its number."""
     count = len(next(iter(labels.values())))
     return [{EXAMPLE: np.array(row), **{key: value[row] for key, value in labels.items()}} for row in range(count)]
 
@@ -144,7 +144,7 @@ def apply_gradients(
 
 
 def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
-    """The learning rates of the updates of :func:`.updates.sampled` by the Trainer's schedule: float64 (N,)."""
+    """Return the learning rates of the updates of :func:`.updates.sampled` by the Trainer's schedule: float64 (N,)."""
     rates = []
     for update in sampled(max_steps):
         finetuner.lr_scheduler.step(update - 1)

@@ -57,7 +57,7 @@ class AskedDraws:
             self.problems[message.name] = problem
 
     def unused(self) -> list[str]:
-        """Draws of the reference that matter to it, and that the port never asked for."""
+        """Return draws of the reference that matter to it, and that the port never asked for."""
         return sorted(
             named(run, name)
             for run in COMPARED_RUNS

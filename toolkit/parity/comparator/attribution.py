@@ -31,5 +31,5 @@ class Ledger:
             errors_by_name[message.name] = self._errors
 
     def result(self) -> AttributionResult:
-        """The measurements."""
+        """Return the measurements."""
         return self._found

@@ -38,7 +38,7 @@ class Ledger:
             self._result.execution = from_json(Execution, message.content, "execution")
 
     def result(self) -> BitwiseResult:
-        """The measurements, in the order of execution."""
+        """Return the measurements, in the order of execution."""
         self._result.tensors = {name: self._ours.get(name) or self._missing(name) for name in self._order}
         self._result.extra = sorted(set(self._result.extra))
         return self._result

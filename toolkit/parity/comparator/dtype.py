@@ -256,7 +256,7 @@ def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
 
 
 def _are_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:
-    """Whether all tensors are the same, bit for bit."""
+    """Return whether all tensors are the same, bit for bit."""
     return ours.keys() == theirs.keys() and all(
         np.array_equal(value, theirs[name], equal_nan=True) for name, value in ours.items()
     )

@@ -80,7 +80,7 @@ class Points:
             self.measured.tensors[name] = TensorStats([], missing=True)
 
     def result(self) -> ForcedInputDtype:
-        """The measurements."""
+        """Return the measurements."""
         self.measured.bucket_flips = self._facts.bucket_flips
         return self.measured
 

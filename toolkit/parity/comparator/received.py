@@ -31,7 +31,7 @@ def largest_difference(message: Message, reference: TensorFile) -> float:
 
 
 def differing(message: Message, reference: np.ndarray) -> int:
-    """Number of float32 values that differ from an array of the same shape."""
+    """Return the number of float32 values that differ from an array of the same shape."""
     flat, start, count = reference.reshape(-1), 0, 0
     for block in message.blocks():
         count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())

@@ -118,12 +118,12 @@ class Side:
         return self.own_draws.stats() if self.reference.job.pair is None else GeneratorStats()
 
     def loops_by_themselves(self) -> list[LoopError]:
-        """Errors of the compiled loops."""
+        """Return the errors of the compiled loops."""
         self._finish_loop()
         return self.own_report.loops
 
     def new_weights(self) -> NewWeights:
-        """Counts of both sides' new parameters; empty for a user's port."""
+        """Return the counts of both sides' new parameters; empty for a user's port."""
         if self.reference.job.pair is not None:
             return NewWeights()
         theirs = files.read_tensors(self.reference.folder / "reference" / "initial.safetensors")

@@ -206,7 +206,7 @@ def _all_powers(base: int, count: int) -> np.ndarray:
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    """The first powers of a number, modulo 2^64."""
+    """Return the first powers of a number, modulo 2^64."""
     return _all_powers(base, 2 ** math.ceil(math.log2(max(count, 2))))[:count]
 
 
@@ -225,14 +225,14 @@ def note_problem(stats: DrawStats, message: str) -> None:
 
 
 def strides(shape: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Each axis of more than one cell, counted from the last as -1, and the distance of neighbours along it."""
+    """Yield each axis of more than one cell, counted from the last as -1, and the distance of neighbours along it."""
     for axis, size in enumerate(shape):
         if size > 1:
             yield str(axis - len(shape)), math.prod(shape[axis + 1 :])
 
 
 def _both(earlier: np.ndarray, later: np.ndarray) -> list[int]:
-    """Number of cells set in both, and in ``earlier``."""
+    """Return the number of cells set in both, and in ``earlier``."""
     return [int(np.count_nonzero(earlier & later)), int(np.count_nonzero(earlier))]
 
 

@@ -125,7 +125,7 @@ class StageLedger:
         self.measurements.tensors[f"gradient:{message.name}"] = total.stats(tuple(shape))
 
     def result(self) -> StageMeasurements:
-        """The measurements."""
+        """Return the measurements."""
         self.measurements.draw_problems, self.measurements.unused_draws = self._draws.problems, self._draws.unused()
         self.measurements.relu_flips = self._facts.relu_flips
         return self.measurements

@@ -22,7 +22,7 @@ def constant_of(value: np.ndarray) -> float | None:
 
 
 def is_same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether two values of a buffer are the same."""
+    """Return whether two values of a buffer are the same."""
     return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 

@@ -47,21 +47,21 @@ DRAWN_TEXTS = 200
 
 
 def is_streamed(request: GateRequest) -> bool:
-    """Whether the model is too large to be compared as a whole."""
+    """Return whether the model is too large to be compared as a whole."""
     if request.streamed is not None:
         return request.streamed
     return family(request.model).goes_by_stages(request.config, request.head)
 
 
 def is_brief(request: GateRequest) -> bool:
-    """Whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
+    """Return whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
     if request.pair is not None:
         return request.pair.is_large
     return not is_streamed(request) and family(request.model).is_large(request.config, request.head)
 
 
 def spares_memory(request: GateRequest) -> bool:
-    """Whether the workers keep little; they then run one after the other unless the request states that both fit."""
+    """Return whether the workers keep few tensors; they then run in turn unless the request states that both fit."""
     return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
 
 

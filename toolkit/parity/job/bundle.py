@@ -51,7 +51,7 @@ FORMAT = "toolkit parity reference"
 SCHEMA = 11
 MANIFEST = "bundle.json"
 WEIGHTS = "weights.safetensors"
-#: Reason for which no bundle has bfloat16.
+#: Message that rejects a bundle in bfloat16.
 NOT_RECORDED = (
     "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
     "where torch is, take toolkit parity --dtype bfloat16"

@@ -35,7 +35,7 @@ PACKAGES = ("models", "toolkit")
 
 
 def key_of(folder: Path, reference_python: str | None = None) -> str:
-    """The key of a job folder that :func:`.build.write_job` has filled."""
+    """Return the key of a job folder that :func:`.build.write_job` has filled."""
     contents = [files.sha256(folder / f"{name}.safetensors") for name in ("weights", "batch", "labels")]
     return _key(files.read_job(folder), contents, reference_python)
 
@@ -75,7 +75,7 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
 
 
 def source_of(root: Path) -> str:
-    """A SHA-256 of every Python file of :data:`PACKAGES` below a folder, by its name there."""
+    """Return a SHA-256 of every Python file of :data:`PACKAGES` below a folder, by its name there."""
     digest = hashlib.sha256()
     for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
         digest.update(f"{path.relative_to(root)}:{files.sha256(path)}\n".encode())

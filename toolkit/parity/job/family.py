@@ -69,7 +69,7 @@ class TokenizerKind(NamedTuple):
     offsets: bool = False
 
     def is_in(self, folder: Path) -> bool:
-        """Whether a folder holds it."""
+        """Return whether a folder holds it."""
         if self.holds is not None:
             return self.holds(folder)
         return all((folder / name).is_file() for name in self.files)
@@ -94,11 +94,11 @@ class Family:
         return dict(config)
 
     def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
-        """The padding token."""
+        """Return the padding token."""
         return None
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
-        """Whether it has more than :data:`LARGE_ABOVE` parameters."""
+        """Return whether it has more than :data:`LARGE_ABOVE` parameters."""
         return False
 
     def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
@@ -106,7 +106,7 @@ class Family:
         return False
 
     def is_shown(self, name: str) -> bool:
-        """Whether the distance of the two sides over the depth is shown by this tensor."""
+        """Return whether the distance of the two sides over the depth is shown by this tensor."""
         return False
 
 
@@ -137,7 +137,7 @@ class PortedFamily(Family):
     short_names: Mapping[str, str] = {}
 
     def resolve_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with its defaults. Raises ConfigError if it cannot be."""
+        """Return the configuration with its defaults. Raises ConfigError if it cannot be."""
         return part(self.name, "schema").resolve(config)
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class PortedFamily(Family):
         raise NotImplementedError
 
     def bench_config(self, layers: int, length: int) -> dict[str, Any]:
-        """The configuration that `toolkit bench` measures, without the keys that follow from the length."""
+        """Return the configuration that `toolkit bench` measures, without the keys that follow from the length."""
         raise NotImplementedError
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
@@ -170,13 +170,13 @@ class PortedFamily(Family):
         return {}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
-        """The configuration as a model with this head has it."""
+        """Return the configuration as a model with this head has it."""
         return dict(config)
 
     # -- stage by stage ---------------------------------------------------------------------------------------------
 
     def depth(self, config: Mapping[str, Any]) -> int:
-        """Number of layers."""
+        """Return the number of layers."""
         raise NotImplementedError
 
     def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:

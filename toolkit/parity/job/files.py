@@ -85,7 +85,7 @@ RESULT = "result"
 
 
 def result_path(job: Path, side: str, task: str = RESULT) -> Path:
-    """The file that a worker writes last."""
+    """Return the file that a worker writes last."""
     return job / side / f"{task}.json"
 
 
@@ -129,7 +129,7 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path, kind: type[Record]) -> Record:
-    """A JSON file as a record. Raises ValueError if it is none (see :func:`.records.from_json`)."""
+    """Return a JSON file as a record. Raises ValueError if it is none (see :func:`.records.from_json`)."""
     return from_json(kind, read_json(path), path.name)
 
 

@@ -40,7 +40,7 @@ print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
 
 
 def locate(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]) -> str:
-    """The interpreter as an absolute path. Links are not followed: a virtual environment is known by its own.
+    """Return the interpreter as an absolute path. Links are not followed: a virtual environment is known by its own.
 
     Args:
         path: of a file, or a command's name.

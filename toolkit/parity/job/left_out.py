@@ -23,7 +23,7 @@ def beside(bundle: Path) -> Path:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """The SHA-256 of each tensor of a file, by name. Raises OSError or UnreadableFile."""
+    """Return the SHA-256 of each tensor of a file, by name. Raises OSError or UnreadableFile."""
     return {name: _digest(value) for name, value in _tensors(path)}
 
 

@@ -250,7 +250,7 @@ class Pair:
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:
-        """The file or module of the worker's side, ``reference`` or ``candidate``."""
+        """Return the file or module of the worker's side, ``reference`` or ``candidate``."""
         return self.reference if side == "reference" else self.port
 
 

@@ -139,13 +139,13 @@ def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, s
 
 
 def _line_in(log: Path, file: Path) -> str:
-    """The innermost line of a file that a worker's log of its threads' stacks names."""
+    """Return the innermost line of a file that a worker's log of its threads' stacks names."""
     match = re.search(rf'File "{re.escape(str(file))}", line (\d+) in (.+)', log.read_text(errors="replace"))
     return f"{user_code.display_path(file)}:{match[1]}, in {match[2]}" if match else ""
 
 
 def _is_running(side: str, workers: Mapping[str, subprocess.Popen]) -> bool:
-    """Whether a side still computes, or is still measured."""
+    """Return whether a side still computes, or is still measured."""
     comparators = (workers[COMPARATOR],) if side == "candidate" and COMPARATOR in workers else ()
     return any(worker.poll() is None for worker in (workers[side], *comparators))
 
@@ -161,7 +161,7 @@ def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, 
 
 
 def _describe_progress(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
-    """Number of several jobs that all sides have done, for a line; empty for one job."""
+    """Return the number of several jobs that all sides have done, for a line; empty for one job."""
     if len(jobs) == 1:
         return ""
     num_done = sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)
@@ -176,7 +176,7 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
 
 
 def _way_out(side: str, words: str) -> str:
-    """Advice on a reference that cannot run in this environment."""
+    """Return advice on a reference that cannot run in this environment."""
     if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
         return "; name a Python that has it with --reference-python, or replay a recorded one (toolkit parity replay)"
     return ""

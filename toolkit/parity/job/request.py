@@ -57,7 +57,7 @@ class GateRequest(ComparisonSettings):
 
 
 def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:
-    """The dtypes of a gate.
+    """Return the dtypes of a gate.
 
     Args:
         dtype: ``both`` means float64, which decides, and float32; ``all`` bfloat16, too. ``bfloat16`` is never judged

@@ -36,17 +36,17 @@ SPARE = "spare"
 
 
 def layer(index: int) -> str:
-    """The stage of a layer."""
+    """Return the stage of a layer."""
     return f"layer-{index:03d}"
 
 
 def layer_of(stage: str) -> int:
-    """The layer of a stage, forward or backward."""
+    """Return the layer of a stage, forward or backward."""
     return int(stage.removesuffix(BACKWARD).removeprefix("layer-"))
 
 
 def plan(layers: int) -> list[str]:
-    """All stages in order. ``head`` is the last norm, scores, loss, and their backward."""
+    """Return all stages in order. ``head`` is the last norm, scores, loss, and their backward."""
     forward = [EMBEDDING, *(layer(index) for index in range(layers)), HEAD]
     return forward + [stage + BACKWARD for stage in reversed(forward[:-1])]
 
@@ -62,7 +62,7 @@ def failed_weights(job: Path) -> Path:
 
 
 def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
-    """The weights of a stage, as soon as they are there."""
+    """Return the weights of a stage, as soon as they are there."""
     return dict(open_weights(job, stage))
 
 
@@ -108,7 +108,7 @@ class Side:
         return files.read(self._measurements_path(stage), kind)
 
     def stages(self) -> list[str]:
-        """All stages in order, once all are done."""
+        """Return all stages in order, once all are done."""
         return plan(len(list((self.job / self.name / "stages").glob("layer-*.json"))) // 2)
 
     def _measurements_path(self, stage: str) -> Path:

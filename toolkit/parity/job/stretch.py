@@ -73,7 +73,7 @@ def fit_to_memory(request: GateRequest) -> tuple[GateRequest, str]:
 
 
 def gate_memory(request: GateRequest) -> str:
-    """A gate's memory in words, and how much of the texts it covers if not all fit. Raises as :func:`fitted`."""
+    """Return a gate's memory in words, and the covered part of the texts. Raises as :func:`fit_to_memory`."""
     if not is_streamed(request):
         required_bytes, room = memory_of(request), most_memory(request)
         if (
@@ -111,7 +111,7 @@ def memory_of(request: GateRequest) -> float:
 
 
 def _at_once(request: GateRequest, room: float | None) -> GateRequest:
-    """The request, whose workers run at once in spite of its long text if there is room for both."""
+    """Return the request, whose workers run at once in spite of its long text if there is room for both."""
     if room is None or is_brief(request) or not spares_memory(request):
         return request
     # The reference keeps activations in float32 alone, and the port all: each takes at most the result of memory_of.
@@ -134,7 +134,7 @@ def shorter_lengths(request: GateRequest) -> Iterator[int]:
 
 
 def stretch(request: GateRequest, length: int) -> GateRequest:
-    """The request over the first ``length`` tokens of each text, the positions cut as for training on so few."""
+    """Return the request over the first ``length`` tokens of each text, the positions cut as for training on so few."""
     full_length = request.batch["input_ids"].shape[1]
     if length == full_length:
         return request
@@ -165,7 +165,7 @@ def _unit(request: GateRequest) -> int:
 
 
 def _first(value: np.ndarray, full_length: int, length: int) -> np.ndarray:
-    """The part of a batch's array for the first tokens: answers beyond them are then ignored."""
+    """Return the part of a batch's array for the first tokens: answers beyond them are then ignored."""
     return value[:, :length] if value.ndim > 1 and value.shape[1] == full_length else value
 
 

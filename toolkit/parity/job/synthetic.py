@@ -211,7 +211,7 @@ def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def _token_labels(texts: Texts, draw: np.random.Generator) -> np.ndarray:
-    """Each text's own tokens (B, T), but for padding, a tenth of the others and all of one row: -100."""
+    """Return each text's own tokens (B, T), but for padding, a tenth of the others and all of one row: -100."""
     is_ignored = (
         (draw.random(texts.tokens.shape) < 0.1) | (texts.mask == 0) | (texts.layouts == NOTHING_COUNTS)[:, None]
     )

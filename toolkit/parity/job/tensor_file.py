@@ -184,7 +184,7 @@ class TensorFile(_OnDisk):
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> Any:
-        """A tensor's values; or its :class:`.sketch.Sketch`, if the file has only that."""
+        """Return a tensor's values; or its :class:`.sketch.Sketch`, if the file has only that."""
         value = _read(self._file, self.header[name], self._start)
         return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
@@ -193,7 +193,7 @@ class TensorFile(_OnDisk):
         return tuple(self._sketched.get(name, self.header[name]["shape"]))
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
-        """The values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
+        """Yield the values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
         kind, (begin, end) = NUMPY_TYPES[self.header[name]["dtype"]], self.header[name]["data_offsets"]
         with open(self.path, "rb") as file:
             file.seek(self._start + begin)
@@ -201,7 +201,7 @@ class TensorFile(_OnDisk):
                 yield np.fromfile(file, kind, min(count, num_left))
 
     def rows(self, name: str, start: int, end: int) -> np.ndarray:
-        """Rows of a tensor from ``start`` to ``end``, which may lie beyond the last."""
+        """Return the rows of a tensor from ``start`` to ``end``, which may lie beyond the last."""
         entry = self.header[name]
         height, *rest = entry["shape"]
         start, end = min(start, height), min(end, height)
@@ -218,7 +218,7 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
 
 
 def _entry(name: str, value: np.ndarray, start: int, existing_names: Mapping[str, Any]) -> dict[str, Any]:
-    """The header's entry of a tensor whose values begin at ``start``."""
+    """Return the header's entry of a tensor whose values begin at ``start``."""
     _check_new(name, existing_names)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")

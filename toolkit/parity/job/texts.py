@@ -70,7 +70,7 @@ def layouts_of(count: int) -> np.ndarray:
 def make_texts(
     config: Mapping[str, Any], model: str, layouts: np.ndarray, length: int, draw: np.random.Generator
 ) -> Texts:
-    """A text of each of ``layouts``.
+    """Return a text of each of ``layouts``.
 
     Args:
         config: a resolved configuration of the family ``model``.

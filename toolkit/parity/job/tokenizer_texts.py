@@ -104,7 +104,7 @@ def random_texts(seed: int, count: int) -> list[str]:
 
 
 def parts_of(text: str) -> list[str]:
-    """All texts left of a drawn text when some of its units are removed, itself included."""
+    """Return all texts left of a drawn text when some of its units are removed, itself included."""
     units = _units(text)
     masks = range(1, 1 << len(units))
     return list(dict.fromkeys("".join(u for place, u in enumerate(units) if mask >> place & 1) for mask in masks))

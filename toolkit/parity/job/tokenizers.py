@@ -14,7 +14,7 @@ from toolkit.parity.job.job import TokenizerJob
 def tokenizer_in(
     model: str, folder: Path, texts: Sequence[str], max_length: int, offsets: bool = False
 ) -> TokenizerJob | None:
-    """The job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family. Raises
+    """Return the job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family. Raises
     ValueError if its settings are not JSON."""
     for tokenizer_kind in (kind for kind in ported(model).tokenizers if kind.is_in(folder)):
         path = folder / tokenizer_kind.files[0] if len(tokenizer_kind.files) == 1 else folder

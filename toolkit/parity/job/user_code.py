@@ -63,7 +63,7 @@ def locate_source(source: str) -> Path:
 def functions_of(source: str, signatures: Mapping[str, Sequence[str]] = FUNCTIONS) -> set[str]:
     """Return the functions in ``signatures`` that a side's file defines, without running it.
 
-    Raises UserCodeError if there is no such file, it is not Python, lacks ``build``, or a function has other arguments.
+    Raises UserCodeError if the file is missing or not Python, lacks ``build``, or a function has other arguments.
     """
     path = locate_source(source)
     try:
@@ -225,14 +225,14 @@ def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[No
 
 
 def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
-    """The innermost line of a library other than the frameworks, such as PaddleNLP; "" if there is none."""
+    """Return the innermost line of a library other than the frameworks, such as PaddleNLP; "" if there is none."""
     locations = ((frame.filename.rpartition("site-packages/"), frame.lineno) for frame in frames)
     inside = [(file, line) for (_, separator, file), line in locations if separator and not file.startswith(FRAMEWORKS)]
     return f"{inside[-1][0]}:{inside[-1][1]}: " if inside else ""
 
 
 def imported_files() -> list[str]:
-    """The user's files that this process has imported: none installed, of Python's or of this project's."""
+    """Return the user's files that this process has imported: none installed, of Python's or of this project's."""
     root = Path(__file__).resolve().parents[3]
     excluded_prefixes = tuple(
         f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models")
