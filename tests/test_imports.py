@@ -56,8 +56,8 @@ DONE: dict[str, tuple[str, set[str]]] = {
         {"paddle", "paddlenlp", *DATA},
     ),
     "metrics of a classifier": (
-        "import numpy as np; from toolkit.tasks import metrics; metrics.of_texts(np.eye(2), np.arange(2)); "
-        "metrics.of_texts(np.eye(2), np.eye(2)); import toolkit.tasks.classification.report",
+        "import numpy as np; from toolkit.tasks import metrics; metrics.text_metrics(np.eye(2), np.arange(2)); "
+        "metrics.text_metrics(np.eye(2), np.eye(2)); import toolkit.tasks.classification.report",
         set(),
     ),
 }

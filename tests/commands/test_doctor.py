@@ -68,9 +68,11 @@ def test_a_version_that_does_not_fit_is_a_fault_with_the_range_that_does(
 def test_the_other_distribution_with_a_folder_named_toolkit_is_a_fault(tmp_path, monkeypatch):
     distribution(tmp_path, "toolkit", "0.0.3")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (wrong,) = [finding for finding in versions.check_versions() if finding.what.startswith("the distribution toolkit")]
-    assert wrong.state == "fault" and "toolkit 0.0.3 is installed, which overwrites files" in wrong.what
-    assert wrong.mend.startswith("pip uninstall -y toolkit, then pip install -c constraints.txt -e '.[cpu,")
+    (wrong,) = [
+        finding for finding in versions.check_versions() if finding.description.startswith("the distribution toolkit")
+    ]
+    assert wrong.state == "fault" and "toolkit 0.0.3 is installed, which overwrites files" in wrong.description
+    assert wrong.remedy.startswith("pip uninstall -y toolkit, then pip install -c constraints.txt -e '.[cpu,")
 
 
 def test_what_is_missing_below_a_requirement_is_a_fault_and_what_only_an_extra_needs_is_none(tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ def test_the_processes_of_a_run_and_the_program_that_starts_itself_again(place):
 def test_what_converts_to_onnx(place):
     """Given no graph, it says so itself."""
     code = "import sys\nfrom pathlib import Path\nfrom toolkit.commands.export.onnx_file import convert_to_onnx\n"
-    done = place.script(f"{code}convert(Path(sys.argv[1]), Path(sys.argv[1]))", place.elsewhere)
+    done = place.script(f"{code}convert_to_onnx(Path(sys.argv[1]), Path(sys.argv[1]))", place.elsewhere)
     assert "Paddle2ONNX cannot convert this model: " in done.stderr and "No module named" not in done.stderr
 
 

@@ -218,11 +218,13 @@ def test_an_inaccurate_kernel_is_named(tmp_path, edit, arguments, kind, monkeypa
 def test_kernels_are_tried_only_where_float32_alone_drifts():
     both = ["float64", "float32"]
     rounding = Finding("rounding", "loss", "", "float32")
-    assert attribution.wanted(Verdict(findings=[rounding]), both)
-    assert not attribution.wanted(Verdict(), both)
-    assert not attribution.wanted(Verdict(findings=[rounding, Finding("semantics", "loss", "", "float64")]), both)
-    assert not attribution.wanted(Verdict(findings=[rounding, Finding("tokenizer", "text 0", "")]), both)
-    assert not attribution.wanted(Verdict(findings=[rounding]), ["float32"])
+    assert attribution.is_attributable(Verdict(findings=[rounding]), both)
+    assert not attribution.is_attributable(Verdict(), both)
+    assert not attribution.is_attributable(
+        Verdict(findings=[rounding, Finding("semantics", "loss", "", "float64")]), both
+    )
+    assert not attribution.is_attributable(Verdict(findings=[rounding, Finding("tokenizer", "text 0", "")]), both)
+    assert not attribution.is_attributable(Verdict(findings=[rounding]), ["float32"])
 
 
 def test_the_report_says_what_restores_the_bounds_and_what_does_not():

@@ -13,7 +13,7 @@ from toolkit.parity.judge import notes
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import by_name
 from toolkit.parity.mutants.generic import UNREACHED
-from toolkit.parity.pairs.describe import Sides, described
+from toolkit.parity.pairs.describe import Sides
 from toolkit.parity.pairs.options import pair_request
 from toolkit.parity.trials.mutation import Trial, with_effect
 from toolkit.parity.trials.pair_faults import faults_of, untried
@@ -24,7 +24,7 @@ PAIR = Path(__file__).parents[1] / "pairs" / "masks"
 def sides_of(folder: Path, **config: object) -> Sides:
     """Describe both sides of the pair of masks."""
     paths = {"port": str(PAIR / "port.py"), "reference_model": str(PAIR / "reference.py")}
-    return described(pair_request(**paths, config=config, seed=0), folder / "job", quiet())
+    return describe_sides(pair_request(**paths, config=config, seed=0), folder / "job", quiet())
 
 
 def lines_marked(side: str, mark: str) -> list[int]:

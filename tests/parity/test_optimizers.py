@@ -8,7 +8,8 @@ from gates import TINY_REFORMER, PreparedGates, quiet, reformer_request
 from models.families import FAMILIES
 from models.operations import kernels
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.mutants import OF_ADAMW, OPTIMIZERS, catalogue
+from toolkit.parity.mutants import OF_ADAMW, catalogue
+from toolkit.parity.mutants.shared import OPTIMIZERS
 from toolkit.parity.trials.mutation import optimizer_trials, try_mutants
 
 #: Small, since nothing before the updates matters here; its positions are tables of three dimensions.

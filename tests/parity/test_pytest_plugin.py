@@ -56,8 +56,8 @@ def pair(tmp_path, monkeypatch) -> Path:
 def described(monkeypatch) -> list[object]:
     """The gates that run their workers."""
     found: list[object] = []
-    original = prepare.described
-    monkeypatch.setattr(prepare, "described", lambda *given: found.append(given) or original(*given))
+    original = prepare.describe_sides
+    monkeypatch.setattr(prepare, "describe_sides", lambda *given: found.append(given) or original(*given))
     return found
 
 

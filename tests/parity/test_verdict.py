@@ -173,7 +173,7 @@ def test_where_float32_overflows_float64_is_judged_and_the_port_not_blamed(refer
     verdict = judge(reference, candidate)
     assert [(f.verdict, f.name, f.dtype) for f in verdict.findings] == [("reference", NAMES[1], "float32")]
     assert "float32 here and in 3 tensors after it" in verdict.findings[0].message
-    assert verdict.inconclusive and not attribution.wanted(verdict, ["float64", "float32"])
+    assert verdict.inconclusive and not attribution.is_attributable(verdict, ["float64", "float32"])
     assert len(verdict.comparisons) == len(NAMES) + 1
     del candidate.dtypes["float32"]
     verdict = judge(reference, candidate)

@@ -32,7 +32,8 @@ from toolkit.parity.job.build import batch_of, job_of, labels_of
 from toolkit.parity.job.class_labels import by_weight, contrasting
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.measure.updates import loss_terms, weights_of
-from toolkit.parity.mutants import CLASS_WEIGHTS, catalogue
+from toolkit.parity.mutants import catalogue
+from toolkit.parity.mutants.shared import CLASS_WEIGHTS
 from toolkit.parity.reference import own_loss
 from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials
 from toolkit.recipe.load import load_recipe

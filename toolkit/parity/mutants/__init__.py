@@ -16,16 +16,11 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS, OF_ADAMW
-from toolkit.parity.mutants.shared import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
 
 __all__ = [
     "BELOW_THE_NOISE",
-    "CLASS_WEIGHTS",
-    "LABEL_SMOOTHING",
     "LOOPS",
-    "LORA",
     "OF_ADAMW",
-    "OPTIMIZERS",
     "Mutant",
     "by_name",
     "catalogue",
@@ -69,14 +64,16 @@ def by_name(name: str) -> Mutant:
     compiled loop, a change of one parameter, or a fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
+    from toolkit.parity.mutants import shared  # reads files, which needs a package that a user's port may lack
+
     catalogues = (
         *map(catalogue, FAMILIES),
         *map(faults_of_precision, FAMILIES),
         *(faults for model in FAMILIES for faults in faults_of_heads(model).values()),
-        *CLASS_WEIGHTS.values(),
-        LABEL_SMOOTHING,
-        *OPTIMIZERS.values(),
-        LORA,
+        *shared.CLASS_WEIGHTS.values(),
+        shared.LABEL_SMOOTHING,
+        *shared.OPTIMIZERS.values(),
+        shared.LORA,
         *LOOPS.values(),
         BELOW_THE_NOISE.values(),
         OF_ADAMW,

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from toolkit.parity.mutants.edits import SourceEdit, edited_functions
 
 #: Modules that all ports have, by the name that faults have for them.
@@ -100,6 +98,8 @@ def read_faults(path: Path, prefix: str = "") -> tuple[Mutant, ...]:
     Args:
         prefix: begins all names.
     """
+    import yaml  # the interpreter of a user's port may not have it, and tries no fault of a file
+
     group = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(_make_fault(prefix, path.stem, keys) for keys in _keys_of_faults(group, {"culprit": ""}))
 

@@ -36,11 +36,7 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import (
-    CLASS_WEIGHTS,
-    LABEL_SMOOTHING,
-    LORA,
     OF_ADAMW,
-    OPTIMIZERS,
     Mutant,
     catalogue,
     faults_of_heads,
@@ -49,6 +45,7 @@ from toolkit.parity.mutants import (
     keys_of_head,
 )
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
+from toolkit.parity.mutants.shared import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.report.report import short_name
 from toolkit.parity.trials import pair_faults
