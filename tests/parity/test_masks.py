@@ -13,7 +13,7 @@ from toolkit.parity.judge import notes
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import by_name
 from toolkit.parity.mutants.generic import UNREACHED
-from toolkit.parity.pairs.describe import Sides
+from toolkit.parity.pairs.describe import Sides, describe_sides
 from toolkit.parity.pairs.options import pair_request
 from toolkit.parity.trials.mutation import Trial, with_effect
 from toolkit.parity.trials.pair_faults import faults_of, untried
