@@ -341,7 +341,8 @@ def test_another_kind_of_file_is_refused_alike(tmp_path, name, content, expected
     path = tmp_path / name
     path.write_bytes(content)
     said = [outcome(path, read) for read in (lambda: look(path), lambda: read_table(path, ["text"]))]
-    assert said[0] == said[1] and said[0].startswith(expected)
+    assert said[1].startswith(expected)
+    assert said[0].partition("; --task language_modeling")[0] == said[1]  # a way out that tables do not have
 
 
 def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):

@@ -47,7 +47,7 @@ def kind_of(path: Path, otherwise: str | None = None) -> str:
         raise UserError(f"{path}: is an archive; unpack it")
     kind = KINDS.get(ending(path)) or (_by_content(path) if path.is_file() else None) or otherwise
     if kind is None:
-        raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
+        raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, so that its kind is known")
     return kind
 
 
