@@ -385,19 +385,22 @@ def rt_polarity(texts: RealTexts, folder: Path) -> Path:
     return folder
 
 
-def conll_2003(texts: RealTexts, folder: Path) -> Path:
-    tagged = texts.tagged(240)
-    for name, some in (("eng.train", tagged[:160]), ("eng.testa", tagged[160:200]), ("eng.testb", tagged[200:])):
-        blocks = ["".join(f"{token} NN I-NP {tag.replace('B-', 'I-')}\n" for token, tag in one) for one in some]
+def put_conll(folder: Path, tagged: list, names: tuple[str, str, str], line_of: Callable[[str, str], str]) -> None:
+    """Write 160, 40 and 40 tagged sentences into three files; ``line_of`` makes the line of a token and its tag."""
+    for name, sentences in zip(names, (tagged[:160], tagged[160:200], tagged[200:]), strict=True):
+        blocks = ["".join(line_of(token, tag) for token, tag in sentence) for sentence in sentences]
         put(folder / name, "-DOCSTART- -X- -X- O\n\n" + "\n".join(blocks) + "\n")
+
+
+def conll_2003(texts: RealTexts, folder: Path) -> Path:
+    names = ("eng.train", "eng.testa", "eng.testb")
+    put_conll(folder, texts.tagged(240), names, lambda token, tag: f"{token} NN I-NP {tag.replace('B-', 'I-')}\n")
     return folder
 
 
 def conll_files(texts: RealTexts, folder: Path) -> Path:
-    tagged = texts.tagged(240)
-    for name, some in (("train.txt", tagged[:160]), ("valid.txt", tagged[160:200]), ("test.txt", tagged[200:])):
-        blocks = ["".join(f"{token} NNP B-NP {tag}\n" for token, tag in one) for one in some]
-        put(folder / name, "-DOCSTART- -X- -X- O\n\n" + "\n".join(blocks) + "\n")
+    names = ("train.txt", "valid.txt", "test.txt")
+    put_conll(folder, texts.tagged(240), names, lambda token, tag: f"{token} NNP B-NP {tag}\n")
     put(folder / "metadata", "Reuters corpus\n")
     return folder
 

@@ -1,4 +1,4 @@
-"""Changes of files and folders by which nothing is lost, whatever the arguments are.
+"""Changes of files and folders that lose no data, whatever the arguments are.
 
 This module imports only the standard library: processes with any framework import it.
 """

@@ -1,4 +1,4 @@
-"""Options of `toolkit parity` and the commands below it that say what is compared.
+"""Options of `toolkit parity` and its subcommands that select the comparison.
 
 This module imports only the standard library, so that `--help` is instant.
 """

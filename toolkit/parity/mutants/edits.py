@@ -76,11 +76,11 @@ def edited_functions(edits: Sequence[SourceEdit]) -> Iterator[None]:
 @functools.cache
 def _compile_edited(name: str, edits: tuple[SourceEdit, ...]) -> CodeType:
     """Return the code of a function, compiled from its whole file with edits of the function."""
-    file, qualified = edits[0].file, name.partition(":")[2]
+    file, qualified_name = edits[0].file, name.partition(":")[2]
     source = file.read_text(encoding="utf-8")
-    wanted = qualified.rpartition(".")[2], _find_lines(source, qualified)[0]
+    name_and_line = qualified_name.rpartition(".")[2], _find_lines(source, qualified_name)[0]
     module = compile(edit_source(source, edits), str(file), "exec", dont_inherit=True)
-    return next(code for code in _nested_codes(module) if (code.co_name, code.co_firstlineno) == wanted)
+    return next(code for code in _nested_codes(module) if (code.co_name, code.co_firstlineno) == name_and_line)
 
 
 def _resolve_function(name: str) -> FunctionType:
@@ -102,25 +102,25 @@ def _parse_module(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def _find_lines(source: str, qualified: str) -> tuple[int, int]:
+def _find_lines(source: str, qualified_name: str) -> tuple[int, int]:
     """Return the numbers of the first and the last line of a function, with its decorators."""
     node: Any = _parse_module(source)
-    for name in qualified.split("."):
+    for name in qualified_name.split("."):
         definitions = [child for child in node.body if getattr(child, "name", None) == name]
         if len(definitions) != 1:
-            raise ValueError(f"{qualified}: {len(definitions)} definitions, not one, of {name}")
+            raise ValueError(f"{qualified_name}: {len(definitions)} definitions, not one, of {name}")
         [node] = definitions
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]), node.end_lineno
 
 
-def _find_text(text: str, removed: str) -> Iterator[tuple[int, str]]:
+def _find_text(text: str, removed_text: str) -> Iterator[tuple[int, str]]:
     """Yield each start of a removed text, and the indentation of the line that it begins in."""
-    first_line = removed.partition("\n")[0]
+    first_line = removed_text.partition("\n")[0]
     start = text.find(first_line)
     while start >= 0:
         line = text[text.rfind("\n", 0, start) + 1 :]
         indent = line[: len(line) - len(line.lstrip())]
-        if text.startswith(_indent_lines(removed, indent), start):
+        if text.startswith(_indent_lines(removed_text, indent), start):
             yield start, indent
         start = text.find(first_line, start + 1)
 

@@ -24,10 +24,13 @@ def label_scores(
     """Yield the section that shows precision, recall and F1 of each label.
 
     Args:
-        scores: for each label precision, recall, F1, the number of texts that have it and of texts that are given it.
+        names: names of the labels, in the order of their ids.
+        scores: precision, recall, F1, number of texts with the label, and number of texts with the label as a
+            prediction, (labels,) each.
         order: indices of the labels that are shown.
+        caption: caption of the table.
     """
-    precision, recall, f1, support, given = scores
+    precision, recall, f1, support, num_predicted = scores
     rows = [
         (
             name(names[index]),
@@ -35,7 +38,7 @@ def label_scores(
             f"{recall[index]:.3f}",
             share(f1[index], f"{f1[index]:.3f}"),
             f"{support[index]:,}",
-            f"{given[index]:,}",
+            f"{num_predicted[index]:,}",
         )
         for index in order
     ]
@@ -44,16 +47,18 @@ def label_scores(
     yield scrolled(table(titles, rows, caption, "numbers"), "labels", "scroll")
 
 
-def accuracy_by_length(tokens: Sequence[int], right: np.ndarray, title: str, caption: str) -> Iterator[Element]:
-    """Yield the section that shows the share of right texts by their number of tokens.
+def accuracy_by_length(tokens: Sequence[int], is_correct: np.ndarray, title: str, caption: str) -> Iterator[Element]:
+    """Yield the section that shows the share of correct texts by their number of tokens.
 
     Args:
         tokens: number of tokens that the model read of each text.
-        right: whether each text is right, bool (texts,).
+        is_correct: whether each text is predicted correctly, bool, (texts,).
+        title: title of the column with the share.
+        caption: caption of the table.
     """
     rows = [
-        (length, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
-        for length, places in named_bins(tokens).items()
+        (length, f"{len(indices):,}", share(float(is_correct[indices].mean()), f"{is_correct[indices].mean():.3f}"))
+        for length, indices in named_bins(tokens).items()
     ]
     yield element("h2", "Length and accuracy")
     yield table(("tokens", "texts", title), rows, caption, "numbers")
