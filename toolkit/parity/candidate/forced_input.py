@@ -36,7 +36,10 @@ OPERATIONS = str(ROOT / "models" / "operations" / "ops.py")
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
-    """Run the port in each dtype and with each mutant. Mutants that concern no tensor or raise give nothing."""
+    """Run the port in each dtype and with each mutant.
+
+    A mutant gives nothing if the port raises with it, or if no operation of a port of this toolkit is to be named.
+    """
     files.wait_for_reference(folder, "forced_input.json", "forced_input")
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
     for dtype in job.dtypes:
@@ -65,7 +68,7 @@ def send_step(
 
 def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     mutant = by_name(name)
-    if not mutant.is_of_the_step:
+    if not (mutant.is_of_the_step if job.pair is not None else mutant.is_of_an_operation):
         return
     sender.begin(name, mutant.dtype)
     with mutant.in_force():

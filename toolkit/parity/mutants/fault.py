@@ -74,6 +74,11 @@ class Mutant:
         """Whether the model's step or its draws may show the fault."""
         return not (self.tokenizer or self.loader or self.initialisation)
 
+    @property
+    def is_of_an_operation(self) -> bool:
+        """Whether the operations in isolation must name the fault, or may be all that shows it."""
+        return self.is_of_the_step and (self.operation != "" or self.dtype != "float64")
+
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
         """Put the fault into the port inside the ``with`` block."""
