@@ -293,6 +293,19 @@ def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_pat
             "TypeError: forward returned no arrays; return a dict of name -> array, such as {'loss': loss}",
             marks=pytest.mark.slow,
         ),
+        *(
+            pytest.param(
+                "import sys, threading, time\n\ndef forward(weights, batch, draws):\n"
+                f"    threading.Thread(target=time.sleep, args=(3600,)).start()\n    {ending}",
+                reason,
+                marks=pytest.mark.slow,
+                id=f"a thread stays and {ending}",
+            )
+            for ending, reason in (
+                ("raise ValueError(2)", "line 5: ValueError: 2"),
+                ("sys.exit('bye')", "has ended without a result in float64 (exit status 1); it printed last: bye"),
+            )
+        ),
         (
             "import sys\n\ndef forward(weights, batch, draws):\n    print('bye')\n    sys.exit(3)",
             "has ended without a result in float64 (exit status 3); it printed last: bye",

@@ -77,7 +77,14 @@ def loaded(path: Path) -> ModuleType:
 def fail(folder: Path, reason: str) -> NoReturn:
     """End the process, and leave the reason as ``failure.txt``."""
     (folder / "failure.txt").write_text(reason, encoding="utf-8", errors="backslashreplace")
-    sys.exit(1)
+    exit_at_once(1)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """End the process although threads of the port may still run; ``sys.exit`` would wait for them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def main(inputs: str, port: str, folder: str, dtype: str) -> None:
@@ -88,14 +95,17 @@ def main(inputs: str, port: str, folder: str, dtype: str) -> None:
         if not hasattr(module, "forward"):
             fail(place, "has no forward(weights, batch, draws)")
         run(Path(inputs), module, place, dtype)
+    except SystemExit as error:  # the port called sys.exit, which prints a text and has the status 1 for it
+        if isinstance(error.code, int | None):
+            exit_at_once(error.code or 0)
+        print(error.code, file=sys.stderr)
+        exit_at_once(1)
     except Exception as error:
         traceback.print_exc()
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f"line {lines[-1]}: " if lines else ""
         fail(place, f"{where}{type(error).__name__}: {' '.join(str(error).split())}")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # a thread of the port's may otherwise keep the process alive
+    exit_at_once(0)
 
 
 if __name__ == "__main__":
