@@ -146,8 +146,7 @@ def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) ->
     """Minimum bytes to train on one text, in float32: its two streams and a layer's largest tensors."""
     elements = [2 * length * config["hidden_size"], _feed_forward_elements(config, length)]
     elements += [_score_elements(config, length, kind) for kind in set(config["attn_layers"])]
-    # Within one chunk nothing is hashed.
-    if "lsh" in config["attn_layers"] and length > config["lsh_attn_chunk_length"]:
+    if "lsh" in config["attn_layers"]:
         elements.append(_rotation_elements(config, length))
     if causal_lm:
         elements.append((config["chunk_size_lm_head"] or length) * config["vocab_size"])
@@ -166,7 +165,8 @@ SHARE_IN_LOOPS = 0.42
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
     """Elements of each layer's largest tensors, for one text."""
     rest = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)
-    return [rest + _score_elements(config, length, kind) for kind in config["attn_layers"]]
+    rotations = {"lsh": _rotation_elements(config, length), "local": 0}
+    return [rest + _score_elements(config, length, kind) + rotations[kind] for kind in config["attn_layers"]]
 
 
 def _feed_forward_elements(config: Mapping[str, Any], length: int) -> int:
@@ -182,7 +182,9 @@ def _score_elements(config: Mapping[str, Any], length: int, kind: str) -> int:
 
 
 def _rotation_elements(config: Mapping[str, Any], length: int) -> int:
-    """Return the elements of the rotations by which a layer hashes."""
+    """Return the elements of the rotations by which a layer hashes a text; within one chunk it hashes nothing."""
+    if length <= config["lsh_attn_chunk_length"]:
+        return 0
     buckets = num_buckets(config, length)
     half = (buckets if isinstance(buckets, int) else sum(buckets)) // 2
     return config["num_attention_heads"] * config["attention_head_size"] * config["num_hashes"] * half
