@@ -19,6 +19,7 @@ from toolkit.parity.candidate.ported import ported_class
 from toolkit.parity.candidate.step import watch
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.messages import OwnDraw
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Number of observed training steps; at most ``MAX_STEPS`` if they draw fewer than ``ENOUGH_CELLS`` cells, which
@@ -55,10 +56,10 @@ class DrawSender:
         self.sender.send_json("draws step", None)
 
     def mask(self, name: str, rate: float, shape: Sequence[int], keep_mask: np.ndarray) -> None:
-        self.sender.send_array("mask", name, keep_mask, [float(rate), [int(size) for size in shape]])
+        self.sender.send_array("mask", name, keep_mask, OwnDraw([int(size) for size in shape], float(rate)))
 
     def rotation(self, name: str, shape: Sequence[int], is_seeded: bool, numbers: np.ndarray) -> None:
-        self.sender.send_array("rotation", name, numbers, [is_seeded, [int(size) for size in shape]])
+        self.sender.send_array("rotation", name, numbers, OwnDraw([int(size) for size in shape], is_seeded=is_seeded))
 
     def sequence(self, masks: np.ndarray) -> None:
         self.sender.send_array("sequence", "", masks)

@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 
 from toolkit.parity.job.handover import Sender
+from toolkit.parity.job.messages import DrawRequest
 from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
@@ -101,11 +102,7 @@ class RecordedDraws:
     def _find_draw(
         self, name: str, shape: Sequence[int], description: str, rate: float | None = None
     ) -> np.ndarray | None:
-        request = {
-            "what": description,
-            "shape": [int(size) for size in shape],
-            **({} if rate is None else {"rate": float(rate)}),
-        }
+        request = DrawRequest(description, [int(size) for size in shape], None if rate is None else float(rate))
         self.sender.send_json("asked", request, named(self.run, name))
         value = self.tensors.get(name)
         return None if value is None or list(value.shape) != list(shape) else value

@@ -155,7 +155,7 @@ def send_dtype(
     del step
     if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks
         gc.collect()
-    sender.send_json("backwards", {"plain_first": backwards[0] == PLAIN})
+    sender.send_json("is plain first", backwards[0] == PLAIN)
     other = make_step(job, folder, dtype, backwards[1])
     other.run(lambda name, value: sender.send_array("second", name, value), with_hooks=False)
     del other

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.messages import DrawRequest
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, named
 from toolkit.parity.measure.naming import TensorName
@@ -29,7 +31,7 @@ class ReferenceDraws(Protocol):
     def rates(self) -> Mapping[str, float]: ...
 
 
-class AskedDraws:
+class AskedDraws(MessageHandler):
     """Draws asked for.
 
     Attributes:
@@ -41,19 +43,19 @@ class AskedDraws:
         self.problems: dict[str, str] = {}
         self._asked: set[str] = set()
 
-    def handle(self, message: Message) -> None:
-        """Handle a request for a draw: its description ``what``, its ``shape``, and a mask's ``rate``."""
-        name, request = TensorName.parse(message.name), message.content
+    @handles("asked")
+    def _check_request(self, message: Message, request: DrawRequest) -> None:
+        name = TensorName.parse(message.name)
         reference_name, draws = str(name.in_its_run), self.reference.draws[name.evaluation or TRAINING]
         if reference_name not in draws:
-            self.problems[message.name] = f"{request['what']} is drawn here, the reference draws nothing"
+            self.problems[message.name] = f"{request.what} is drawn here, the reference draws nothing"
             return
         self._asked.add(message.name)
-        if (shape := list(draws.shape(reference_name))) != request["shape"]:
-            problem = f"{request['what']} is drawn with shape {request['shape']}, the reference's is {shape}"
+        if (shape := list(draws.shape(reference_name))) != request.shape:
+            problem = f"{request.what} is drawn with shape {request.shape}, the reference's is {shape}"
             self.problems[message.name] = problem
-        elif "rate" in request and request["rate"] != self.reference.rates[reference_name]:
-            problem = f"dropout of {request['rate']}, the reference has {self.reference.rates[reference_name]}"
+        elif request.rate is not None and request.rate != self.reference.rates[reference_name]:
+            problem = f"dropout of {request.rate}, the reference has {self.reference.rates[reference_name]}"
             self.problems[message.name] = problem
 
     def unused(self) -> list[str]:

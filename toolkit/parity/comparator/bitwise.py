@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import from_json
 from toolkit.parity.job.results import BitwiseResult, Execution, Place
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.ulp import BitDifference
 
 
-class Ledger:
+class Ledger(MessageHandler):
     """Every tensor of R32 against the port's."""
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -23,19 +23,24 @@ class Ledger:
         self._ours: dict[str, BitDifference] = {}
         self._result = BitwiseResult({}, [], {}, {})
 
-    def handle(self, message: Message) -> None:
-        """Handle a message of the port's process."""
-        if message.kind == "tensor":
-            if message.name in self._theirs:
-                self._ours[message.name] = ulp.compare(message.value(), self._theirs[message.name])
-            else:
-                self._result.extra.append(message.name)
-        elif message.kind == "calls":
-            self._result.calls = from_json(dict[str, int], message.content, "calls")
-        elif message.kind == "places":
-            self._result.places = from_json(dict[str, Place], message.content, "places")
-        elif message.kind == "execution":
-            self._result.execution = from_json(Execution, message.content, "execution")
+    @handles("tensor")
+    def _compare_tensor(self, message: Message, content: None) -> None:
+        if message.name in self._theirs:
+            self._ours[message.name] = ulp.compare(message.value(), self._theirs[message.name])
+        else:
+            self._result.extra.append(message.name)
+
+    @handles("calls")
+    def _set_calls(self, message: Message, calls: dict[str, int]) -> None:
+        self._result.calls = calls
+
+    @handles("places")
+    def _set_places(self, message: Message, places: dict[str, Place]) -> None:
+        self._result.places = places
+
+    @handles("execution")
+    def _set_execution(self, message: Message, execution: Execution) -> None:
+        self._result.execution = execution
 
     def result(self) -> BitwiseResult:
         """Return the measurements, in the order of execution."""

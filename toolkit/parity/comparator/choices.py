@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit.parity.comparator.asked_draws import ReferenceDraws
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.results import CandidateFacts, Flips
 from toolkit.parity.job.tensor_file import TensorFile
@@ -15,15 +16,16 @@ from toolkit.parity.measure.naming import TensorName
 POSITIVE, NAN = 1, -1
 
 
-class Choices:
+class Choices(MessageHandler):
     """Records in ``facts`` the port's choices that differ from R64's."""
 
     def __init__(self, reference: ReferenceDraws, facts: CandidateFacts) -> None:
         self.reference = reference
         self.facts = facts
 
-    def handle_signs(self, message: Message) -> None:
-        """Handle the signs of a ReLU's inputs (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
+    @handles("signs")
+    def _compare_signs(self, message: Message, content: None) -> None:
+        """Compare the signs of a ReLU's inputs (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
         ours = message.value()
@@ -34,8 +36,9 @@ class Choices:
             inputs = recorded_draws[str(name._replace(kind="input"))].reshape(ours.shape)
             self.facts.relu_flips[_place(message)] = _flips(is_flipped, np.abs(inputs[is_flipped]))
 
-    def handle_buckets(self, message: Message) -> None:
-        """Handle the buckets of a module's vectors."""
+    @handles("buckets")
+    def _compare_buckets(self, message: Message, content: None) -> None:
+        """Compare the buckets of a module's vectors."""
         name, recorded_draws = self._in_run(message)
         truth = recorded_draws.get(str(name))
         ours = message.value()
@@ -46,11 +49,12 @@ class Choices:
         margins = recorded_draws[str(name._replace(kind="margin"))][is_flipped]
         self.facts.bucket_flips[_place(message)] = _flips(is_flipped, margins)
 
-    def handle_choice(self, message: Message) -> None:
-        """Handle the indices that were chosen along the last axis of scores whose shape is the content."""
+    @handles("choice")
+    def _compare_choice(self, message: Message, scores_shape: list[int]) -> None:
+        """Compare the indices that were chosen along the last axis of scores of this shape."""
         name, recorded_draws = self._in_run(message)
         truth, scores = recorded_draws.get(str(name)), recorded_draws.get(str(name._replace(kind="scores")))
-        ours, shape = message.value(), tuple(message.content)
+        ours, shape = message.value(), tuple(scores_shape)
         if truth is None or scores is None or truth.size != ours.size or scores.size != np.prod(shape):
             return  # whatever is wrong shows in the output
         truth, scores = truth.reshape(ours.shape), scores.reshape(shape)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from toolkit.parity.comparator.asked_draws import AskedDraws
 from toolkit.parity.comparator.choices import Choices
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import difference, largest_difference
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import from_json
+from toolkit.parity.job.messages import DrawRequest
 from toolkit.parity.job.results import CandidateDtype, CandidateFacts, OutputDifference, Place, ReplayError
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import constants, error_stats, same_numbers
@@ -80,7 +81,7 @@ class ReferenceFiles:
         return files.read_json(self.folder / "reference" / "rates.json")
 
 
-class DtypeLedger:
+class DtypeLedger(MessageHandler):
     """Measures one dtype of the port, or of a mutant.
 
     Args:
@@ -102,28 +103,29 @@ class DtypeLedger:
         self._is_plain_first = True
         self._draws = AskedDraws(reference)
         self._choices = Choices(reference, self.measured.facts)
-        self._taken: dict[str, Callable[[Message], None]] = {
-            "tensor": self._handle_tensor,
-            "held": self._handle_held,
-            "constant": self._handle_constant,
-            "unwatched": lambda message: _keep(self._unwatched, message),
-            "second": lambda message: _keep(self._second, message),
-            "own plain": lambda message: _keep(self._own["plain"], message),
-            "own again": lambda message: _keep(self._own["again"], message),
-            "backwards": self._handle_backwards,
-            "facts": self._handle_facts,
-            "places": self._handle_places,
-            "asked": self._draws.handle,
-            "signs": self._choices.handle_signs,
-            "buckets": self._choices.handle_buckets,
-            "choice": self._choices.handle_choice,
-        }
 
-    def handle(self, message: Message) -> None:
-        """Handle a message. Raises KeyError if its kind is unknown."""
-        self._taken[message.kind](message)
+    @handles("asked")
+    def _check_request(self, message: Message, request: DrawRequest) -> None:
+        self._draws.handle(message)
 
-    def _handle_tensor(self, message: Message) -> None:
+    @handles("signs", "buckets", "choice")
+    def _compare_choice(self, message: Message, content: list[int] | None) -> None:
+        self._choices.handle(message)
+
+    @handles("unwatched")
+    def _keep_unwatched(self, message: Message, content: None) -> None:
+        self._unwatched[message.name] = message.value()
+
+    @handles("second")
+    def _keep_second(self, message: Message, content: None) -> None:
+        self._second[message.name] = message.value()
+
+    @handles("own plain", "own again")
+    def _keep_own(self, message: Message, content: None) -> None:
+        self._own[message.kind.removeprefix("own ")][message.name] = message.value()
+
+    @handles("tensor")
+    def _handle_tensor(self, message: Message, content: None) -> None:
         truth = self.reference.truth.get(message.name)
         if is_gradient(message.name) or message.name == "loss":  # few compared with outputs
             if self._is_brief and not self._is_ported and not self.reference.job.mutants:  # nothing else asks for it
@@ -157,11 +159,13 @@ class DtypeLedger:
             )
         self.measured.differing_outputs[name] = OutputDifference(common_part, unread)
 
-    def _handle_held(self, message: Message) -> None:
+    @handles("held")
+    def _handle_held(self, message: Message, content: None) -> None:
         if message.name in self.reference.weights:
             self.measured.parameter_errors[message.name] = largest_difference(message, self.reference.weights)
 
-    def _handle_constant(self, message: Message) -> None:
+    @handles("constant")
+    def _handle_constant(self, message: Message, content: None) -> None:
         name, own, exact = message.name, message.value(), self.reference.constants[message.name]
         self.measured.constant_errors[name] = (
             constants.angle_error(own, exact)
@@ -169,15 +173,17 @@ class DtypeLedger:
             else constants.table_error(own, exact, self.reference.float32_buffers[name])
         )
 
-    def _handle_backwards(self, message: Message) -> None:
-        self._is_plain_first = message.content["plain_first"]
+    @handles("is plain first")
+    def _handle_backwards(self, message: Message, is_plain_first: bool) -> None:
+        self._is_plain_first = is_plain_first
 
-    def _handle_facts(self, message: Message) -> None:
-        facts = from_json(CandidateFacts, message.content, "facts")
+    @handles("facts")
+    def _handle_facts(self, message: Message, facts: CandidateFacts) -> None:
         self.measured.facts.epsilons, self.measured.facts.num_buckets = facts.epsilons, facts.num_buckets
 
-    def _handle_places(self, message: Message) -> None:
-        self.measured.places = from_json(dict[str, Place], message.content, "places")
+    @handles("places")
+    def _handle_places(self, message: Message, places: dict[str, Place]) -> None:
+        self.measured.places = places
 
     def result(self) -> CandidateDtype:
         """Return the measurements. Expected tensors without a message are marked missing."""
@@ -243,10 +249,6 @@ class DtypeLedger:
 def difference_from_plain(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
     """Return the difference of the tensor of this name in ``again`` from ``plain``."""
     return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
-
-
-def _keep(tensors: Tensors, message: Message) -> None:
-    tensors[message.name] = message.value()
 
 
 def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:

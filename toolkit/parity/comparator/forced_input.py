@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from toolkit.parity.comparator.choices import Choices
 from toolkit.parity.comparator.dtype import ReferenceFiles
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import from_json
-from toolkit.parity.job.results import CandidateFacts, ForcedInputDtype, ForcedInputResult, FunctionCall, Place
+from toolkit.parity.job.messages import BEGIN, CallOrigin
+from toolkit.parity.job.results import (
+    CandidateFacts,
+    Execution,
+    ForcedInputDtype,
+    ForcedInputResult,
+    FunctionCall,
+    Place,
+)
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
@@ -21,7 +30,7 @@ from toolkit.parity.measure.fingerprint import fingerprint
 from toolkit.parity.measure.masked_scores import compared
 
 
-class Points:
+class Points(MessageHandler):
     """Measures the operations of one dtype, as far as R64 has them. If a tensor comes twice, the second counts.
 
     Args:
@@ -37,28 +46,45 @@ class Points:
         self._facts = CandidateFacts()
         self._choices = Choices(reference, self._facts)
 
-    def handle(self, message: Message) -> None:
-        """Handle a message."""
-        if message.kind == "tensor":
-            self._measure(message)
-        elif message.kind == "buckets":
-            self._choices.handle_buckets(message)
-        elif message.kind == "lines":
-            self.measured.lines |= from_json(dict[str, str], message.content, "lines")
-        elif message.kind == "places":
-            self.measured.modules = from_json(dict[str, Place], message.content, "places")
-        elif message.kind == "awaited":
-            self._add_missing(set(message.content))
-        elif message.kind == "call":
-            where, inputs, layer, num_tensors = message.content
-            call = FunctionCall(message.name, where, inputs, layer, num_tensors, fingerprint(message.value()))
-            self.measured.calls.append(call)
-        elif message.kind == "computed_by":
-            self.measured.computed_by = from_json(dict[str, int], message.content, "computed_by")
-        elif message.kind == "entered_at":
-            self.measured.entered_at = from_json(dict[str, str], message.content, "entered_at")
+    @handles("buckets")
+    def _compare_buckets(self, message: Message, content: None) -> None:
+        self._choices.handle(message)
 
-    def _measure(self, message: Message) -> None:
+    @handles("signs", "choice", "asked")
+    def _ignore_choice(self, message: Message, content: Any) -> None:
+        """Do nothing: an operation in isolation has R64's own choices."""
+
+    @handles("lines")
+    def _add_lines(self, message: Message, lines: dict[str, str]) -> None:
+        self.measured.lines |= lines
+
+    @handles("places")
+    def _set_places(self, message: Message, places: dict[str, Place]) -> None:
+        self.measured.modules = places
+
+    @handles("call")
+    def _add_call(self, message: Message, origin: CallOrigin) -> None:
+        self.measured.calls.append(
+            FunctionCall(
+                message.name,
+                origin.where,
+                origin.inputs,
+                origin.layer,
+                origin.num_tensors,
+                fingerprint(message.value()),
+            )
+        )
+
+    @handles("computed_by")
+    def _set_computed_by(self, message: Message, computed_by: dict[str, int]) -> None:
+        self.measured.computed_by = computed_by
+
+    @handles("entered_at")
+    def _set_entered_at(self, message: Message, entered_at: dict[str, str]) -> None:
+        self.measured.entered_at = entered_at
+
+    @handles("tensor")
+    def _measure(self, message: Message, content: None) -> None:
         """Compare a tensor. Its axes may differ between the sides if its elements have the same order."""
         truth = self.truth.get(message.name)
         if truth is None:
@@ -74,9 +100,10 @@ class Points:
             if message.name in self.measured.lines:
                 self.measured.lines[part] = self.measured.lines[message.name]
 
-    def _add_missing(self, gradient_names: set[str]) -> None:
+    @handles("awaited")
+    def _add_missing(self, message: Message, gradient_names: list[str]) -> None:
         """Mark as missing each gradient of the reference that the port did not send."""
-        for name in gradient_names & self.truth.keys() - self.measured.tensors.keys():
+        for name in set(gradient_names) & self.truth.keys() - self.measured.tensors.keys():
             self.measured.tensors[name] = TensorStats([], missing=True)
 
     def result(self) -> ForcedInputDtype:
@@ -85,8 +112,8 @@ class Points:
         return self.measured
 
 
-class Ledger:
-    """Measured by mutant and dtype."""
+class Ledger(MessageHandler):
+    """Measurements by mutant and dtype."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -99,16 +126,26 @@ class Ledger:
         self._stopped: set[str] = set()
 
     def handle(self, message: Message) -> None:
-        """Handle a message of the port's process about the part that it began last."""
-        if message.kind == "begin":
-            mutant, dtype = message.content
-            self._now = mutant, dtype
-        elif message.kind == "raised":
-            self._stopped.add(self._now[0])
-        elif message.kind != "execution":
-            if self._now not in self._points:
-                self._points[self._now] = Points(self._given, self._truth, self._padding)
-            self._points[self._now].handle(message)
+        """Handle a message; if it is about a step, it belongs to the part that was begun last."""
+        if self.can_handle(message.kind):
+            super().handle(message)
+            return
+        if self._now not in self._points:
+            self._points[self._now] = Points(self._given, self._truth, self._padding)
+        self._points[self._now].handle(message)
+
+    @handles(BEGIN)
+    def _begin(self, message: Message, part: list[str]) -> None:
+        mutant, dtype = part
+        self._now = mutant, dtype
+
+    @handles("raised")
+    def _stop(self, message: Message, reason: str) -> None:
+        self._stopped.add(self._now[0])
+
+    @handles("execution")
+    def _ignore_execution(self, message: Message, execution: Execution) -> None:
+        """Do nothing; the report has the execution of the gate itself."""
 
     def result(self) -> ForcedInputResult:
         """Return the measurements; none of mutants that concern no tensor or raise."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import differing
 from toolkit.parity.job.files import CHECKPOINT, POSITIONS
 from toolkit.parity.job.handover import Message
@@ -23,15 +24,15 @@ NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
 )
 
 
-class LoadedWeights:
+class LoadedWeights(MessageHandler):
     """The parameters that the port's loader reads."""
 
     def __init__(self, reference: ReferenceFiles) -> None:
         self.reference = reference
         self._found: dict[str, str] = {}
 
-    def handle(self, message: Message) -> None:
-        """Handle a parameter."""
+    @handles("loaded")
+    def _compare_parameter(self, message: Message, content: None) -> None:
         theirs = self._theirs()
         name = message.name
         if name not in theirs:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit.parity.comparator.asked_draws import DRAW_KINDS
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.rng_stats import DrawCounter
 from toolkit.parity.job.handover import Message
+from toolkit.parity.job.messages import OwnDraw
 from toolkit.parity.job.results import GeneratorStats, MaskStats
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
@@ -19,27 +21,29 @@ if TYPE_CHECKING:
 MISSING = "the port's own generator is never asked for it"
 
 
-class OwnDraws:
+class OwnDraws(MessageHandler):
     """Counts the draws of a few training steps, and masks that are drawn in a row."""
 
     def __init__(self, reference: ReferenceFiles) -> None:
         self.reference = reference
         self._counter = DrawCounter()
 
-    def handle(self, message: Message) -> None:
-        """Handle a draw, or the start of a step. The content is the shape asked for, after the rate of a mask, or
-        after whether a rotation is seeded."""
-        if message.kind == "draws step":
-            self._counter.begin_step()
-            return
-        if message.kind == "sequence":
-            self._counter.sequence(message.value())
-            return
-        setting, shape = message.content
-        if message.kind == "mask":
-            self._counter.mask(message.name, setting, shape, message.value())
-        else:
-            self._counter.rotation(message.name, shape, setting, message.value())
+    @handles("draws step")
+    def _begin_step(self, message: Message, content: None) -> None:
+        self._counter.begin_step()
+
+    @handles("sequence")
+    def _count_sequence(self, message: Message, content: None) -> None:
+        self._counter.sequence(message.value())
+
+    @handles("mask")
+    def _count_mask(self, message: Message, draw: OwnDraw) -> None:
+        assert draw.rate is not None
+        self._counter.mask(message.name, draw.rate, draw.shape, message.value())
+
+    @handles("rotation")
+    def _count_rotation(self, message: Message, draw: OwnDraw) -> None:
+        self._counter.rotation(message.name, draw.shape, draw.is_seeded, message.value())
 
     def stats(self) -> GeneratorStats:
         """Return the counts. A draw that R64 makes and that never came is noted as missing."""

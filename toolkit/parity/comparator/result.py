@@ -11,21 +11,18 @@ from typing import Any
 import numpy as np
 
 from toolkit.parity.comparator.dtype import DtypeLedger, ReferenceFiles, difference_from_plain
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.loading import LoadedWeights
 from toolkit.parity.comparator.own_draws import OwnDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import from_json
+from toolkit.parity.job.messages import BEGIN, OwnDraw
 from toolkit.parity.job.results import (
     CandidateResult,
-    Execution,
     GeneratorStats,
-    Judged,
     MutantResult,
     NewWeights,
-    Place,
-    Tokens,
 )
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.initial_values import Samples, counted
@@ -33,7 +30,7 @@ from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 
 @dataclass
-class Side:
+class Side(MessageHandler):
     """Measurements of the port without or with a fault in force; each part is created at its first message.
 
     Attributes:
@@ -65,50 +62,54 @@ class Side:
             self.dtypes[name] = DtypeLedger(self.reference, self.is_mutant)
         return self.dtypes[name]
 
-    def handle(self, message: Message, dtype: str) -> None:
+    def handle_of_dtype(self, message: Message, dtype: str) -> None:
         """Handle a message, about the step in ``dtype`` if that is not empty."""
-        if dtype:
-            self.dtype(dtype).handle(message)
-        elif message.kind in ("draws step", "mask", "rotation", "sequence"):
-            self.has_drawn = True
-            self.own_draws.handle(message)
-        elif message.kind == "loop":
-            self._finish_loop()
-            self._loop = from_json(LoopCall, message.content, "loop"), []
-        elif message.kind == "loop output" and self._loop is not None:
-            self._loop[1].append(message.value())
-        elif message.kind == "loader":
-            self.has_loaded = True
-        elif message.kind == "loaded":
-            self.loaded_weights.handle(message)
-        elif message.kind == "new values":
-            self.new_values[message.name] = message.value()
-        else:
-            self._say(message)
+        (self.dtype(dtype) if dtype else self).handle(message)
+
+    @handles("draws step", "mask", "rotation", "sequence")
+    def _count_draw(self, message: Message, draw: OwnDraw | None) -> None:
+        self.has_drawn = True
+        self.own_draws.handle(message)
+
+    @handles("loop")
+    def _begin_loop(self, message: Message, call: LoopCall) -> None:
+        self._finish_loop()
+        self._loop = call, []
+
+    @handles("loop output")
+    def _keep_loop_output(self, message: Message, content: None) -> None:
+        assert self._loop is not None
+        self._loop[1].append(message.value())
+
+    @handles("loader")
+    def _begin_loading(self, message: Message, content: None) -> None:
+        self.has_loaded = True
+
+    @handles("loaded")
+    def _compare_loaded(self, message: Message, content: None) -> None:
+        self.loaded_weights.handle(message)
+
+    @handles("new values")
+    def _keep_new_values(self, message: Message, content: None) -> None:
+        self.new_values[message.name] = message.value()
+
+    @handles("new place")
+    def _set_new_place(self, message: Message, place: str) -> None:
+        self.new_place = place
+
+    @handles("raised")
+    def _set_raised(self, message: Message, reason: str) -> None:
+        self.raised = reason
+
+    @handles("tokens", "tokenizer places", "leaks", "limited lines", "judged", "execution")
+    def _set_own_report(self, message: Message, content: Any) -> None:
+        setattr(self.own_report, message.kind.replace(" ", "_"), content)
 
     def _finish_loop(self) -> None:
         """Measure the last compiled loop: all its outputs have come."""
         if self._loop is not None:
             self.own_report.loops.append(loop_accuracy.error(*self._loop))
             self._loop = None
-
-    def _say(self, message: Message) -> None:
-        kinds: dict[str, Any] = {
-            "new place": str,
-            "tokens": list[Tokens] | None,
-            "tokenizer places": dict[str, Place],
-            "leaks": list[str],
-            "limited lines": list[str],
-            "judged": Judged | None,
-            "execution": Execution,
-            "raised": str,
-        }
-        content = from_json(kinds[message.kind], message.content, message.kind)
-        setattr(
-            self if message.kind in ("new place", "raised") else self.own_report,
-            message.kind.replace(" ", "_"),
-            content,
-        )
 
     def generators(self) -> GeneratorStats:
         """Return the counts of the port's own draws.
@@ -130,7 +131,7 @@ class Side:
         return NewWeights(self.new_place, counted(Samples.of_tensors(self.new_values), Samples.of_tensors(theirs)))
 
 
-class Ledger:
+class Ledger(MessageHandler):
     """Measurements of all messages of one job."""
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -143,10 +144,15 @@ class Ledger:
 
     def handle(self, message: Message) -> None:
         """Handle a message of the port's process about the part that it began last."""
-        if message.kind == "begin":
-            self._begin(*message.content)
+        if message.kind == BEGIN:
+            super().handle(message)
             return
-        (self.mutants[self._mutant] if self._mutant else self.unmodified_port).handle(message, self._dtype)
+        side = self.mutants[self._mutant] if self._mutant else self.unmodified_port
+        side.handle_of_dtype(message, self._dtype)
+
+    @handles(BEGIN)
+    def _begin_part(self, message: Message, part: list[str]) -> None:
+        self._begin(*part)
 
     def _begin(self, mutant: str = "", dtype: str = "") -> None:
         if self._mutant and mutant != self._mutant:

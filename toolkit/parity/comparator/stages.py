@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from toolkit.parity.comparator.asked_draws import AskedDraws
 from toolkit.parity.comparator.choices import Choices
+from toolkit.parity.comparator.handler import MessageHandler, handles
 from toolkit.parity.comparator.received import difference, largest_difference
 from toolkit.parity.comparator.result import Side
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import from_json
+from toolkit.parity.job.messages import BEGIN, DrawRequest
 from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import constants, error_stats
@@ -61,7 +62,7 @@ class StageReferenceFiles:
         self.rates: dict[str, float] = files.read_json(path.with_suffix(".json"))
 
 
-class StageLedger:
+class StageLedger(MessageHandler):
     """Measures a stage in one dtype. The embedding's rows are the batch's tokens."""
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
@@ -72,20 +73,16 @@ class StageLedger:
         reference = StageReferenceFiles(job, side, stage)
         self._draws, self._choices = AskedDraws(reference), Choices(reference, self._facts)
 
-    def handle(self, message: Message) -> None:
-        """Handle a message."""
-        kinds = {
-            "tensor": self._handle_tensor,
-            "held": self._handle_held,
-            "rows": self._handle_rows,
-            "own rows": self._handle_own_rows,
-            "all rows": self._handle_all_rows,
-            "asked": self._draws.handle,
-            "signs": self._choices.handle_signs,
-        }
-        kinds[message.kind](message)
+    @handles("asked")
+    def _check_request(self, message: Message, request: DrawRequest) -> None:
+        self._draws.handle(message)
 
-    def _handle_tensor(self, message: Message) -> None:
+    @handles("signs")
+    def _compare_signs(self, message: Message, content: None) -> None:
+        self._choices.handle(message)
+
+    @handles("tensor")
+    def _handle_tensor(self, message: Message, content: None) -> None:
         """Compare a tensor with R64's, and a hidden state, logits or loss in float32 with the reference's."""
         name, truth = message.name, self._truth.get(message.name)
         theirs = self._truth.get(f"float32:{name}") if self.dtype == "float32" else None
@@ -96,28 +93,32 @@ class StageLedger:
         self.measurements.tensors[name] = error_stats.difference(value, np.empty(0) if truth is None else truth)
         self.measurements.apart[name] = error_stats.difference(value, theirs)
 
-    def _handle_held(self, message: Message) -> None:
+    @handles("held")
+    def _handle_held(self, message: Message, content: None) -> None:
         """Compare a parameter with its initial value; for a tied output layer, with the embedding's value."""
         weights = stages.open_weights(self.side.job, self.stage)
         if message.name not in weights:
             weights = stages.open_weights(self.side.job, stages.EMBEDDING)
         self.measurements.parameter_errors[message.name] = largest_difference(message, weights)
 
-    def _handle_rows(self, message: Message) -> None:
+    @handles("rows")
+    def _handle_rows(self, message: Message, content: list[Any]) -> None:
         """Compare some rows of the output layer's gradient. If it is tied to the embedding, the rows of the batch's
         tokens wait for the embedding's."""
-        start, tied = message.content
+        start, tied = content
         truth = self.side.truth("head-table").rows(message.name, start, start + message.shape[0])
         left_out = self.rows if tied else np.array([], int)
         self.measurements.partial.add_rows(message.value(), start, left_out, truth)
 
-    def _handle_all_rows(self, message: Message) -> None:
+    @handles("all rows")
+    def _handle_all_rows(self, message: Message, content: list[int]) -> None:
         """All rows of an output layer that is not tied have come."""
-        self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(message.content))
+        self.measurements.tensors[f"gradient:{message.name}"] = self.measurements.partial.stats(tuple(content))
 
-    def _handle_own_rows(self, message: Message) -> None:
+    @handles("own rows")
+    def _handle_own_rows(self, message: Message, content: list[Any]) -> None:
         """Compare the embedding's gradient of the batch's tokens; all other rows are 0, or the output layer's."""
-        shape, tied = message.content
+        shape, tied = content
         total = RunningStats((shape[0] - len(self.rows)) * shape[1])
         if tied:
             total = self.side.measurements(stages.HEAD, MeasuredStage).dtypes[self.dtype].partial
@@ -131,7 +132,7 @@ class StageLedger:
         return self.measurements
 
 
-class Ledger:
+class Ledger(MessageHandler):
     """All stages, and what belongs to none."""
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -147,27 +148,31 @@ class Ledger:
 
     def handle(self, message: Message) -> None:
         """Handle a message of the port's process about the part that it began last."""
-        if message.kind == "begin":
-            self._stage, self._dtype = message.content or ("", "")
-        elif message.kind == "done":
-            self._finish()
-        elif message.kind == "places":
-            places = from_json(dict[str, Place], message.content, "places")
-            if self._stage:
-                self._stage_places |= places
-            else:
-                self._places |= places
-        elif message.kind == "constant":
-            theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[message.name]
-            self._constants[message.name] = constants.angle_error(message.value(), theirs)
+        if self.can_handle(message.kind):
+            super().handle(message)
         elif not self._stage:
-            self._of_no_stage.handle(message, "")
+            self._of_no_stage.handle(message)
         else:
             if self._dtype not in self._now:
                 self._now[self._dtype] = StageLedger(self.job, self.side, self._stage, self._dtype, self._rows)
             self._now[self._dtype].handle(message)
 
-    def _finish(self) -> None:
+    @handles(BEGIN)
+    def _begin(self, message: Message, part: list[str]) -> None:
+        self._stage, self._dtype = part or ("", "")
+
+    @handles("places")
+    def _add_places(self, message: Message, places: dict[str, Place]) -> None:
+        own_places = self._stage_places if self._stage else self._places
+        own_places |= places
+
+    @handles("constant")
+    def _compare_constant(self, message: Message, content: None) -> None:
+        theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[message.name]
+        self._constants[message.name] = constants.angle_error(message.value(), theirs)
+
+    @handles("done")
+    def _finish(self, message: Message, content: None) -> None:
         """All of a stage has come."""
         stages_measured = {dtype: ledger.result() for dtype, ledger in self._now.items()}
         self.side.finish(self._stage, MeasuredStage(stages_measured, self._stage_places))

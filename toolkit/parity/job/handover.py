@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from toolkit.parity.job.messages import BEGIN, CONTENT, END
 from toolkit.parity.job.records import text_of
 from toolkit.parity.measure.error_stats import PIECE
 from toolkit.parity.measure.real_numbers import as_real
@@ -25,8 +26,6 @@ from toolkit.parity.measure.real_numbers import as_real
 PIPE_VARIABLE = "TOOLKIT_PARITY_PIPE"
 #: Requested capacity of a pipe in bytes: the maximum that Linux grants an unprivileged process.
 PIPE_BYTES = 2**20
-#: Kind of the message that ends a job.
-END = "end"
 #: Maximum number of bytes in one block of an array.
 BLOCK_BYTES = 8 * PIECE
 
@@ -43,7 +42,7 @@ class Sender:
 
     def begin(self, *part: str) -> None:
         """Announce the part of the result that the next messages belong to, such as a mutant's name and a dtype."""
-        self._write("begin", "", list(part))
+        self._write(BEGIN, "", list(part))
 
     def send_json(self, kind: str, content: Any, name: str = "") -> None:
         """Send a message without an array; dataclasses in ``content`` are converted to JSON."""
@@ -68,6 +67,7 @@ class Sender:
         self._write(END, "", None)
 
     def _write(self, kind: str, name: str, content: Any, dtype: str | None = None, shape: Sequence[int] = ()) -> None:
+        assert kind in CONTENT, kind
         if self._pipe is not None:
             self._put(memoryview(text_of([kind, name, content, dtype, shape]).encode() + b"\n"))
 
@@ -106,9 +106,9 @@ class Message:
     """A message of the port's process.
 
     Attributes:
-        kind: type of the message, such as ``tensor``; ``begin`` and :data:`END` are the same for every task.
+        kind: kind of the message, of :data:`.messages.CONTENT`.
         name: name of the tensor, draw or parameter; empty if the kind needs no name.
-        content: JSON content.
+        content: JSON of the content; :class:`toolkit.parity.comparator.handler.MessageHandler` decodes it.
         dtype: dtype of the array; None for a message without an array.
         shape: shape of the array; empty for a message without an array.
     """

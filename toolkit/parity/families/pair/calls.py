@@ -21,6 +21,7 @@ from toolkit.parity.families.pair.masks import tensors_of, with_shifted_bound
 from toolkit.parity.families.pair.replaced import calling_frame, calling_line
 from toolkit.parity.families.pair.score_limit import without_limit
 from toolkit.parity.job.handover import Sender
+from toolkit.parity.job.messages import CallOrigin
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 from toolkit.parity.measure.naming import TensorName
 
@@ -82,9 +83,9 @@ class Calls:
         with self.pause():
             result = original(*args, **options)
             shown = SHOWN.get(name, REVERSED.get(name, name).strip("_"))
-            told = [calling_line(), inputs, self.layer(), len(tensors)]
+            origin = CallOrigin(calling_line(), inputs, self.layer(), len(tensors))
             for value in tensors_of([args[0] if name == "__setitem__" else result]):
-                self.sender.send_array("call", shown, _numbers(value), told)
+                self.sender.send_array("call", shown, _numbers(value), origin)
                 value._call = (self, self._count)
                 self._count += 1
         return result

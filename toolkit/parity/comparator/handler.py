@@ -1,0 +1,51 @@
+"""The methods that handle messages: each kind of message has one in the class that measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from toolkit.parity.job.handover import Message
+from toolkit.parity.job.messages import CONTENT
+from toolkit.parity.job.records import from_json
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def handles(*kinds: str) -> Callable[[Method], Method]:
+    """Mark a method of a :class:`MessageHandler` as the one for messages of some ``kinds``."""
+    if unknown_kinds := set(kinds) - CONTENT.keys():
+        raise ValueError(f"no such kinds of messages: {', '.join(sorted(unknown_kinds))}")
+
+    def mark(method: Method) -> Method:
+        method.message_kinds = kinds  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class MessageHandler:
+    """Base class of everything that measures messages."""
+
+    _method_names: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        own_methods = {kind: name for name, value in vars(cls).items() for kind in getattr(value, "message_kinds", ())}
+        cls._method_names = {**cls._method_names, **own_methods}
+
+    @classmethod
+    def can_handle(cls, kind: str) -> bool:
+        """Return whether the class has a method for this kind of message."""
+        return kind in cls._method_names
+
+    def handle(self, message: Message) -> None:
+        """Call the method for the message's kind, with the message and its content as the type of :data:`.CONTENT`.
+
+        Raises:
+            ValueError: the class has no method for the kind, or the content is not of its type.
+        """
+        if not self.can_handle(message.kind):
+            raise ValueError(f"{type(self).__name__}: no method for a message of kind {message.kind!r}")
+        content_type: Any = CONTENT[message.kind]
+        content = None if content_type is None else from_json(content_type, message.content, message.kind)
+        getattr(self, self._method_names[message.kind])(message, content)
