@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[SERVER] = fork_server.start_server(folder), folder
     subprocess.Popen = fork_server.ForkingPopen  # type: ignore[misc]
     silence_startup()
-    runtime.configure("cpu")
+    runtime.configure_paddle("cpu")
     # Begun with & by a script, the suite ignores Ctrl-C, and by nohup SIGHUP: so would what its tests start.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -323,7 +323,7 @@ def import_modules(kind: str, threads: int | None) -> None:
         from toolkit.terminal.quiet import silence_startup
 
         silence_startup()
-        runtime.configure("cpu", threads, keep_memory=False)
+        runtime.configure_paddle("cpu", threads, keeps_freed_memory=False)
     with contextlib.ExitStack() as importing:
         if kind.startswith("reference"):
             from toolkit.parity.reference.imports import left_out
@@ -403,11 +403,11 @@ def _become_program(request: Mapping[str, Any], descriptors: Sequence[int]) -> P
 
 
 def _set_up_paddle(program: Program) -> None:
-    """Do what :func:`toolkit.machine.runtime.configure` does before it imports Paddle."""
+    """Do what :func:`toolkit.machine.runtime.configure_paddle` does before it imports Paddle."""
     from toolkit.machine import runtime
     from toolkit.machine.heap import keep_freed_memory
 
-    os.environ.update(runtime.environment(program.threads))
+    os.environ.update(runtime.paddle_environment(program.threads))
     if program.keeps_memory:
         keep_freed_memory()
 

@@ -20,7 +20,7 @@ from toolkit.finetune.assembly import assemble
 from toolkit.finetune.model import load_model, make_trainer
 from toolkit.finetune.results import measure_best
 from toolkit.machine import interruption, runtime
-from toolkit.machine.interruption import Interrupted
+from toolkit.machine.interruption import SignalInterrupt
 from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.quiet import silence_startup
@@ -62,7 +62,7 @@ def train(
     with randomness.use(watch) if watched else contextlib.nullcontext():
         if stop_at is not None:
             trainer.add_callback(_StopAt(trainer, stop_at))
-            with contextlib.suppress(Interrupted):
+            with contextlib.suppress(SignalInterrupt):
                 trainer.fit()
             ranks.wait_for_all()  # the first may still be writing it
             trainer = made()
@@ -129,8 +129,8 @@ class Watch(randomness.Generator):
     def leave(self, folder: Path) -> None:
         """Write all of it."""
         seen = {"examples": self.examples, "masks": self.masks}
-        (folder / f"rank-{runtime.rank()}.json").write_text(json.dumps(seen))
-        np.savez(folder / f"rank-{runtime.rank()}.npz", **self.gradients)
+        (folder / f"rank-{runtime.process_rank()}.json").write_text(json.dumps(seen))
+        np.savez(folder / f"rank-{runtime.process_rank()}.npz", **self.gradients)
 
 
 def digest_of(value: np.ndarray) -> str:
@@ -139,7 +139,7 @@ def digest_of(value: np.ndarray) -> str:
 
 def main(jobs: Path) -> None:
     silence_startup()
-    runtime.configure("cpu", 1)
+    runtime.configure_paddle("cpu", 1)
     ranks.join()
     for job in json.loads(jobs.read_text()):
         found = train(**job)
@@ -151,4 +151,4 @@ def main(jobs: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    interruption.leave(0)  # as the command does
+    interruption.end_process(0)  # as the command does

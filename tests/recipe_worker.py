@@ -18,7 +18,7 @@ from rich.console import Console
 from toolkit.errors import ToolkitError
 from toolkit.finetune.memory import memory_of_recipe
 from toolkit.finetune.model_config import check_model
-from toolkit.machine.runtime import configure
+from toolkit.machine.runtime import configure_paddle
 from toolkit.recipe.load import load_recipe
 from toolkit.terminal.quiet import silence_startup
 
@@ -60,7 +60,7 @@ def main() -> None:
     asked, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
     silence_startup()
-    configure("cpu", 1)
+    configure_paddle("cpu", 1)
     for line in asked:
         case = json.loads(line)
         told = answer(bytes.fromhex(case["text"]), case["overrides"], case["train"])

@@ -35,7 +35,7 @@ def processes(monkeypatch) -> list[subprocess.Popen]:
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", RecordedPopen)
-    scratch._janitor()  # which is started once, by whichever gate is the first
+    scratch._start_janitor()  # which is started once, by whichever gate is the first
     started.clear()
     return started
 

@@ -21,7 +21,7 @@ HEAVY = (
 #: `datasets` and what it imports.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
 RUN_COMMAND = "from toolkit import cli; cli.main({!r})"
-ON_THE_CPU = "from toolkit.machine import runtime; runtime.configure('cpu'); "
+ON_THE_CPU = "from toolkit.machine import runtime; runtime.configure_paddle('cpu'); "
 
 #: What is done -> Python that does it, and the heavy packages that it may import.
 DONE: dict[str, tuple[str, set[str]]] = {

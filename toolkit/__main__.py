@@ -28,11 +28,11 @@ def main() -> None:
     from toolkit.machine import interruption
 
     try:
-        interruption.begin()
+        interruption.begin_handling()
         from toolkit import cli
     except KeyboardInterrupt:
-        sys.stderr.write(interruption.line() + "\n")
-        interruption.leave(interruption.exit_status())
+        sys.stderr.write(interruption.interruption_message() + "\n")
+        interruption.end_process(interruption.exit_status())
     cli.main()
 
 

@@ -21,7 +21,7 @@ from toolkit import __version__
 from toolkit.commands.bench.bench import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.machine import interruption
-from toolkit.machine.home import give_libraries_a_home
+from toolkit.machine.home import set_writable_home
 from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS, console
 from toolkit.terminal.escape import visible
@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP."""
     begun = False
     try:
-        begun = interruption.begin()
+        begun = interruption.begin_handling()
         status = _run(arguments)
     except KeyboardInterrupt:  # it was waiting, or came while something else was said
         status = _interrupted()
     if arguments is None:  # it is the program
-        interruption.leave(status)
+        interruption.end_process(status)
     if begun:
-        interruption.end()
+        interruption.end_handling()
     sys.exit(status)
 
 
@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         problem.show()
         return problem.exit_code
     except ToolkitError as problem:
-        if interruption.came():  # reading a file failed by it
+        if interruption.has_signal():  # reading a file failed by it
             return _interrupted()
         for line in str(problem).splitlines():
             click.echo(f"error: {visible(line)}", err=True)
@@ -75,14 +75,14 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
     except Exception as problem:  # some libraries make another one of an interrupt
-        return _interrupted() if interruption.came() else _unforeseen(problem, settings.debug)
+        return _interrupted() if interruption.has_signal() else _unforeseen(problem, settings.debug)
 
 
 def _interrupted() -> int:
     """Say so; returns the exit status."""
     begun = "\n" if sys.stderr.isatty() else ""  # a terminal shows ^C
     with contextlib.suppress(OSError):  # nobody reads it
-        click.echo(begun + interruption.line(), err=True)
+        click.echo(begun + interruption.interruption_message(), err=True)
     return interruption.exit_status()
 
 
@@ -178,7 +178,7 @@ OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shel
 def toolkit(settings: Settings, debug: bool) -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
     settings.debug = debug
-    give_libraries_a_home()
+    set_writable_home()
 
 
 @toolkit.command(epilog=OVERRIDES_HELP)
@@ -224,7 +224,7 @@ def finetune(
         checked = load_recipe(recipe, overrides)
         checked.found.continues.update(facts)
         checked.found.note(note_of(facts))
-        new = new or runtime.processes() == 1
+        new = new or runtime.num_processes() == 1
     if new:
         checked = _in_next_folder(checked)
     if processes is not None or gpus is not None:
@@ -656,9 +656,9 @@ def cache(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         from toolkit.commands.cache import show_cache
-        from toolkit.machine.runtime import cache_place
+        from toolkit.machine.runtime import configured_cache_folder
 
-        show_cache(cache_place(), console())
+        show_cache(configured_cache_folder(), console())
 
 
 @cache.command("clear")
@@ -672,9 +672,9 @@ def clear_cache(older_than: float | None) -> int:
     """
     from toolkit.commands.cache import clear_cache as clear
     from toolkit.commands.cache import report_clear_result
-    from toolkit.machine.runtime import cache_place
+    from toolkit.machine.runtime import configured_cache_folder
 
-    return report_clear_result(clear(cache_place(), older_than), cache_place(), console())
+    return report_clear_result(clear(configured_cache_folder(), older_than), configured_cache_folder(), console())
 
 
 @toolkit.command()
@@ -718,10 +718,10 @@ def _read_text(path: str) -> str:
 
 def _in_next_folder(recipe: Any) -> Any:
     """Return the recipe with the first free run folder, and name that folder if it is another."""
-    from toolkit.machine.runtime import processes
+    from toolkit.machine.runtime import num_processes
     from toolkit.run_folder.folder import in_next_folder
 
-    if processes() > 1:  # each would look for itself
+    if num_processes() > 1:  # each would look for itself
         raise UserError("--new: several processes train together; set train.output_dir to a folder of their own")
     found = in_next_folder(recipe)
     if found.output_dir != recipe.output_dir:

@@ -27,7 +27,7 @@ from toolkit.errors import UserError
 from toolkit.files import table_writer, tables
 from toolkit.files.csv_rows import Layout
 from toolkit.finetune.finetune import finetune
-from toolkit.machine.disk import WriteFailed
+from toolkit.machine.disk import WriteError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer_question
@@ -162,7 +162,7 @@ def test_a_full_disk_leaves_nothing_and_is_said(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(table_writer, "_to_disk", fail)
     source = write(tmp_path / "a.csv", [{"text": "cat"}])
-    with pytest.raises(WriteFailed, match=r"cannot write .*b\.csv: No space left on device: .* are free$"):
+    with pytest.raises(WriteError, match=r"cannot write .*b\.csv: No space left on device: .* are free$"):
         label(run, source, tmp_path / "b.csv")
     assert list(tmp_path.iterdir()) == [source]
 

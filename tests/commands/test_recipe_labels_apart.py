@@ -9,7 +9,7 @@ from test_recipe_new import labels, run, table, texts  # noqa: F401
 
 from toolkit.commands.recipe_new import recipe_new
 from toolkit.files.csv_rows import labels_and_text
-from toolkit.machine.disk import WriteFailed
+from toolkit.machine.disk import WriteError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 
@@ -172,7 +172,7 @@ def refuse_to_write(monkeypatch, number: int) -> list[Path]:
         if Path.cwd() in path.absolute().parents:
             written.append(path)
         if written[-1:] == [path] and len(written) == number:
-            raise WriteFailed(f"{path}: No space left on device")
+            raise WriteError(f"{path}: No space left on device")
         path.write_text(content)
 
     monkeypatch.setattr(recipe_new, "write_text", write)

@@ -20,7 +20,7 @@ from models.operations import ops, precision
 from models.reformer import ReformerConfig, ReformerForSequenceClassification
 from toolkit.errors import UserError
 from toolkit.finetune.finetune import finetune
-from toolkit.machine.interruption import Interrupted
+from toolkit.machine.interruption import SignalInterrupt
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
@@ -273,7 +273,7 @@ def test_a_cpu_trains_in_bfloat16_with_master_weights_in_float32_and_resumes_bit
         return ends(self, args, state, control, **others)
 
     monkeypatch.setattr(ScheduleCallback, "on_step_end", on_step_end)
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         trained(recipe_file, tmp_path / "resumed", "train.precision=bfloat16")
     for name, value in trained(recipe_file, tmp_path / "resumed", "train.precision=bfloat16").items():
         np.testing.assert_array_equal(value, lowered[name], err_msg=name)

@@ -16,7 +16,7 @@ from models.reformer.schema import SHARE_IN_LOOPS
 from toolkit.errors import UserError
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.training_memory import TrainingMemory, training_memory
-from toolkit.machine.memory import parameters_of
+from toolkit.machine.memory import count_parameters
 from toolkit.parity.job import stretch
 from toolkit.parity.job.request import GateRequest
 from toolkit.recipe.load import load_recipe
@@ -40,7 +40,7 @@ def reformer(layers: int = 4, **keys) -> dict:
 
 
 def test_weights_gradients_and_moments_are_counted_of_every_parameter_and_of_the_trained_alone():
-    count = parameters_of("ctrl", CTRL, "causal_lm")
+    count = count_parameters("ctrl", CTRL, "causal_lm")
     whole = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute")
     adapted = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", num_trained=10**6)
     assert whole.constant_parts["weights"] == 4 * count and whole.constant_parts["gradients"] == 4 * count
@@ -54,7 +54,7 @@ def test_weights_gradients_and_moments_are_counted_of_every_parameter_and_of_the
 def test_an_adapted_model_takes_most_when_it_is_given_its_weights_or_when_one_is_saved():
     """The end of a run copies one tensor at a time."""
     given = {"num_trained": 10**6, "num_merged": CTRL["n_embd"] ** 2}
-    count, largest = parameters_of("ctrl", CTRL, "causal_lm"), CTRL["vocab_size"] * CTRL["n_embd"]
+    count, largest = count_parameters("ctrl", CTRL, "causal_lm"), CTRL["vocab_size"] * CTRL["n_embd"]
     short = training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given)
     assert short.alternative_parts["a tensor that is written"] == 8 * largest > 32 * given["num_merged"]
     assert short.total == sum(short.start.values()) == 600e6 + 8 * count + 8 * largest
@@ -191,10 +191,10 @@ def test_a_check_warns_of_what_this_machine_cannot_train(recipe_file, command_li
         status, out, _ = command_line("recipe", "check", recipe_file, override)
         warning = out.splitlines()[-1]
         assert status == 0 and re.fullmatch(rf".*: valid, but this machine cannot train it: {takes}", warning)
-    monkeypatch.setattr(recipe_memory.runtime, "version_of", lambda name: None)
+    monkeypatch.setattr(recipe_memory.runtime, "distribution_version", lambda name: None)
     *_, last = command_line("recipe", "check", recipe_file, "runtime.device=gpu")[1].splitlines()
     assert last.endswith("cannot train it: runtime.device is gpu, and the installed Paddle is for CPUs")
-    monkeypatch.setattr(recipe_memory.runtime, "version_of", lambda name: "3")
+    monkeypatch.setattr(recipe_memory.runtime, "distribution_version", lambda name: "3")
     monkeypatch.setattr(recipe_memory.runtime.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert command_line("recipe", "check", recipe_file, "runtime.device=gpu")[1].endswith(f"{recipe_file}: ok\n")
 

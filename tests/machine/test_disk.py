@@ -13,7 +13,7 @@ from soak import some
 from test_train import assert_same_run, recipe_file, run  # noqa: F401 - a recipe, its data and a whole run of it
 
 from toolkit import cli
-from toolkit.machine.disk import WriteFailed, check_writable, writing
+from toolkit.machine.disk import WriteError, explain_write_errors, find_write_obstacle
 
 ROOT = Path(__file__).parents[2]
 #: Everything happens in a mount namespace of its own, in which the user is root.
@@ -41,10 +41,10 @@ def on_small_disk(place: Path, size: str, script: str, **environment: str) -> su
 
 
 def test_what_can_be_written_is_left_as_it_was(tmp_path):
-    assert check_writable(tmp_path / "a" / "b") is None
+    assert find_write_obstacle(tmp_path / "a" / "b") is None
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "kept").write_text("x")
-    assert check_writable(tmp_path) is None
+    assert find_write_obstacle(tmp_path) is None
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
@@ -86,9 +86,12 @@ def test_a_report_that_cannot_be_written_is_found_before_the_gate_runs(capfd):
 
 
 def test_a_failure_that_is_not_the_systems_is_passed_on(tmp_path):
-    with pytest.raises(KeyError), writing(tmp_path / "x"):
+    with pytest.raises(KeyError), explain_write_errors(tmp_path / "x"):
         raise KeyError("x")
-    with pytest.raises(WriteFailed, match=r"cannot write .*/x/y: No such file or directory"), writing(tmp_path / "x/y"):
+    with (
+        pytest.raises(WriteError, match=r"cannot write .*/x/y: No such file or directory"),
+        explain_write_errors(tmp_path / "x/y"),
+    ):
         (tmp_path / "x" / "y").write_text("")
 
 

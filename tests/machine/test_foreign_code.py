@@ -157,12 +157,12 @@ STARTS = {
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
 }
 #: What gives the command of another Python, and what starts one that it is given.
-COMMANDS, GIVEN = {"code_command", "module_command"}, {"child"}
+COMMANDS, GIVEN = {"code_command", "module_command"}, {"child_process"}
 #: Where something else is started: file and function.
 OTHERS = {
     ("toolkit/commands/doctor/gpu.py", "query_driver"): "no Python",
-    ("toolkit/machine/scratch.py", "_janitor"): "isolated, of the standard library alone",
-    ("toolkit/machine/scratch.py", "child"): "what it is given",
+    ("toolkit/machine/scratch.py", "_start_janitor"): "isolated, of the standard library alone",
+    ("toolkit/machine/scratch.py", "child_process"): "what it is given",
     ("toolkit/parity/other_frameworks/run.py", "_run_program"): "a command that run_port has from launch",
 }
 
@@ -228,7 +228,7 @@ def test_no_process_is_started_in_another_way():
     "line",
     [
         "subprocess.run([sys.executable, '-m', 'x'])", "subprocess.Popen(command)", "os.execve(python, [], {})",
-        "child([python, '-c', code])", "os.system('python x')", "multiprocessing.Process(target=f)",
+        "child_process([python, '-c', code])", "os.system('python x')", "multiprocessing.Process(target=f)",
         "from subprocess import run",
     ],
 )  # fmt: skip

@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from toolkit.machine.heap import zeros_apart
+from toolkit.machine.heap import allocate_mapped_zeros
 
 MEGABYTES = """
 import numpy as np
-from toolkit.machine.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
+from toolkit.machine.heap import keep_freed_memory, return_large_blocks, allocate_mapped_zeros
 
 def megabytes():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 // 2**20
@@ -38,23 +38,23 @@ def taken(body: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
 def test_freed_memory_stays_but_where_it_is_to_be_given_back():
     assert taken("filled()") >= 200
-    assert taken("with large_blocks_given_back(): filled(); within = megabytes() - before\nassert within < 50") < 50
-    assert taken("filled()\nwith large_blocks_given_back(): pass") < 50
-    assert taken("with large_blocks_given_back(): pass\nfilled()") >= 200
+    assert taken("with return_large_blocks(): filled(); within = megabytes() - before\nassert within < 50") < 50
+    assert taken("filled()\nwith return_large_blocks(): pass") < 50
+    assert taken("with return_large_blocks(): pass\nfilled()") >= 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="its pages are counted by Linux")
 def test_zeros_of_their_own_take_what_is_written_to_and_go_back_when_they_are_gone():
-    assert taken("x = zeros_apart((200, 2**20), 'uint8', huge_pages=False); x[7, :9] = 1") < 50
-    assert taken("x = zeros_apart((200, 2**20), 'uint8'); x[:] = 1") >= 200
-    assert taken("x = zeros_apart((200, 2**20), 'uint8'); x[:] = 1; del x") < 50
+    assert taken("x = allocate_mapped_zeros((200, 2**20), 'uint8', huge_pages=False); x[7, :9] = 1") < 50
+    assert taken("x = allocate_mapped_zeros((200, 2**20), 'uint8'); x[:] = 1") >= 200
+    assert taken("x = allocate_mapped_zeros((200, 2**20), 'uint8'); x[:] = 1; del x") < 50
 
 
 def test_zeros_of_their_own_are_an_array_as_any():
-    zeros = zeros_apart((3, 4), "float64")
+    zeros = allocate_mapped_zeros((3, 4), "float64")
     np.testing.assert_array_equal(zeros, np.zeros((3, 4)), strict=True)
     zeros[1, 2] = 5
-    assert zeros.sum() == 5 and zeros_apart((0, 4), "float32").shape == (0, 4)
+    assert zeros.sum() == 5 and allocate_mapped_zeros((0, 4), "float32").shape == (0, 4)
 
 
 #: Tensors of 4 MiB, 8 alive at a time, between small things that live on, as Paddle asks for them.

@@ -139,8 +139,8 @@ def test_a_home_that_may_be_read_is_still_read(nobody, recipe, place):
 #: Prints where the libraries read and write without a home.
 FOLDERS = """
 import os
-from toolkit.machine.home import give_libraries_a_home
-give_libraries_a_home()
+from toolkit.machine.home import set_writable_home
+set_writable_home()
 import huggingface_hub.constants, site
 print(os.environ["HOME"], site.getuserbase(), os.environ["HF_MODULES_CACHE"], huggingface_hub.constants.HF_HUB_CACHE)
 """
@@ -161,9 +161,9 @@ def test_python_and_libraries_run_no_file_of_the_cache_without_a_home(cache, tmp
 
 def test_a_home_that_can_be_written_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv(home.OWN, raising=False)
-    home.give_libraries_a_home()
-    assert os.environ["HOME"] == str(tmp_path) and home.OWN not in os.environ and not any(tmp_path.iterdir())
+    monkeypatch.delenv(home.OWN_HOME, raising=False)
+    home.set_writable_home()
+    assert os.environ["HOME"] == str(tmp_path) and home.OWN_HOME not in os.environ and not any(tmp_path.iterdir())
 
 
 def test_a_folder_in_the_home_that_is_somebody_elses_is_no_place_to_write(nobody, place):

@@ -37,12 +37,12 @@ def test_no_file_advises_to_install_the_other_project():
 
 @pytest.mark.parametrize("installed", [(), ("paddlepaddle", "paddlepaddle-gpu")])
 def test_paddle_that_is_missing_or_there_twice_is_installed_by_the_right_name(tmp_path, monkeypatch, installed):
-    monkeypatch.setattr(runtime, "version_of", lambda name: "3.0" if name in installed else None)
+    monkeypatch.setattr(runtime, "distribution_version", lambda name: "3.0" if name in installed else None)
     with pytest.raises(UserError, match=r"then pip install|not installed; pip install") as source:
-        runtime.explain_paddle_installation()
+        runtime.check_paddle_installation()
     assert "-e '.[cpu]'" in str(source.value) and "-e '.[gpu]'" in str(source.value)
     monkeypatch.setattr(install, "CHECKOUT", tmp_path)  # as in a wheel
     with pytest.raises(UserError) as wheel:
-        runtime.explain_paddle_installation()
+        runtime.check_paddle_installation()
     assert f"'{DISTRIBUTION}[cpu]'" in str(wheel.value) and f"'{DISTRIBUTION}[gpu]'" in str(wheel.value)
     assert install_command("tracking") == f"pip install '{DISTRIBUTION}[tracking]'"

@@ -26,7 +26,7 @@ from soak import some, times
 from test_trainer import assert_same, finetuner, weights, without_time
 
 from toolkit.machine import interruption
-from toolkit.machine.interruption import ENDING, GRACE, Interrupted
+from toolkit.machine.interruption import ENDING_SIGNALS, GRACE_SECONDS, SignalInterrupt
 from toolkit.run_folder.checkpoint import OPTIMIZER
 from toolkit.run_folder.tracking import MetricsFile
 
@@ -87,7 +87,7 @@ WAYS = {
 def ended_by_signals() -> dict[tuple[str, int], tuple[int, str]]:
     """By what a command does and the signal that comes meanwhile, how it ends. All of them run at once: most of the
     time they wait for the thread that ends them."""
-    programs = {(way, number): program(WAITING.format(wait=WAYS[way])) for way in WAYS for number in ENDING}
+    programs = {(way, number): program(WAITING.format(wait=WAYS[way])) for way in WAYS for number in ENDING_SIGNALS}
     for (_, number), process in programs.items():
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -95,7 +95,7 @@ def ended_by_signals() -> dict[tuple[str, int], tuple[int, str]]:
     return {asked: (process.returncode, errors[asked]) for asked, process in programs.items()}
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_command_ends_with_a_line_and_the_signals_status_whatever_it_does(way, number, ended_by_signals):
     name = signal.Signals(number).name
@@ -121,10 +121,10 @@ def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it
 
 def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_does_not():
     code = (
-        "interruption.begin()\n"
+        "interruption.begin_handling()\n"
         "with interruption.note_signals():\n"
         "    print('ready', flush=True)\n"
-        f"    while not interruption.came(): time.sleep(0.01)\n    time.sleep({GRACE} + 1)\n"
+        f"    while not interruption.has_signal(): time.sleep(0.01)\n    time.sleep({GRACE_SECONDS} + 1)\n"
         "sys.exit(7)\n"
     )
     one, two = [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]
@@ -134,25 +134,28 @@ def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_do
 
 def test_a_signal_that_is_ignored_stays_so():
     """As of nohup, and of a job in the background of a script."""
-    code = "interruption.begin(); print('ready', flush=True); time.sleep(1); sys.exit(7)"
+    code = "interruption.begin_handling(); print('ready', flush=True); time.sleep(1); sys.exit(7)"
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
     assert ended(program(code, **ignore), signal.SIGHUP) == (7, "")
     assert ended(program(code), signal.SIGHUP)[0] != 7
 
 
 def test_a_signal_changes_no_exit_status_of_what_is_done():
-    code = "interruption.begin(); interruption.settle(7); print('ready', flush=True); time.sleep({}); sys.exit(7)"
+    code = (
+        "interruption.begin_handling(); interruption.record_exit_status(7); "
+        "print('ready', flush=True); time.sleep({}); sys.exit(7)"
+    )
     # The second does not come to its end.
     programs = (program(code.format(seconds)) for seconds in (1, 60))
     assert ended_at_once(*((process, [signal.SIGTERM], 0.0) for process in programs)) == [(7, ""), (7, "")]
 
 
 def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
-    """Of a child of :func:`toolkit.machine.scratch.child`, which begins to handle signals after its imports."""
-    begin = "try: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
+    """Of a child of :func:`toolkit.machine.scratch.child_process`, which begins to handle signals after its imports."""
+    begin = "try: interruption.begin_handling()\nexcept KeyboardInterrupt: print('it came')"
     second = f"from toolkit.machine import interruption\n{begin}"
     code = (
-        "interruption.begin()\n"
+        "interruption.begin_handling()\n"
         "with interruption.block_signals():\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         f"    os.execv(sys.executable, [sys.executable, '-c', {second!r}])\n"
@@ -197,10 +200,10 @@ def test_pythons_own_traceback_is_none_of_ours():
 
 def test_a_child_gets_none_of_the_signals_and_ends_all_the_same():
     code = (
-        "from toolkit.machine.scratch import child\n"
-        "interruption.begin()\n"
-        "with child([sys.executable, '-c', 'import time; time.sleep(60)']) as process:\n"
-        "    for number in interruption.ENDING: process.send_signal(number)\n"
+        "from toolkit.machine.scratch import child_process\n"
+        "interruption.begin_handling()\n"
+        "with child_process([sys.executable, '-c', 'import time; time.sleep(60)']) as process:\n"
+        "    for number in interruption.ENDING_SIGNALS: process.send_signal(number)\n"
         "    time.sleep(0.5)\n"
         "    assert process.poll() is None\n"
         "    print(process.pid, flush=True)\n"
@@ -253,10 +256,10 @@ def close_terminal(command: list[str], wait, **options) -> tuple[int, list[str]]
 def test_a_closed_terminal_is_no_error_when_something_is_said(tmp_path):
     said = tmp_path / "said"
     code = (
-        "import pathlib, sys, time\nfrom toolkit.machine import interruption\ninterruption.begin()\n"
+        "import pathlib, sys, time\nfrom toolkit.machine import interruption\ninterruption.begin_handling()\n"
         "with interruption.note_signals():\n"
         "    print('ready', flush=True)\n"
-        "    while not interruption.came(): time.sleep(0.01)\n"
+        "    while not interruption.has_signal(): time.sleep(0.01)\n"
         f"    print('saved', flush=True); pathlib.Path({str(said)!r}).write_text('saved')\n"
         "sys.exit(interruption.exit_status())\n"
     )
@@ -314,7 +317,7 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
         pytest.skip("it has stopped before")
     first = finetuner(tmp_path / "run", **settings)
     ask_in_validation(first, step, batch)
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
     assert last is not None and last.name == f"step-{step:08d}"
@@ -331,7 +334,7 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
 def test_a_validation_that_is_made_once_more_keeps_the_optimizer_s_state_with_the_best_weights(tmp_path):
     first = finetuner(tmp_path)
     ask_in_validation(first, 7, 1)
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
     second = finetuner(tmp_path, last_step=7)
@@ -361,7 +364,7 @@ def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatc
         return plain(*arguments)
 
     monkeypatch.setattr(trainer.task, "compute_metrics", compute_metrics)  # all trainers of these tests share it
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         trainer.fit()
     assert trainer.checkpoints.last_step() == 14
 

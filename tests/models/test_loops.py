@@ -238,7 +238,7 @@ def test_loops_are_for_float32_and_for_tensors_that_hold_something(monkeypatch):
 THREADS_BESIDE_TORCH = """
 import torch
 from toolkit.machine import runtime
-runtime.configure("cpu", threads=2)
+runtime.configure_paddle("cpu", threads=2)
 import numpy as np, paddle
 from models.operations import compiled
 draw = np.random.default_rng(0)
@@ -260,7 +260,7 @@ def test_threads_share_the_work_where_torch_has_brought_an_openmp_of_its_own():
 KEPT_CODE = """
 import sys
 from toolkit.machine import runtime
-runtime.configure("cpu")
+runtime.configure_paddle("cpu")
 import paddle
 from models.operations import compiled, loop_code
 loop_code._folders = lambda: [__import__("pathlib").Path(place) for place in sys.argv[1:]]

@@ -190,7 +190,7 @@ def test_modules_in_the_current_folder_are_not_run(path, tmp_path, monkeypatch):
 
 KILLED = """
 import os, pathlib, sys, time
-from toolkit.machine.scratch import child, scratch_folder
+from toolkit.machine.scratch import child_process, scratch_folder
 with scratch_folder("killed-", pathlib.Path(sys.argv[1])) as folder:
     worker = "import pathlib, subprocess, sys, time; subprocess.Popen(['sleep', '60']); i = 0" + chr(10)
     worker += "while True: i += 1; pathlib.Path(sys.argv[1], str(i % 50)).write_text('x' * 4096)"

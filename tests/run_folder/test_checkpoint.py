@@ -13,7 +13,7 @@ import pytest
 from toolkit.files import whole
 from toolkit.files.ownership import LEDGER, claim
 from toolkit.files.whole import DamagedFolder
-from toolkit.machine.disk import InTheWay
+from toolkit.machine.disk import DestinationOccupiedError
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.training.optimizer import create
@@ -184,7 +184,7 @@ def test_what_stands_where_a_folder_is_to_be_written_is_named_and_stays(tmp_path
         whole.write_folder(target, lambda folder: (folder / "a.txt").write_text("ours"))
         (target / "notes.txt").write_text("mine")
     named = "model/notes.txt" if target.is_dir() and not target.is_symlink() else "model"
-    with pytest.raises(InTheWay, match=rf"{named}: is not of the toolkit's making; move it away"):
+    with pytest.raises(DestinationOccupiedError, match=rf"{named}: is not of the toolkit's making; move it away"):
         whole.write_folder(target, lambda folder: (folder / "b.txt").write_text("new"))
     assert not (target / "b.txt").exists()
     assert target.is_symlink() or (target if target.is_file() else target / "notes.txt").read_text() == "mine"

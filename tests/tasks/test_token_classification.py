@@ -26,7 +26,7 @@ from toolkit.tasks.token_classification.report import report_sections
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
-runtime.configure("cpu")
+runtime.configure_paddle("cpu")
 
 from models.reformer.tokenizer import ByteTokenizer  # noqa: E402
 from toolkit.commands.export.export import export_run  # noqa: E402

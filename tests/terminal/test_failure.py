@@ -21,7 +21,7 @@ from test_train import recipe_file  # noqa: F401 - a recipe and its data
 from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
-from toolkit.machine.interruption import STATUSES
+from toolkit.machine.interruption import EXIT_STATUSES
 from toolkit.recipe import load
 from toolkit.terminal.failure import UNFORESEEN, describe
 from toolkit.training.ranks import LOST_PROCESS_STATUS
@@ -84,7 +84,7 @@ def test_what_nobody_foresaw_is_one_line_that_names_the_file_with_its_traceback(
 
 def test_its_exit_status_is_that_of_nothing_else():
     others = {0, ToolkitError.exit_status, UserError.exit_status, ParityDrift.exit_status, Inconclusive.exit_status}
-    assert UNFORESEEN not in {*others, LOST_PROCESS_STATUS, *STATUSES}
+    assert UNFORESEEN not in {*others, LOST_PROCESS_STATUS, *EXIT_STATUSES}
 
 
 def test_debug_shows_the_traceback_in_place_of_the_line(fail):
@@ -262,11 +262,11 @@ def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(inte
         "from toolkit.machine import interruption\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.__cxa_atexit(ctypes.cast(libc['raise'], ctypes.c_void_p), ctypes.c_void_p(signal.SIGINT), None)\n"
-        "interruption.begin()\n"
+        "interruption.begin_handling()\n"
         "try:\n"
         f"    {interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
         "except KeyboardInterrupt: pass\n"
-        "interruption.leave(130 if interruption.came() else 7)\n"
+        "interruption.end_process(130 if interruption.has_signal() else 7)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode == (130 if interrupted else 7)

@@ -26,7 +26,7 @@ from soak import some
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune import launch, passed_gate
 from toolkit.finetune.launch import Team
-from toolkit.machine.scratch import child
+from toolkit.machine.scratch import child_process
 from toolkit.training import ranks
 
 WORKER = str(Path(__file__).parents[1] / "rank_worker.py")
@@ -66,7 +66,7 @@ def run_ranks(size: int, jobs: list[dict], folder: Path) -> None:
         for number, places in enumerate(launch._process_environments(Team(size), meeting)):
             environment = {**os.environ, **places, "PADDLE_DISTRI_BACKEND": "gloo", "PYTHONPATH": str(ROOT)}
             log = running.enter_context((folder / f"{number}.log").open("wb"))
-            process = running.enter_context(child(command, env=environment, stdout=log, stderr=log))
+            process = running.enter_context(child_process(command, env=environment, stdout=log, stderr=log))
             started.append(process)
         for number, process in enumerate(started):
             assert process.wait(timeout=300) == 0, (folder / f"{number}.log").read_text()

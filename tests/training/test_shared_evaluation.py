@@ -26,7 +26,7 @@ class Team:
         self._barrier, self._sent = threading.Barrier(count), [None] * count
         monkeypatch.setattr(ranks, "gather", self._gather)
         monkeypatch.setattr(ranks, "total", lambda numbers: np.sum(self._gather(numbers), axis=0).tolist())
-        monkeypatch.setattr(trainer, "processes", lambda: count)
+        monkeypatch.setattr(trainer, "num_processes", lambda: count)
 
     def _gather(self, message: object) -> list[object]:
         self._barrier.wait(60)
@@ -74,7 +74,7 @@ def test_one_that_is_asked_to_stop_stops_all(monkeypatch):
         step = lambda batch: (paddle.to_tensor(0.0), [paddle.to_tensor([0])], None)  # noqa: E731
         try:
             evaluate_shared([[0]], step, lambda: None, True, lambda: rank == 1)
-        except trainer.Interrupted:
+        except trainer.SignalInterrupt:
             return True
         return False
 
@@ -117,7 +117,7 @@ def test_the_loss_of_uneven_parts_in_two_processes_is_that_of_the_whole_batch(tm
     made = [finetuner(tmp_path / str(n), Network(dropout=0.0), batch_size=2) for n in range(2)]
     for one in made:
         one.create_optimizer_and_scheduler(1)
-    monkeypatch.setattr(trainer, "processes", lambda: 2)
+    monkeypatch.setattr(trainer, "num_processes", lambda: 2)
     monkeypatch.setattr(ranks, "total", lambda numbers: [5.0])  # labels that count, of both
     monkeypatch.setattr(ranks, "sum_gradients", lambda parameters, numbers: list(numbers))
     losses = []

@@ -27,7 +27,7 @@ from toolkit.tasks.classification import task as classification
 from toolkit.training.optimizer import decayed_parameters
 from toolkit.training.sampler import EpochPermutation
 from toolkit.training.schedule import Best
-from toolkit.training.trainer import DivergedError, Finetuner, Interrupted, Schedule
+from toolkit.training.trainer import DivergedError, Finetuner, Schedule, SignalInterrupt
 
 CLASSES, LENGTH, VOCABULARY = 3, 8, 50
 
@@ -171,7 +171,7 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(tmp_path, step):
     whole.fit()
     first = finetuner(tmp_path / "run")
     stop_after(first, step)
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         first.fit()
     last = first.checkpoints.newest(pytest.fail)
     assert last is not None and last.name == f"step-{step:08d}"
@@ -206,7 +206,7 @@ def test_patience_goes_on_counting_after_an_interruption(tmp_path):
     assert (whole.state.global_step, whole.best.stopped) == (8, True)
     first = finetuner(tmp_path / "run", **settings)
     stop_after(first, 5)
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         first.fit()
     second = finetuner(tmp_path / "run", last_step=5, **settings)
     second.fit(first.checkpoints.newest(pytest.fail))
@@ -220,7 +220,7 @@ def test_control_c_stops_after_the_running_step_with_a_checkpoint(tmp_path):
     trainer = finetuner(tmp_path, Network(pause=0.02), max_steps=500, eval_steps=500)
     before = signal.getsignal(signal.SIGINT)  # a shell starts its background jobs with another than Python's
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         trainer.fit()
     assert 0 < trainer.state.global_step < 500
     assert trainer.checkpoints.newest(pytest.fail).name == f"step-{trainer.state.global_step:08d}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from toolkit.files.cache import KEY, NAME, UNFINISHED, remove_unused
 from toolkit.files.ownership import TEMPORARY
 from toolkit.files.whole import MANIFEST
-from toolkit.machine.disk import megabytes, size_of
+from toolkit.machine.disk import format_bytes, measure_folder_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,9 @@ def show_cache(cache_dir: Path, console: Console) -> None:
     for kind in KINDS:
         if kind_entries := [entry for entry in cache_entries if entry.kind == kind]:
             last_used = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(entry.last_used for entry in kind_entries)))
-            table.add_row(kind, str(len(kind_entries)), megabytes(sum(entry.size for entry in kind_entries)), last_used)
+            table.add_row(
+                kind, str(len(kind_entries)), format_bytes(sum(entry.size for entry in kind_entries)), last_used
+            )
     console.print(table)
     console.print("toolkit cache clear [--older-than DAYS] removes them", highlight=False)
 
@@ -112,7 +114,7 @@ def report_clear_result(result: ClearResult, cache_dir: Path, console: Console) 
 
 
 def _count(cache_entries: list[Entry]) -> str:
-    size = megabytes(sum(entry.size for entry in cache_entries))
+    size = format_bytes(sum(entry.size for entry in cache_entries))
     return f"{len(cache_entries)} {'entry' if len(cache_entries) == 1 else 'entries'}, {size}"
 
 
@@ -121,9 +123,9 @@ def _iter_entries(cache_dir: Path) -> Iterator[Entry]:
         for path in _folders(cache_dir / kind):
             if path.name.startswith(TEMPORARY):
                 if _is_unfinished(path):
-                    yield Entry(kind, path, size_of(path), path.stat().st_mtime)
+                    yield Entry(kind, path, measure_folder_bytes(path), path.stat().st_mtime)
             elif _is_ours(kind, path):
-                yield Entry(kind, path, size_of(path), _last_use(path))
+                yield Entry(kind, path, measure_folder_bytes(path), _last_use(path))
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -17,8 +17,8 @@ from toolkit.finetune.model import make_trainer
 from toolkit.finetune.model_config import length_of
 from toolkit.finetune.results import metrics_table
 from toolkit.machine import runtime
-from toolkit.machine.disk import check_writable
-from toolkit.machine.memory import READ_BYTES, too_large
+from toolkit.machine.disk import find_write_obstacle
+from toolkit.machine.memory import READ_BYTES, explain_too_large
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import recorded_commits
@@ -55,7 +55,7 @@ def load_run(folder: Path) -> Run:
     """
     recipe = read_recipe(folder)
     silence_startup()
-    runtime.configure(recipe.runtime.device, recipe.runtime.threads)
+    runtime.configure_paddle(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
     model = load_model(recipe, folder / "model")
     labels = sorted((int(index), name) for index, name in model.config.id2label.items())
@@ -90,8 +90,8 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
         config = port_class.config_class.from_pretrained(folder, **settings)
         length = length_of(recipe, config)
     resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
-    texts = 0 if runtime.device() == "gpu" else 1
-    if problem := too_large(recipe.model.name, resolved, port_class.head, length, texts, READ_BYTES):
+    texts = 0 if runtime.current_device() == "gpu" else 1
+    if problem := explain_too_large(recipe.model.name, resolved, port_class.head, length, texts, READ_BYTES):
         raise UserError(f"{folder / 'config.json'}: {problem}; if these sizes are wrong, {MODEL_REMEDY}")
     tensors = str(folder / "model.safetensors")
     if (constants := folder / CONSTANTS).exists():
@@ -171,7 +171,7 @@ def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[s
         console.print(f"note: {split_change}; {meaning}", highlight=False, soft_wrap=True)
     if (complaint := complaint_of_finished(folder)) is not None:
         console.print(f"note: {complaint}", highlight=False, soft_wrap=True)
-    if obstacle := check_writable(folder):
+    if obstacle := find_write_obstacle(folder):
         console.print(f"note: {path} is left as it is: {folder} {obstacle}", highlight=False, soft_wrap=True)
         return metrics
     with amending(folder):

@@ -13,7 +13,7 @@ from toolkit.finetune.identity import describe_changed_split
 from toolkit.finetune.model import make_trainer
 from toolkit.finetune.report.page import REMEDY, write_report
 from toolkit.finetune.results import write_split_predictions
-from toolkit.machine.disk import check_writable
+from toolkit.machine.disk import find_write_obstacle
 from toolkit.recipe.shipped import new_file
 from toolkit.run_folder.folder import amending
 from toolkit.run_folder.predictions import SPLITS, predictions_file
@@ -59,7 +59,7 @@ def remake_report(folder: Path, console: Console, output: Path | None = None) ->
 
 
 def _check_writable(folder: Path, missing_splits: list[str]) -> None:
-    if (obstacle := check_writable(folder)) is None:
+    if (obstacle := find_write_obstacle(folder)) is None:
         return
     if missing_splits:
         missing_file = predictions_file(folder, missing_splits[0]).name

@@ -14,7 +14,7 @@ from toolkit.data.splits import SPLITS
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
-from toolkit.machine.runtime import version_of
+from toolkit.machine.runtime import distribution_version
 from toolkit.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -86,6 +86,6 @@ def _usable(recipe: Recipe, corpus: ModuleType, call: Any) -> Any:
 
 def _made_with() -> list[str]:
     """Versions and sources that decide what the rows are."""
-    found = [platform.python_version(), *(version_of(name) or "" for name in MADE_WITH)]
+    found = [platform.python_version(), *(distribution_version(name) or "" for name in MADE_WITH)]
     here = Path(__file__).parents[1]
     return [*found, *(sha256(file) for file in sorted(here.glob("tasks/**/*.py")))]

@@ -48,7 +48,7 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
             parts += [split, *(_checked_content(recipe, folder, known, Path(file), builder) for file in files)]
 
         def fill(unfinished: Path) -> None:
-            with scratch_folder("rows-", beside=unfinished) as inner, load_explained(recipe, scratch=known):
+            with scratch_folder("rows-", parent_folder=unfinished) as inner, load_explained(recipe, scratch=known):
                 again = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(inner / "cache"))
                 prepare(as_written(again), inner, unfinished)
 

@@ -66,7 +66,7 @@ def _prepare_csv(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
     """Read a hub data set of csv files into a folder, its values as written."""
     commit = settled_commit(recipe)
     # Explained here, not around the cache: a failed download is an OSError, and would pass for the cache's.
-    with scratch_folder("rows-", beside=unfinished) as scratch, load_explained(recipe, wanted):
+    with scratch_folder("rows-", parent_folder=unfinished) as scratch, load_explained(recipe, wanted):
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
 
         def fetched(place: str) -> str:

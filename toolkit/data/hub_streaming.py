@@ -92,7 +92,7 @@ def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
     counts = {}
     begun: list[str] = []  # files read so far
     reading = load_explained(recipe, wanted, lambda: path_in_repository(begun[-1]) if begun else None)
-    with scratch_folder("rows-", beside=unfinished) as scratch, reading:
+    with scratch_folder("rows-", parent_folder=unfinished) as scratch, reading:
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
         if type(builder).__module__ == STORED_ROWS:  # the library's own copy is for those who load the whole data set
             raise offline(wanted._replace(revision=settled_commit(recipe)))

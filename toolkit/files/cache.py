@@ -21,7 +21,7 @@ from pathlib import Path
 
 from toolkit.files.ownership import TEMPORARY
 from toolkit.files.whole import DamagedFolder, verify_folder, write_folder
-from toolkit.machine.disk import WriteFailed
+from toolkit.machine.disk import WriteError
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import scratch_until_exit
 from toolkit.terminal.failure import describe
@@ -87,7 +87,7 @@ def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
     try:
         write_folder(folder, fill_and_name, replaces=False)
-    except (OSError, WriteFailed) as problem:
+    except (OSError, WriteError) as problem:
         if (made := find(kind, key)) is not None:  # by another process, at the same time
             return made
         print(f"note: {folder} is not kept for later runs: {describe(problem)}", file=sys.stderr)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from models import families
-from toolkit.machine.disk import writing
+from toolkit.machine.disk import explain_write_errors
 
 #: The file by which a run folder is known.
 LEDGER = ".toolkit-run.json"
@@ -54,10 +54,10 @@ def is_report_of_a_run(folder: Path) -> bool:
 
 
 def claim(folder: Path) -> bool:
-    """Write the ledger into a folder that is to be a run's; return False if it is there already. Raises WriteFailed if
+    """Write the ledger into a folder that is to be a run's; return False if it is there already. Raises WriteError if
     the system refuses it."""
     prefix = f"{TEMPORARY}{secrets.token_hex(8)}-"
-    with writing(folder / LEDGER):
+    with explain_write_errors(folder / LEDGER):
         try:
             with open(folder / LEDGER, "x", encoding="utf-8") as file:
                 file.write(json.dumps({"unfinished": prefix}) + "\n")

@@ -24,7 +24,7 @@ from models.port.paddlenlp_layout import hf_config, hf_tensors
 from toolkit.files.cache import kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
-from toolkit.machine.disk import megabytes, missing_room
+from toolkit.machine.disk import describe_missing_space, format_bytes
 from toolkit.machine.runtime import cache_folder
 
 #: Part of the key: raised when the conversion changes.
@@ -64,10 +64,11 @@ def hf_folder(checkpoint: Path) -> Path:
 
     def fill(unfinished: Path) -> None:
         size = weights.stat().st_size
-        if lacking := missing_room(cache_folder(), size):
+        if lacking := describe_missing_space(cache_folder(), size):
             raise UnreadableFile(weights, f"is to be kept as safetensors in the cache: {lacking}")
         print(
-            f"note: reading {weights.name} ({megabytes(size)}) once; kept as safetensors in the cache", file=sys.stderr
+            f"note: reading {weights.name} ({format_bytes(size)}) once; kept as safetensors in the cache",
+            file=sys.stderr,
         )
         _convert(weights, config, unfinished)
         for path in files[2:]:

@@ -23,7 +23,7 @@ from toolkit.files.kinds import kind_of
 from toolkit.files.packed import ending
 from toolkit.files.strict_json import finite
 from toolkit.files.tables import Rows, Table, as_array
-from toolkit.machine.disk import check_writable, writing
+from toolkit.machine.disk import explain_write_errors, find_write_obstacle
 from toolkit.machine.scratch import scratch_folder
 
 #: Endings of files that are written.
@@ -74,7 +74,7 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
         raise UserError(f"{target}: exists; choose another output, or add --overwrite")
     if not target.parent.is_dir():
         raise UserError(f"{target}: there is no folder {target.parent}; make it first")
-    if (problem := check_writable(target.parent)) is not None:
+    if (problem := find_write_obstacle(target.parent)) is not None:
         raise UserError(f"{target}: its folder {target.parent} {problem}")
 
 
@@ -92,10 +92,13 @@ def table_writer(
 
     Raises:
         UserError: the table has values that a file of this kind cannot hold, or a file has come to the target's place.
-        toolkit.machine.disk.WriteFailed: the system refused it.
+        toolkit.machine.disk.WriteError: the system refused it.
     """
     kind = kind_of(target)
-    with writing(target, resumes=False), scratch_folder(".toolkit-", beside=target.parent) as scratch:
+    with (
+        explain_write_errors(target, resumes=False),
+        scratch_folder(".toolkit-", parent_folder=target.parent) as scratch,
+    ):
         unfinished = scratch / "rows"
         if kind == "parquet":
             with pq.ParquetWriter(unfinished, _schema(table, added_types)) as parquet:

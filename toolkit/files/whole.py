@@ -19,7 +19,7 @@ from models.files.plain import plain_file
 from toolkit.errors import ToolkitError
 from toolkit.files.digest import sha256 as sha256
 from toolkit.files.ownership import prefix_in
-from toolkit.machine.disk import InTheWay, writing
+from toolkit.machine.disk import DestinationOccupiedError, explain_write_errors
 
 MANIFEST = "manifest.json"
 
@@ -29,7 +29,7 @@ class DamagedFolder(ToolkitError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part. Raises WriteFailed if the system
+    """Write a file so that a reader sees the old text or the new, never a part. Raises WriteError if the system
     refuses it; the old text stays."""
     with replacing(path) as file:
         file.write(text)
@@ -38,7 +38,7 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
     """Open a text file to write, which replaces ``path`` if the ``with`` block succeeds. ``errors`` says how to treat
-    characters that UTF-8 cannot hold, as in :func:`open`. Raises WriteFailed if the system refuses it; the old file
+    characters that UTF-8 cannot hold, as in :func:`open`. Raises WriteError if the system refuses it; the old file
     stays."""
     with appearing(path) as temporary, open(temporary, "w", encoding="utf-8", errors=errors, newline="") as file:
         yield file
@@ -47,8 +47,8 @@ def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
     """Return a name beside ``path`` for a file to write, which replaces ``path`` if the ``with`` block succeeds. Raises
-    WriteFailed if the system refuses it; the old file stays."""
-    with writing(path):
+    WriteError if the system refuses it; the old file stays."""
+    with explain_write_errors(path):
         handle, name = tempfile.mkstemp(prefix=prefix_in(path.parent), dir=path.parent)
         os.close(handle)
         temporary = Path(name)
@@ -69,10 +69,10 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
         replaces: replace an existing folder, if all that is in it was written by this; else it is refused.
 
     Raises:
-        WriteFailed: the system refuses it; the old folder stays.
-        InTheWay: something else is there, and stays.
+        WriteError: the system refuses it; the old folder stays.
+        DestinationOccupiedError: something else is there, and stays.
     """
-    with writing(target):
+    with explain_write_errors(target):
         _write_folder(target, fill, manifest, replaces)
 
 
@@ -115,7 +115,9 @@ def verify_folder(folder: Path) -> None:
 def _replace_folder(temporary: Path, target: Path) -> None:
     """Rename a folder into another's place; the other, which holds files, is moved aside first."""
     if (foreign := _foreign(target, temporary)) is not None:
-        raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
+        raise DestinationOccupiedError(
+            f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written"
+        )
     aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
     os.replace(target, aside)
     os.replace(temporary, target)

@@ -146,7 +146,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         "## Training\n",
         _training(recipe, task, results),
         "## Versions\n",
-        "".join(f"- {name} {version}\n" for name, version in runtime.versions().items()),
+        "".join(f"- {name} {version}\n" for name, version in runtime.installed_versions().items()),
     )
     write_text(folder / "README.md", visible("\n".join(sections)))
 

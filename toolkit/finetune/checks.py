@@ -11,7 +11,7 @@ from models import families
 from toolkit.finetune.assembly import AssembledRun
 from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
-from toolkit.machine.disk import missing_room, size_of
+from toolkit.machine.disk import describe_missing_space, measure_folder_bytes
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
 from toolkit.run_folder import checkpoint
@@ -33,7 +33,7 @@ def check_disk_space(recipe: Recipe, folder: Path, job: AssembledRun, processes:
     num_checkpoints = min(3, Schedule.of(recipe, len(job.prepared_data.train), processes).max_steps)
     moments = MOMENTS[recipe.train.optimizer] * job.num_trained
     required_bytes = num_checkpoints * 2 * (trained_bytes + moments) + weights  # of the step, and the best
-    if missing_space := missing_room(folder, required_bytes - size_of(folder / "checkpoints")):
+    if missing_space := describe_missing_space(folder, required_bytes - measure_folder_bytes(folder / "checkpoints")):
         raise recipe.error("train.output_dir", f"{folder}: the run {missing_space}; make room, or name another folder")
 
 
@@ -75,7 +75,7 @@ def print_description(job: AssembledRun, recipe: Recipe, notes: Sequence[str], d
 def process_count_note(checkpoint_dir: Path) -> str | None:
     """Return a note if another number of processes saved the checkpoint; None otherwise."""
     state = checkpoint.read_state(checkpoint_dir)
-    num_before, num_now = len(state.get("random_states", [None])), runtime.processes()
+    num_before, num_now = len(state.get("random_states", [None])), runtime.num_processes()
     if num_before == num_now:
         return None
     return (

@@ -25,7 +25,7 @@ from toolkit.files.whole import MANIFEST, sha256
 from toolkit.finetune.finish_early import assemble_again, newest_checkpoint
 from toolkit.finetune.model import load_model, save_model
 from toolkit.machine import runtime
-from toolkit.machine.disk import check_writable
+from toolkit.machine.disk import find_write_obstacle
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import checkpoint
@@ -173,9 +173,9 @@ def _best_step(metrics: Path) -> int:
 def _best_so_far(recipe: Recipe, previous_recipe: Recipe, run: Path, console: Console) -> tuple[Path, int]:
     """The best weights of an interrupted run, or the newest if none were validated, as ``model/`` holds a finished
     run's; and their step."""
-    if refusal := check_writable(run):
+    if refusal := find_write_obstacle(run):
         raise UserError(f"{run}: {refusal}")
-    with amending(run, PATIENCE_SECONDS if runtime.processes() > 1 else 0):
+    with amending(run, PATIENCE_SECONDS if runtime.num_processes() > 1 else 0):
         checkpoint_dir = newest_checkpoint(run, console)
         state = checkpoint.read_state(checkpoint_dir)
         best = state.get("best_step")

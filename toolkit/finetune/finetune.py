@@ -129,7 +129,7 @@ def prepare_training(
 def _set_up(recipe: Recipe, processes: int) -> str:
     """Import Paddle on the recipe's device, and return the device."""
     silence_startup()
-    device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
+    device = runtime.configure_paddle(recipe.runtime.device, recipe.runtime.threads)
     check_device(recipe, device, processes)
     return device
 
@@ -195,7 +195,7 @@ def _prepare(
 
 def _train_other_process(recipe: Recipe) -> Path:
     """Train and measure in a process other than the first, and write nothing; return the run folder."""
-    _set_up(recipe, runtime.processes())
+    _set_up(recipe, runtime.num_processes())
     ranks.join()
     message = ranks.await_first()
     recipe.found.commits.update(message["commits"])
@@ -235,7 +235,7 @@ def _train_first_process(
     """Pass the gate, train, and write the results, in the first process or in the only one; return the run folder."""
     handover = read_handover()
     gate_source = search_trial.gate_source if search_trial else None
-    processes = runtime.processes()
+    processes = runtime.num_processes()
     device = _set_up(recipe, processes)
     ranks.join()
     recipe, job, verdict = _prepare(
@@ -247,7 +247,7 @@ def _train_first_process(
     saved_state = checkpoint.read_state(resume_from) if resume_from else {}
     last_step = saved_state.get("step", 0)
     # A checkpoint of a run in one process does not record the number.
-    num_initial_processes = saved_state.get("processes", 1 if saved_state else runtime.processes())
+    num_initial_processes = saved_state.get("processes", 1 if saved_state else runtime.num_processes())
     ranks.announce(
         {
             "commits": dict(recipe.found.commits),
@@ -287,7 +287,7 @@ def _train_first_process(
 def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     """Write the files that identify the run; return the checkpoint to resume from, or None to start."""
     folder.mkdir(parents=True, exist_ok=True)
-    current_versions = {**runtime.versions(), "flags": runtime.flags()}
+    current_versions = {**runtime.installed_versions(), "flags": runtime.current_flags()}
     versions_path = folder / "versions.json"
     checkpoint_dir = Checkpoints(folder / "checkpoints").newest(
         lambda damage: console.print(f"skipping {damage}", highlight=False)

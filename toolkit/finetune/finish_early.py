@@ -18,7 +18,7 @@ from toolkit.finetune.identity import check_identity
 from toolkit.finetune.model import load_model, make_trainer
 from toolkit.finetune.results import finish, show_results, track_metrics
 from toolkit.machine import runtime
-from toolkit.machine.disk import check_writable
+from toolkit.machine.disk import find_write_obstacle
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import recorded_commits
@@ -34,7 +34,7 @@ def finish_early(folder: Path, console: Console) -> dict[str, Any]:
     """End an interrupted run; return the content of metrics.json. Raises UserError if the run has finished, has no
     checkpoint or is in use, or its data have changed."""
     recipe = recipe_of_interrupted(folder)
-    if refusal := check_writable(folder):
+    if refusal := find_write_obstacle(folder):
         raise UserError(f"{folder}: {refusal}")
     check_trackers(recipe)
     with amending(folder, patience=0):
@@ -77,7 +77,7 @@ def assemble_again(recipe: Recipe, folder: Path, console: Console) -> AssembledR
         UserError: they differ from the parts at the start of the run.
     """
     silence_startup()
-    runtime.configure(recipe.runtime.device, recipe.runtime.threads)
+    runtime.configure_paddle(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
     recipe.found.commits.update(recorded_commits(folder))

@@ -56,7 +56,9 @@ def check_matches_gate(recipe: Recipe, job: AssembledRun, trainer: Finetuner, fo
         load = families.part(recipe.model.name, "weights").load
         if has_random_constants:
             load(trainer.model, gate_weights)
-        note = compare_with_gate(trainer, examples, recipe.runtime.threads or runtime.threads(), gate_record)
+        note = compare_with_gate(
+            trainer, examples, recipe.runtime.threads or runtime.default_num_threads(), gate_record
+        )
         if has_random_constants:
             load(trainer.model, job.first_weights)
     if note:
@@ -93,8 +95,12 @@ def compare_with_gate(
                 f"{MISMATCH_MESSAGE}: {name}: {now}, where the gate judged {before}"
                 f"{_source_location(trainer.model, name)}"
             )
-    has_same_setting = (runtime.device(), threads, runtime.processes()) == (gate_record.device, gate_record.threads, 1)
-    if runtime.device() != "cpu" or not has_same_setting:
+    has_same_setting = (runtime.current_device(), threads, runtime.num_processes()) == (
+        gate_record.device,
+        gate_record.threads,
+        1,
+    )
+    if runtime.current_device() != "cpu" or not has_same_setting:
         return (
             "the first step of training is not compared: it is the gate's to the bit on a CPU alone, in one "
             "process with as many threads"

@@ -28,8 +28,8 @@ from toolkit.files.lossless import remove_empty_folders
 from toolkit.files.ownership import claim, remove_from_run
 from toolkit.finetune.finetune import prepare_training
 from toolkit.machine import interruption, runtime
-from toolkit.machine.interruption import STATUSES
-from toolkit.machine.scratch import child
+from toolkit.machine.interruption import EXIT_STATUSES
+from toolkit.machine.scratch import child_process
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import LOGS, lock_run_folder
 from toolkit.run_folder.tracking import check_trackers
@@ -65,7 +65,7 @@ class Team:
         """
         if processes is not None and gpus is not None:
             raise UserError("--processes: cannot be combined with --gpus, which starts a process for each GPU")
-        if runtime.processes() > 1:
+        if runtime.num_processes() > 1:
             raise UserError("--processes, --gpus: a launcher has started several processes already; remove the option")
         if gpus is None:
             return cls(processes or 1)
@@ -150,7 +150,7 @@ def _run(
                     if number:
                         log = log_file.enter_context(_log(logs, number).open("wb"))
                         options = {"stdout": log, "stderr": subprocess.STDOUT}
-                    process = child(command, env=environment, stdin=subprocess.DEVNULL, **options)
+                    process = child_process(command, env=environment, stdin=subprocess.DEVNULL, **options)
                     processes.append(stack.enter_context(process))
             statuses = _wait_for_processes(processes)
     finally:
@@ -220,10 +220,10 @@ def _wait_for_processes(processes: Sequence[subprocess.Popen]) -> dict[int, int]
             if number in statuses or process.poll() is None:
                 continue
             statuses[number] = process.returncode
-            if statuses[number] not in (0, *STATUSES):
+            if statuses[number] not in (0, *EXIT_STATUSES):
                 grace = GRACE_SECONDS if statuses[number] > 0 else GRACE_SECONDS_AFTER_KILL
                 deadline = min(deadline, time.monotonic() + grace)
-        if interruption.came() and not has_sent_signal:
+        if interruption.has_signal() and not has_sent_signal:
             has_sent_signal = True
             for process in processes:
                 process.send_signal(interruption.exit_status() - 128)
@@ -239,14 +239,14 @@ def _exit_status(statuses: Mapping[int, int], size: int, logs: Path) -> int:
     """
     if statuses.get(0, 0) > 0 and statuses[0] != LOST_PROCESS_STATUS:  # the first process has printed the reason
         return statuses[0]
-    if not any(status not in (0, *STATUSES) for status in statuses.values()):
+    if not any(status not in (0, *EXIT_STATUSES) for status in statuses.values()):
         return max(statuses.values()) if statuses[0] else 0  # the first has finished the run
     number = next(
-        (number for number, status in statuses.items() if status not in (0, LOST_PROCESS_STATUS, *STATUSES)),
-        next(number for number, status in statuses.items() if status not in (0, *STATUSES)),
+        (number for number, status in statuses.items() if status not in (0, LOST_PROCESS_STATUS, *EXIT_STATUSES)),
+        next(number for number, status in statuses.items() if status not in (0, *EXIT_STATUSES)),
     )
     status = statuses[number]
-    how = f"ended with status {status}" if status > 0 else f"was killed by {interruption.name_of(-status)}"
+    how = f"ended with status {status}" if status > 0 else f"was killed by {interruption.signal_name(-status)}"
     log = _log(logs, number)
     where = f"its log is {log}{_last_words(log)}" if number else "what it said is above"
     kind = UserError if status == UserError.exit_status else ToolkitError

@@ -131,8 +131,8 @@ def training_of(
         clips_gradients=train.max_grad_norm is not None,
         bfloat16=train.precision == "bfloat16",
         on_gpu=(device or recipe.runtime.device) == "gpu",
-        uses_compiled_loops=runtime.chosen_kernels() == kernels.COMPILED,
-        processes=runtime.processes(),
+        uses_compiled_loops=runtime.choose_kernels() == kernels.COMPILED,
+        processes=runtime.num_processes(),
         sharding=train.sharding,
         optimizer=train.optimizer,
     )
@@ -181,7 +181,7 @@ def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
 
 def unfit_here(recipe: Recipe) -> list[str]:
     """Say why a recipe would not train on this machine, a line each, as far as that shows without Paddle and data."""
-    device, obstacle = recipe.runtime.device, runtime.gpu_obstacle()
+    device, obstacle = recipe.runtime.device, runtime.find_gpu_obstacle()
     if device == "gpu" and obstacle is not None:
         return [f"runtime.device is gpu, and {obstacle}"]
     if (device != "cpu" and obstacle is None) or (config_and_length := known_model(recipe)) is None:
@@ -226,7 +226,7 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str, exampl
         ways.append("train.recompute: true")
     if recipe.train.lora is None and recipe.model.weights is not None:
         ways.append("train.lora")
-    if recipe.train.sharding is None and runtime.processes() > 1:
+    if recipe.train.sharding is None and runtime.num_processes() > 1:
         ways.append("train.sharding: stage2")
     less = f"; less: {', '.join(ways)}" if ways else ""
     what = "the GPU" if device == "gpu" else "this machine"

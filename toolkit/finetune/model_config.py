@@ -14,7 +14,7 @@ from models.port.lengths import LENGTH, Fit, LengthError
 from models.port.lora import OF_A_LAYER, LoRA, maps
 from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
-from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, too_large
+from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, explain_too_large
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
@@ -50,14 +50,14 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     """Configuration of the stored model: the checkpoint's, if any, overridden by the recipe's keys, for these labels.
     The model that trains has :func:`trained_config`.
 
-    Imports Paddle; :func:`toolkit.machine.runtime.configure` comes first.
+    Imports Paddle; :func:`toolkit.machine.runtime.configure_paddle` comes first.
 
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
     checkpoint_config = checkpoint_keys(recipe)
     keys = resolve(recipe, checkpoint_config, tokenizer, label_names)
-    if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
+    if problem := _too_large(recipe, keys, on_gpu=runtime.current_device() == "gpu"):
         raise recipe.error("model.config", problem)
     lora_of(recipe, _resolve_config(recipe, keys))
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
@@ -168,7 +168,7 @@ def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) ->
     bytes_per_parameter = TRAINED_BYTES - MOMENTS["adamw"] + MOMENTS[recipe.train.optimizer]
     texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else bytes_per_parameter)
     config = _resolve_config(recipe, keys)
-    return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
+    return explain_too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 
 
 def resolve(

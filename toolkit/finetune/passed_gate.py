@@ -101,7 +101,7 @@ def _gate_digest(recipe: Recipe, job: AssembledRun, folder: Path, device: str, p
         job.identity,
         job.config.to_hf(),
         weights,
-        runtime.versions(),
+        runtime.installed_versions(),
         device,
         processes,
         report_digests,

@@ -24,7 +24,7 @@ from toolkit.finetune.data_facts import data_facts
 from toolkit.finetune.model import save_model
 from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
-from toolkit.machine.disk import writing
+from toolkit.machine.disk import explain_write_errors
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.tracking import Tracker, read_metrics
@@ -107,12 +107,12 @@ def track_metrics(
 
 def write_adapter(model: Any, path: Path) -> None:
     """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all. The
-    file's metadata holds the numbers that scale their update. Raises WriteFailed if the system refuses it."""
+    file's metadata holds the numbers that scale their update. Raises WriteError if the system refuses it."""
     lora = model.adapter
     weights = values_of(model)
     tensors = {name: weights[name] for name in weights if lora.trains(name)}
     numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
-    with appearing(path) as partial, writing(partial, sum(value.nbytes for value in tensors.values())):
+    with appearing(path) as partial, explain_write_errors(partial, sum(value.nbytes for value in tensors.values())):
         write_tensors(partial, tensors, {"lora": json.dumps(numbers)})
 
 
@@ -140,7 +140,7 @@ def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) 
         **_class_weights(prepared_data),
         **({"calibration": calibration} if calibration else {}),
         "parameters": job.parameters,
-        "hardware": runtime.hardware(),
+        "hardware": runtime.describe_hardware(),
     }
 
     whole.write_folder(
@@ -155,7 +155,7 @@ def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) 
     write_report(recipe, folder, results)
     with interruption.hold_signals():  # from here on the run is finished, and no signal says otherwise
         write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
-        interruption.settle(0)
+        interruption.record_exit_status(0)
     trainer.checkpoints.remove(trainer.best.best_step)
     assert trainer.tracker is not None
     trainer.tracker.summarize(results)

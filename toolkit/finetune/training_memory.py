@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models import families
-from toolkit.machine.memory import parameters_of
+from toolkit.machine.memory import count_parameters
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6
@@ -120,7 +120,7 @@ def training_memory(
         sharding: ``train.sharding``.
         optimizer: ``train.optimizer``.
     """
-    parameters = parameters_of(model, config, head)
+    parameters = count_parameters(model, config, head)
     num_trained = parameters if num_trained is None else num_trained
     num_shards = processes if sharding is not None else 1
     largest_parameter = max(

@@ -1,4 +1,4 @@
-"""The disk of a run: whether it is writable, whether there is room, and the message when a write fails."""
+"""The disk of a run: check that it is writable and has space, and explain a write that fails."""
 
 from __future__ import annotations
 
@@ -13,53 +13,59 @@ from pathlib import Path
 from toolkit.errors import ToolkitError, UserError
 from toolkit.terminal.failure import system_error
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
-class WriteFailed(ToolkitError):
+class WriteError(ToolkitError):
     """The system refused to write a file."""
 
 
-class InTheWay(WriteFailed):
-    """Foreign content is where a folder is to be written."""
+class DestinationOccupiedError(WriteError):
+    """The destination of a folder holds files that the toolkit did not write."""
 
     exit_status = UserError.exit_status
 
 
 @contextlib.contextmanager
-def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterator[None]:
+def explain_write_errors(path: Path, file_bytes: int | None = None, resumes: bool = True) -> Iterator[None]:
     """Explain failed writes in the ``with`` block.
 
     Args:
-        size: bytes of a new file, which is removed if there is no room for it.
-        resumes: whether the same command goes on from what it wrote before.
+        path: file or folder that the block writes.
+        file_bytes: size of a new file, which is removed if the disk is full; None if the size is unknown.
+        resumes: whether the same command, run again, continues from the files that it wrote before.
 
     Raises:
-        WriteFailed: the system refused it.
-        UserError: a folder is in its place.
+        WriteError: the system refused the write.
+        UserError: `path` is a folder.
     """
     try:
         yield
-    except Exception as problem:
-        number = system_error(problem)
-        if number is None or isinstance(problem, ToolkitError):
+    except Exception as error:
+        error_number = system_error(error)
+        if error_number is None or isinstance(error, ToolkitError):
             raise
-        if number == errno.EISDIR:
-            raise UserError(f"{path}: is a folder, where a file is to be written; remove it") from problem
-        if number not in FULL:
-            raise WriteFailed(f"cannot write {path}: {os.strerror(number)}") from problem
-        if size is not None:
+        if error_number == errno.EISDIR:
+            raise UserError(f"{path}: is a folder, where a file is to be written; remove it") from error
+        if error_number not in DISK_FULL_ERRORS:
+            raise WriteError(f"cannot write {path}: {os.strerror(error_number)}") from error
+        if file_bytes is not None:
             path.unlink(missing_ok=True)
-        again = "; after you make room, the same command resumes" if resumes else ""
-        raise WriteFailed(f"cannot write {path}: {os.strerror(number)}: {_room(path.parent, size)}{again}") from problem
+        resume_hint = "; after you make room, the same command resumes" if resumes else ""
+        raise WriteError(
+            f"cannot write {path}: {os.strerror(error_number)}: {_describe_space(path.parent, file_bytes)}{resume_hint}"
+        ) from error
 
 
-def check_writable(folder: Path) -> str | None:
-    """Make a folder and a file in it, and remove what was made; return why that cannot be done, None if it can."""
-    made, place = [], folder.absolute()
-    while not os.path.lexists(place):
-        made.append(place)
-        place = place.parent
+def find_write_obstacle(folder: Path) -> str | None:
+    """Return why a folder cannot be written, as the end of a sentence; None if it can.
+
+    Creates the folder and a temporary file in it, then removes everything that it created.
+    """
+    created_folders, ancestor = [], folder.absolute()
+    while not os.path.lexists(ancestor):
+        created_folders.append(ancestor)
+        ancestor = ancestor.parent
     try:
         os.fsencode(folder).decode("utf-8")
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,52 +75,54 @@ def check_writable(folder: Path) -> str | None:
         return "its name is not UTF-8"
     except FileExistsError:
         return "is there and is no folder"
-    except OSError as problem:
-        return f"cannot be written: {os.strerror(problem.errno or 0)}"
-    except ValueError as problem:
-        return f"is no name of a folder: {problem}"
+    except OSError as error:
+        return f"cannot be written: {os.strerror(error.errno or 0)}"
+    except ValueError as error:
+        return f"is no name of a folder: {error}"
     finally:
-        for place in made:
+        for ancestor in created_folders:
             with contextlib.suppress(OSError, ValueError):
-                place.rmdir()
+                ancestor.rmdir()
     return None
 
 
-def missing_room(folder: Path, needed: int) -> str | None:
-    """Return in words what room a folder's disk lacks; None if it has enough.
+def describe_missing_space(folder: Path, num_bytes: int) -> str | None:
+    """Return in words how much space the disk of a folder lacks; None if it has enough.
 
     Args:
-        folder: need not exist yet.
-        needed: bytes, beyond what it holds already.
+        folder: folder to be written; it need not exist yet.
+        num_bytes: bytes to be written, in addition to the present content of the disk.
     """
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    return None if free >= needed else f"needs about {megabytes(needed)} there, {megabytes(free)} are free"
+    ancestor = folder.absolute()
+    while not ancestor.exists():
+        ancestor = ancestor.parent
+    free = shutil.disk_usage(ancestor).free
+    return None if free >= num_bytes else f"needs about {format_bytes(num_bytes)} there, {format_bytes(free)} are free"
 
 
-def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a link counts its own size, what is unreadable 0."""
-    total, left = 0, [folder]
-    while left:
+def measure_folder_bytes(folder: Path) -> int:
+    """Return the total bytes of all files below a folder; links count with their own size, unreadable files with 0."""
+    total_bytes, pending_folders = 0, [folder]
+    while pending_folders:
         try:
-            with os.scandir(left.pop()) as found:
-                for one in found:
-                    if one.is_dir(follow_symlinks=False):
-                        left.append(Path(one.path))
+            with os.scandir(pending_folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending_folders.append(Path(entry.path))
                     else:
-                        total += one.stat(follow_symlinks=False).st_size
+                        total_bytes += entry.stat(follow_symlinks=False).st_size
         except OSError:
             continue
-    return total
+    return total_bytes
 
 
-def megabytes(size: int) -> str:
-    """Format a number of bytes."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+def format_bytes(num_bytes: int) -> str:
+    """Format a number of bytes in MB or GB, with one decimal."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _room(folder: Path, size: int | None) -> str:
-    free = f"{megabytes(shutil.disk_usage(folder).free)} are free" if folder.is_dir() else "nothing is known to be free"
-    return free if size is None else f"it takes {megabytes(size)}, {free}"
+def _describe_space(folder: Path, file_bytes: int | None) -> str:
+    free_space = (
+        f"{format_bytes(shutil.disk_usage(folder).free)} are free" if folder.is_dir() else "nothing is known to be free"
+    )
+    return free_space if file_bytes is None else f"it takes {format_bytes(file_bytes)}, {free_space}"

@@ -1,4 +1,4 @@
-"""Commands to install what is missing. Imports nothing: it runs where much is missing."""
+"""Commands that install missing packages. Imports only the standard library, because packages may be missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs extras (comma-separated): from a checkout with pins, from a wheel without."""
+    """Return the command that installs extras (comma-separated); a source checkout adds the pinned versions."""
     index = f" --extra-index-url {GPU_INDEX}" if "gpu" in extra.split(",") else ""
     if (CHECKOUT / "constraints.txt").is_file():
         return f"pip install -c constraints.txt{index} -e '.[{extra}]'"

@@ -12,9 +12,9 @@ from models import families
 
 #: Bytes of each parameter while it is trained: the weight, its gradient, AdamW's two moments, in float32.
 TRAINED_BYTES = 16
-#: Bytes of each weight as read, if a GPU holds these.
+#: Bytes of each weight in main memory while a GPU holds the trained weights.
 READ_BYTES = 4
-#: The same while the gate compares a whole model, in each of two processes.
+#: Bytes of each parameter while the gate compares a whole model in each of two processes.
 COMPARED_BYTES = 60
 
 
@@ -27,10 +27,10 @@ def physical_memory() -> int | None:
 
 
 def container_limit() -> int | None:
-    """Bytes of memory that the container of this process may use; None where there is none, or no limit."""
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    """Return the bytes of memory that the container of this process may use; None without a container or a limit."""
+    for limit_file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            return int(Path(file).read_text())
+            return int(Path(limit_file).read_text())
         except (OSError, ValueError):  # not there, or "max"
             continue
     return None
@@ -39,45 +39,55 @@ def container_limit() -> int | None:
 def swap_memory() -> int:
     """Return the bytes of this machine's swap that this process may use; 0 if the system does not report it."""
     try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        swap = int(lines["SwapTotal"].split()[0]) * 1024
+        memory_lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        swap_bytes = int(memory_lines["SwapTotal"].split()[0]) * 1024
     except (OSError, ValueError, KeyError):
         return 0
     try:
-        return min(swap, int(Path("/sys/fs/cgroup/memory.swap.max").read_text()))
+        return min(swap_bytes, int(Path("/sys/fs/cgroup/memory.swap.max").read_text()))
     except (OSError, ValueError):  # not there, or "max"
-        return swap
+        return swap_bytes
 
 
-def parameters_of(model: str, config: Mapping[str, Any], head: str) -> int:
-    """Count the parameters of a resolved configuration's model."""
+def count_parameters(model: str, config: Mapping[str, Any], head: str) -> int:
+    """Count the parameters of a model that is described by a resolved configuration."""
     return sum(math.prod(shape) for shape, _ in families.part(model, "weights").parameters(config, head).values())
 
 
-def too_large(
-    model: str, config: Mapping[str, Any], head: str, length: int, texts: int = 1, bytes_each: int = TRAINED_BYTES
+def explain_too_large(
+    model: str,
+    config: Mapping[str, Any],
+    head: str,
+    length: int,
+    num_texts: int = 1,
+    bytes_per_parameter: int = TRAINED_BYTES,
 ) -> str | None:
-    """Explain in a sentence why this machine's memory cannot hold a model; None if nothing rules it out.
+    """Return in a sentence why this machine's memory cannot hold a model; None if it may fit.
 
-    A lower bound, which finds slips such as a zero too many; what it lets through may still not fit.
+    The estimate is a lower bound that finds typing errors such as an additional zero; a model may still not fit.
 
     Args:
-        config: Hugging Face's keys, resolved.
-        texts: number computed at once; 0 if a GPU computes them.
+        model: name of the model family.
+        config: resolved configuration with Hugging Face's keys.
+        head: name of the model's head.
+        length: number of tokens of each text.
+        num_texts: number of texts in a batch; 0 if a GPU computes them.
+        bytes_per_parameter: bytes of memory for each parameter.
     """
-    memory = physical_memory()
-    if memory is None:
+    memory_bytes = physical_memory()
+    if memory_bytes is None:
         return None
-    parameters = parameters_of(model, config, head)
-    activations = texts * families.part(model, "schema").activation_bytes(config, length, head == "causal_lm")
-    if parameters * bytes_each + activations <= memory:
+    num_parameters = count_parameters(model, config, head)
+    activation_bytes = num_texts * families.part(model, "schema").activation_bytes(config, length, head == "causal_lm")
+    if num_parameters * bytes_per_parameter + activation_bytes <= memory_bytes:
         return None
     return (
-        f"{parameters:,} parameters take {gigabytes(parameters * bytes_each)}, and what is computed of {texts} "
-        f"texts of {length} tokens {gigabytes(activations)} at the least; this machine has {gigabytes(memory)}"
+        f"{num_parameters:,} parameters take {format_gigabytes(num_parameters * bytes_per_parameter)}, and what is "
+        f"computed of {num_texts} texts of {length} tokens {format_gigabytes(activation_bytes)} at the least; this "
+        f"machine has {format_gigabytes(memory_bytes)}"
     )
 
 
-def gigabytes(count: float) -> str:
-    """Format a number of bytes."""
-    return f"{count / 1e9:,.1f} GB"
+def format_gigabytes(num_bytes: float) -> str:
+    """Format a number of bytes in GB, with one decimal."""
+    return f"{num_bytes / 1e9:,.1f} GB"

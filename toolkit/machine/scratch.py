@@ -1,10 +1,10 @@
 """Temporary folders and child processes that do not outlive this one, however it ends.
 
-A killed process cannot tidy up. So a small separate process, the janitor, holds the other end of a pipe. It is told of
-each folder and each child when it appears and when it is gone. When the pipe closes, it kills the children and removes
-the folders that are left. It has its own session, so it gets neither Ctrl-C nor a signal to the whole group.
+A killed process cannot clean up. So a small separate process, the janitor, reads the other end of a pipe. It receives
+a message when a folder or a child appears and when it is gone. When the pipe closes, the janitor kills the remaining
+children and removes the remaining folders. It has its own session, so it gets neither Ctrl-C nor a signal to the group.
 
-Run as a script, this file is the janitor; so it imports nothing but the standard library.
+This file, run as a script, is the janitor; so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -24,100 +24,107 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-if __name__ != "__main__":  # the janitor has nothing of the toolkit's
+if __name__ != "__main__":  # the janitor does not import the toolkit
     from toolkit.machine import interruption
 
-#: Seconds for which the janitor tries to remove a folder: a process that it has killed may still be writing there.
-PATIENCE = 5.0
+#: Seconds in which the janitor tries to remove a folder: a process that it has killed may still be writing there.
+REMOVAL_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
-    """Make a folder that is removed after the ``with`` block, or when this process ends; ``beside`` others in a folder,
-    else among the system's temporary files."""
-    with contextlib.ExitStack() as kept:
+def scratch_folder(prefix: str, parent_folder: Path | None = None) -> Iterator[Path]:
+    """Create a folder that is removed after the ``with`` block, or when this process ends.
+
+    Args:
+        prefix: prefix of the folder's name.
+        parent_folder: folder that contains it; None for the system's folder of temporary files.
+    """
+    with contextlib.ExitStack() as exit_stack:
         with interruption.hold_signals():
-            folder = tempfile.mkdtemp(prefix=prefix, dir=beside)
-            kept.enter_context(_watched("folder", folder))
-            kept.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = tempfile.mkdtemp(prefix=prefix, dir=parent_folder)
+            exit_stack.enter_context(_register_with_janitor("folder", folder))
+            exit_stack.callback(shutil.rmtree, folder, ignore_errors=True)
         yield Path(folder)
 
 
 def scratch_until_exit(prefix: str) -> Path:
-    """Make a temporary folder that is removed when this process ends."""
-    kept = contextlib.ExitStack()
-    atexit.register(kept.close)
-    return kept.enter_context(scratch_folder(prefix))
+    """Create a temporary folder that is removed when this process ends."""
+    exit_stack = contextlib.ExitStack()
+    atexit.register(exit_stack.close)
+    return exit_stack.enter_context(scratch_folder(prefix))
 
 
 @contextlib.contextmanager
-def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
+def child_process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
     """Start a process that, with its own children, is killed after the ``with`` block, or when this process ends.
 
     Args:
-        command, options: of :class:`subprocess.Popen`. The process gets its own session and none of the ending
-            signals, which some systems send to all: only this process gets them, and decides what is to end.
+        command: program and arguments of the process.
+        options: keyword arguments of :class:`subprocess.Popen`. The process gets its own session, and the ending
+            signals are blocked in it: only this process gets them, and decides which processes end.
     """
-    with contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as exit_stack:
         with interruption.hold_signals(), interruption.block_signals():
             process = subprocess.Popen(command, start_new_session=True, **options)
-            running.enter_context(_watched("group", process.pid))
-            running.callback(process.wait)
-            running.callback(kill_group, process.pid)
+            exit_stack.enter_context(_register_with_janitor("group", process.pid))
+            exit_stack.callback(process.wait)
+            exit_stack.callback(kill_group, process.pid)
         yield process
 
 
 def kill_group(leader: int) -> None:
-    """Kill a process that leads a group, and the rest of the group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS says so in another way
+    """Kill a process group; `leader` is the id of the process that leads it."""
+    with contextlib.suppress(
+        ProcessLookupError, PermissionError
+    ):  # it has ended; macOS reports this as PermissionError
         os.killpg(leader, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def _watched(kind: str, what: str | int) -> Iterator[None]:
-    _tell("+", kind, what)
+def _register_with_janitor(kind: str, identifier: str | int) -> Iterator[None]:
+    _notify_janitor("+", kind, identifier)
     try:
         yield
     finally:
-        _tell("-", kind, what)
+        _notify_janitor("-", kind, identifier)
 
 
-def _tell(*words: str | int) -> None:
+def _notify_janitor(*message_parts: str | int) -> None:
     try:
-        pipe = _janitor().stdin
-    except PermissionError:  # this user may not start Python: nothing tidies up if this process is killed
+        pipe = _start_janitor().stdin
+    except PermissionError:  # this user may not start Python, so the janitor is missing
         return
     assert pipe is not None
-    with contextlib.suppress(BrokenPipeError):  # somebody has killed the janitor
-        pipe.write(json.dumps(words).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # the janitor was killed
+        pipe.write(json.dumps(message_parts).encode() + b"\n")
         pipe.flush()
 
 
 @functools.cache
-def _janitor() -> subprocess.Popen:
-    # -I, -S: nothing of the current folder, of the user's or of the installation is imported.
+def _start_janitor() -> subprocess.Popen:
+    # -I, -S: import no files of the current folder, the user or the installed packages.
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
     with interruption.hold_signals(), interruption.block_signals():
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
-def tidy_up_after(lines: Iterator[str]) -> None:
-    """Run the janitor: record what comes and goes, and at the end of ``lines`` remove what is left."""
-    left: dict[tuple[str, Any], None] = {}
+def run_janitor(lines: Iterator[str]) -> None:
+    """Run the janitor: read its messages, and at their end kill the remaining processes and remove the folders."""
+    remaining: dict[tuple[str, Any], None] = {}
     for line in lines:
-        sign, kind, what = json.loads(line)
-        left = {key: None for key in left if key != (kind, what)}
+        sign, kind, identifier = json.loads(line)
+        remaining = {key: None for key in remaining if key != (kind, identifier)}
         if sign == "+":
-            left[kind, what] = None
-    for kind, what in left:
+            remaining[kind, identifier] = None
+    for kind, identifier in remaining:
         if kind == "group":
-            kill_group(what)
-    for kind, what in left:
-        end = time.monotonic() + PATIENCE
-        while kind == "folder" and os.path.exists(what) and time.monotonic() < end:
-            shutil.rmtree(what, ignore_errors=True)
+            kill_group(identifier)
+    for kind, identifier in remaining:
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while kind == "folder" and os.path.exists(identifier) and time.monotonic() < deadline:
+            shutil.rmtree(identifier, ignore_errors=True)
             time.sleep(0.01)
 
 
 if __name__ == "__main__":
-    tidy_up_after(sys.stdin)
+    run_janitor(sys.stdin)

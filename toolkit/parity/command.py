@@ -581,7 +581,7 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     """Return each device with the folder of its reports. Reports of an earlier gate are removed first: if this gate
     stops early, nobody can take them for its own."""
     from toolkit.errors import UserError
-    from toolkit.machine.disk import check_writable
+    from toolkit.machine.disk import find_write_obstacle
     from toolkit.parity.options import devices
     from toolkit.parity.report.report import remove_report
 
@@ -589,7 +589,7 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
         remove_report(output / wanted)
     places = [(found, output / found) for found in devices(device)]
     for _, folder in places:
-        if refused := check_writable(folder):
+        if refused := find_write_obstacle(folder):
             raise UserError(f"--output {folder}: {refused}")
     return places
 

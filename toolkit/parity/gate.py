@@ -12,7 +12,7 @@ from rich.console import Console
 
 from toolkit.errors import UserError
 from toolkit.files.strict_json import finite
-from toolkit.machine.disk import check_writable
+from toolkit.machine.disk import find_write_obstacle
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import is_judged, judge_operations
@@ -113,7 +113,7 @@ def run_gate(
         UserError: the report cannot be written there.
     """
     started = time.monotonic()
-    if refused := check_writable(folder):
+    if refused := find_write_obstacle(folder):
         raise UserError(f"{folder}: {refused}; name another folder")
     remove_report(folder)
     if recording is not None:

@@ -18,7 +18,7 @@ from models.port.weights import new_values
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import ENDING, hf_folder
 from toolkit.machine import runtime
-from toolkit.machine.memory import COMPARED_BYTES, too_large
+from toolkit.machine.memory import COMPARED_BYTES, explain_too_large
 from toolkit.parity.job.build import LONG, is_streamed
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.gate_options import GateOptions
@@ -94,7 +94,7 @@ def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int,
     """Refuse a model too large for this machine's memory. What goes stage by stage is never held whole."""
     resolved = part(model, "schema").resolve(config)
     each = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
-    if problem := too_large(model, resolved, head, length, batch_size, each):
+    if problem := explain_too_large(model, resolved, head, length, batch_size, each):
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
 
@@ -193,7 +193,7 @@ def configuration(
         config = known.made_up(head, attention, layers or known.defaults.layers, length)
     else:
         silence_startup()  # the configuration's class imports Paddle
-        runtime.configure("cpu")
+        runtime.configure_paddle("cpu")
         try:
             config = part(model, "config").CONFIG_CLASS.from_pretrained(_checkpoint(weights_from)).to_hf()
         except (OSError, ValueError) as error:  # a file, or what it says
@@ -264,5 +264,5 @@ def devices(wanted: str) -> list[str]:
     and there is none."""
     if wanted == "cpu":
         return ["cpu"]
-    found = runtime.configure("auto" if wanted == "all" else wanted)
+    found = runtime.configure_paddle("auto" if wanted == "all" else wanted)
     return ["cpu", "gpu"][: 1 + (found == "gpu")] if wanted == "all" else [found]

@@ -10,7 +10,7 @@ import pydantic
 from pydantic import BaseModel
 
 from toolkit.errors import UserError
-from toolkit.machine.home import in_own_home
+from toolkit.machine.home import expand_user_home
 from toolkit.recipe import yaml_source
 from toolkit.recipe.checks import check_choices, check_task
 from toolkit.recipe.defaults import fill_defaults, resolve_length
@@ -77,7 +77,7 @@ def _check_paths(recipe: Recipe) -> None:
     for path in path_locations(values):
         file_name = section_of(values, path)[path[-1]]
         try:
-            Path(in_own_home(file_name)).expanduser().exists()
+            Path(expand_user_home(file_name)).expanduser().exists()
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise recipe.error(tuple(map(str, path)), f"{file_name}: no file can be called so: {reason}") from None

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, PrivateAttr
 
 from toolkit.errors import UserError
-from toolkit.machine.home import in_own_home
+from toolkit.machine.home import expand_user_home
 from toolkit.recipe import yaml_source
 from toolkit.recipe.keys import (
     FILE_KEYS,
@@ -133,7 +133,7 @@ class Recipe(Section):
 
     def resolve(self, path: str) -> Path:
         """Return a path of the recipe, relative to the recipe's folder if it exists only there."""
-        relative_path = Path(in_own_home(path)).expanduser()
+        relative_path = Path(expand_user_home(path)).expanduser()
         path_next_to_recipe = self.path.parent / relative_path
         return path_next_to_recipe if not relative_path.exists() and path_next_to_recipe.exists() else relative_path
 
@@ -152,7 +152,7 @@ class Recipe(Section):
 
     def _patterns(self, path: str) -> list[str]:
         """Return a pattern in the current folder, and the same pattern in the recipe's folder."""
-        expanded_path = os.path.expanduser(in_own_home(path))
+        expanded_path = os.path.expanduser(expand_user_home(path))
         return [
             os.path.join(glob.escape(os.path.abspath(folder)), expanded_path)
             for folder in (os.curdir, self.path.parent)

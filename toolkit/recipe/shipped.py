@@ -50,7 +50,7 @@ def copy_recipe(name: str, target: Path | None) -> Path:
 
     Raises:
         UserError: the recipe does not exist, the target exists already, or its folder is missing.
-        WriteFailed: the system cannot write the file.
+        WriteError: the system cannot write the file.
     """
     known_names = [recipe.name for recipe in shipped_recipes()]
     base_name = name.removesuffix(".yaml")

@@ -24,7 +24,7 @@ from toolkit.errors import ToolkitError
 from toolkit.files.lossless import remove_empty_folders
 from toolkit.files.ownership import is_run_folder, remove_from_run, replace_in_run
 from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder, write_text
-from toolkit.machine.disk import writing
+from toolkit.machine.disk import explain_write_errors
 
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -222,7 +222,7 @@ def _split_accumulator(key: str) -> tuple[str, str]:
 
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     """Write Paddle tensors to a file; only one tensor at a time is copied to the CPU."""
-    with writing(path, sum(value.size * value.element_size() for value in tensors.values())):
+    with explain_write_errors(path, sum(value.size * value.element_size() for value in tensors.values())):
         write_tensors(path, OnDemand({name: value.numpy for name, value in tensors.items()}))
 
 

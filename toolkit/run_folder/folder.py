@@ -29,7 +29,7 @@ from toolkit.files.ownership import (
     remove_leftovers,
 )
 from toolkit.files.whole import write_text
-from toolkit.machine.disk import check_writable
+from toolkit.machine.disk import find_write_obstacle
 from toolkit.recipe import yaml_source
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.checkpoint import Checkpoints
@@ -63,7 +63,7 @@ def lock_run_folder(recipe: Recipe) -> Iterator[Path]:
     folder = recipe.output_dir
     if folder.is_dir() and not is_run_folder(folder):
         _check_content(recipe, folder)
-    if obstacle := check_writable(folder):
+    if obstacle := find_write_obstacle(folder):
         raise recipe.error("train.output_dir", f"{folder}: {obstacle}; name another folder")
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)

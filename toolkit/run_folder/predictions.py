@@ -32,7 +32,7 @@ def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     escapes.
 
     Raises:
-        WriteFailed: the system cannot write the file; the old file stays.
+        WriteError: the system cannot write the file; the old file stays.
     """
     with replacing(path, errors="backslashreplace") as file:
         writer = None

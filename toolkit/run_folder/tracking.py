@@ -17,7 +17,7 @@ from models.files.plain import plain_file
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
-from toolkit.machine.disk import writing
+from toolkit.machine.disk import explain_write_errors
 from toolkit.machine.runtime import is_first_process
 from toolkit.recipe.keys import Tracking
 from toolkit.recipe.recipe import Recipe
@@ -86,14 +86,14 @@ class MetricsFile:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to both files. A key that is new becomes a new column."""
-        with writing(self.json_path), self.json_path.open("a", encoding="utf-8") as lines:
+        with explain_write_errors(self.json_path), self.json_path.open("a", encoding="utf-8") as lines:
             lines.write(dumps(row) + "\n")
         new_columns = [key for key in row if key not in self._columns]
         if new_columns:
             self._columns += new_columns
             self._write_table(read_metrics(self.json_path))
             return
-        with writing(self.csv_path), self.csv_path.open("a", encoding="utf-8", newline="") as table:
+        with explain_write_errors(self.csv_path), self.csv_path.open("a", encoding="utf-8", newline="") as table:
             csv.DictWriter(table, self._columns).writerow(row)
 
     def last_kept(self, seconds: float) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def copy_damaged_file(path: Path) -> Path:
     """Copy a file to a free name in the same folder, and return the path of the copy."""
     candidates = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
     copy_path = next(candidate for candidate in candidates if not candidate.exists())
-    with writing(copy_path):
+    with explain_write_errors(copy_path):
         shutil.copyfile(path, copy_path)
     return copy_path
 

@@ -24,7 +24,7 @@ from typing import Any
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.machine.install import install_command
-from toolkit.machine.runtime import versions
+from toolkit.machine.runtime import installed_versions
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT, read_starts
 from toolkit.run_folder.read import read_json
@@ -176,7 +176,7 @@ def _start_run(folder: Path, recipe: Recipe) -> Any:
         resume="allow",
         dir=str(folder),
         mode=more_private(own_settings()[0], recipe.tracking.wandb_mode),
-        config={**recipe.model_dump(mode="json"), "versions": versions()},
+        config={**recipe.model_dump(mode="json"), "versions": installed_versions()},
         allow_val_change=True,
         # wandb prints nothing, since the terminal shows this program's progress bar.
         settings=wandb.Settings(silent=True, console="off", x_transaction_log_flush_interval=FLUSH_SECONDS),

@@ -25,7 +25,7 @@ import numpy as np
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.digest import digest
 from toolkit.machine import interruption
-from toolkit.machine.runtime import is_first_process, processes, rank
+from toolkit.machine.runtime import is_first_process, num_processes, process_rank
 
 #: Environment variable of the processes that :mod:`toolkit.finetune.launch` starts: the file descriptor of the pipe
 #: that the first process reads. It is empty for all other processes.
@@ -60,7 +60,7 @@ def join() -> None:
         LostProcessError: the other processes did not connect.
         UserError: another program uses the port that the processes connect to.
     """
-    if processes() > 1:
+    if num_processes() > 1:
         import paddle
 
         if is_first_process():
@@ -106,7 +106,7 @@ def announce(message: dict[str, Any]) -> None:
     Args:
         message: keys and values that can be written as JSON.
     """
-    if processes() > 1:
+    if num_processes() > 1:
         store = _store()
         store.set("toolkit/message", json.dumps(message))
         store.add("toolkit/announced", 1)
@@ -172,7 +172,7 @@ def seed_of(seed: int, step: int = 0) -> int:
         step: first step of a run that is resumed with another number of processes, and so with new seeds; 0 for a new
             run.
     """
-    return seed if rank() == step == 0 else int(digest("process", seed, rank(), step)[:8], 16)
+    return seed if process_rank() == step == 0 else int(digest("process", seed, process_rank(), step)[:8], 16)
 
 
 # -- sums and texts -------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def total(numbers: Sequence[float]) -> list[float]:
     Raises:
         LostProcessError: another process has ended.
     """
-    if processes() == 1:
+    if num_processes() == 1:
         return list(numbers)
     import paddle
 
@@ -229,7 +229,7 @@ def gather(text: bytes) -> list[bytes]:
     Raises:
         LostProcessError: another process has ended.
     """
-    if processes() == 1:
+    if num_processes() == 1:
         return [text]
     import paddle
 
@@ -265,6 +265,6 @@ def _lost_connection_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if interruption.came():  # the signal went to the other processes as well
-            raise interruption.Interrupted from error
+        if interruption.has_signal():  # the signal went to the other processes as well
+            raise interruption.SignalInterrupt from error
         raise LostProcessError from error

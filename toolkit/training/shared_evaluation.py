@@ -11,7 +11,7 @@ import paddle
 from safetensors.numpy import load, save
 
 from toolkit.files.digest import digest
-from toolkit.machine.interruption import Interrupted
+from toolkit.machine.interruption import SignalInterrupt
 from toolkit.training import ranks
 
 #: Mean loss of a batch, and the outputs that the task keeps of its examples.
@@ -80,7 +80,7 @@ def evaluate_shared(
         The mean loss over all examples of all processes, and the outputs kept of these examples, (N, ...) each.
 
     Raises:
-        Interrupted: one of the processes was asked to stop; raised in every process.
+        SignalInterrupt: one of the processes was asked to stop; raised in every process.
     """
     own_batches: list[BatchOutput] = []
     for batch in batches:
@@ -91,7 +91,7 @@ def evaluate_shared(
         own_batches.append((loss.astype(wide_dtype).numpy(), [part.numpy() for part in kept_outputs]))
         on_batch()
     if is_shared and any(ranks.total([should_stop()])):
-        raise Interrupted
+        raise SignalInterrupt
     all_batches = _in_order(own_batches) if is_shared else own_batches
     kept_outputs = tuple(
         np.concatenate(parts) for parts in zip(*(kept_outputs for _, kept_outputs in all_batches), strict=True)

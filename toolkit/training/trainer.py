@@ -50,9 +50,9 @@ from paddlenlp.trainer.training_args import TrainingArguments
 from toolkit.data.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.errors import ToolkitError
 from toolkit.machine import interruption
-from toolkit.machine.heap import keep_small_blocks
-from toolkit.machine.interruption import Interrupted
-from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything
+from toolkit.machine.heap import reserve_small_blocks
+from toolkit.machine.interruption import SignalInterrupt
+from toolkit.machine.runtime import is_first_process, num_processes, process_rank, seed_everything
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
@@ -122,9 +122,9 @@ class Finetuner(Trainer):
         num_initial_processes: int | None = None,
     ) -> None:
         self.recipe = recipe
-        self.num_initial_processes = num_initial_processes or processes()
+        self.num_initial_processes = num_initial_processes or num_processes()
         #: Whether all processes evaluate together. A process that evaluates alone sets it to False.
-        self.shared = processes() > 1
+        self.shared = num_processes() > 1
         self.task = task
         self.console = console
         examples = len(train_dataset) if train_dataset is not None else 1
@@ -170,22 +170,22 @@ class Finetuner(Trainer):
             resume_from: folder of the checkpoint to resume from; None to start at the first step.
 
         Raises:
-            Interrupted: a signal arrived; the state after the last complete step is saved.
+            SignalInterrupt: a signal arrived; the state after the last complete step is saved.
             DivergedError: the loss is NaN or infinite.
         """
         if resume_from is not None:
             self.take_up(resume_from)
             if self.best.stopped or self.last_step >= self.schedule.max_steps:
                 return
-        keep_small_blocks()
+        reserve_small_blocks()
         with interruption.note_signals():
             try:
                 self.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             finally:
                 self.progress.stop()
             self.last_step = self.state.global_step
-            if self.requests().stop or interruption.came():
-                raise Interrupted(self.state.global_step)
+            if self.requests().stop or interruption.has_signal():
+                raise SignalInterrupt(self.state.global_step)
 
     def take_up(self, checkpoint_dir: Path) -> None:
         """Load the counters of a checkpoint, and finish the validation that was interrupted when it was saved."""
@@ -314,8 +314,8 @@ class Finetuner(Trainer):
                 len(self.train_dataset),
                 examples_of_step(self.recipe, self.num_initial_processes),
                 self.recipe.seed,
-                processes(),
-                rank(),
+                num_processes(),
+                process_rank(),
                 getattr(self.train_dataset, "set_epoch", None),
             )
         return self.sampler
@@ -338,14 +338,14 @@ class Finetuner(Trainer):
                 loss = self.compute_loss(model, batch)
             loss = loss if weight == 1.0 else loss * weight
             total = total + loss.detach().astype("float64" if loss.dtype == paddle.float64 else "float32")
-            loss = loss * processes() if self.sharding else loss  # fleet gives the mean of all processes' gradients
+            loss = loss * num_processes() if self.sharding else loss  # fleet gives the mean of all processes' gradients
             self.add_gradients(loss)
-        self._loss = total if processes() == 1 else self._sum_over_processes(total)
+        self._loss = total if num_processes() == 1 else self._sum_over_processes(total)
         return self._loss.astype("float32")
 
     def _loss_weights(self, micro_batches: list[dict[str, paddle.Tensor]]) -> list[float]:
         """Return the share of each micro-batch in the loss terms of the step, over all processes."""
-        if processes() == 1:
+        if num_processes() == 1:
             is_whole_batch = len(micro_batches) == 1
             return [1.0] if is_whole_batch else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
         terms = [0.0 for _ in micro_batches]
@@ -355,7 +355,7 @@ class Finetuner(Trainer):
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
         """Sum gradients and loss over all processes. Agree also on whether to stop and whether to save."""
-        own_numbers = [float(loss), interruption.came(), is_first_process() and self._overdue()]
+        own_numbers = [float(loss), interruption.has_signal(), is_first_process() and self._overdue()]
         sums = ranks.total(own_numbers) if self.sharding else ranks.sum_gradients(self.model.parameters(), own_numbers)
         self._agreed = Requests(*map(bool, sums[1:]))
         return paddle.to_tensor(sums[0], dtype="float64")
@@ -365,11 +365,11 @@ class Finetuner(Trainer):
 
     def requests(self) -> Requests:
         """Return the requests after the step just done. Several processes return the requests that they agreed on."""
-        return self._agreed if processes() > 1 else Requests(interruption.came(), self._overdue())
+        return self._agreed if num_processes() > 1 else Requests(interruption.has_signal(), self._overdue())
 
     def _wrap_model(self, model: Any, training: bool = True) -> Any:
         """Return the model itself, because :meth:`training_step` sums gradients; fleet wraps a model with sharding."""
-        return super()._wrap_model(model, training) if self.sharding or processes() == 1 else model
+        return super()._wrap_model(model, training) if self.sharding or num_processes() == 1 else model
 
     def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
         """Return the divisor of a micro-batch's loss: its number of terms, or the sum of their class weights.
@@ -429,12 +429,12 @@ class Finetuner(Trainer):
 
         Raises:
             DivergedError: training has produced a parameter that is infinite or NaN.
-            Interrupted: a signal arrived during training.
+            SignalInterrupt: a signal arrived during training.
         """
         if self.is_in_train and (name := checkpoint.first_not_finite(self.model)) is not None:
             raise DivergedError(f"{name} is not finite after step {self.state.global_step}; {DIVERGENCE_ADVICE}")
         if self.is_in_train and self.requests().stop:  # a request that all processes agreed on
-            raise Interrupted
+            raise SignalInterrupt
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
         self._batches_evaluated = 0
         with checkpoint.undisturbed_random_state():
@@ -448,7 +448,7 @@ class Finetuner(Trainer):
         The Trainer itself would compute some examples twice, so that all processes have equally many, and count them
         twice.
         """
-        if processes() == 1:
+        if num_processes() == 1:
             options["metric_key_prefix"] = metric_key_prefix
             return super().evaluation_loop(dataloader, description, *args, **options)
         self.model.eval()
@@ -459,7 +459,7 @@ class Finetuner(Trainer):
             lambda inputs: self.prediction_step(self.model, inputs, False),
             lambda: self.callback_handler.on_prediction_step(self.args, self.state, self.control),
             self.shared,
-            interruption.came,
+            interruption.has_signal,
         )
         self.model.train()
         self.outputs = in_own_order(self.outputs, self._order)
@@ -473,7 +473,7 @@ class Finetuner(Trainer):
         return ranks.from_first(metrics) if self.shared else metrics
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        first, step = (rank(), processes()) if self.shared else (0, 1)
+        first, step = (process_rank(), num_processes()) if self.shared else (0, 1)
         counts = self.task.token_counts(eval_dataset)
         self._cut = counts is not None
         self._order = longest_first(counts, len(eval_dataset))
@@ -485,7 +485,7 @@ class Finetuner(Trainer):
         """Return the loss of a batch and the outputs that the task keeps. Logits are freed with the batch."""
         inputs = self._prepare_inputs(without_padding(inputs, self.model.config) if self._cut else inputs)
         # Each batch has a separate seed, so it does not matter which process computes it.
-        batch = self._batches_evaluated * processes() + rank() if self.shared else self._batches_evaluated
+        batch = self._batches_evaluated * num_processes() + process_rank() if self.shared else self._batches_evaluated
         seed_everything(seed_of_batch(self.recipe.seed, batch))
         self._batches_evaluated += 1
         with paddle.no_grad():
@@ -507,7 +507,7 @@ class Finetuner(Trainer):
         """Log, save and evaluate as the Trainer does, but save the step even if its validation is interrupted."""
         try:
             super()._maybe_log_save_evaluate(tr_loss, model, *args, **options)
-        except Interrupted:
+        except SignalInterrupt:
             self.left = True
             self._save_checkpoint(model)
             raise
@@ -563,12 +563,12 @@ class ScheduleCallback(TrainerCallback):
         if state.global_step:
             saved_state = checkpoint.read_state(trainer.resumed_from)
             states = saved_state.get("random_states", [saved_state["random_state"]])
-            if len(states) == processes():
-                checkpoint.set_random_state(states[rank()])
+            if len(states) == num_processes():
+                checkpoint.set_random_state(states[process_rank()])
             else:  # another number of processes saved the states
                 seed_everything(ranks.seed_of(trainer.recipe.seed, state.global_step))
             trainer.sampler.start_at(*divmod(state.global_step, trainer.schedule.steps_per_epoch))
-        if processes() > 1:
+        if num_processes() > 1:
             ranks.agree("the weights and constants", ranks.digest_of_model(trainer.model))
         trainer.progress = ProgressBar(trainer.console, "train", state.max_steps, state.global_step)
         trainer.progress.start()
@@ -592,8 +592,8 @@ class ScheduleCallback(TrainerCallback):
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
         """Update the bar during an evaluation, and interrupt it if a signal asks for that."""
         self._evaluated_batches += 1
-        if processes() == 1 and interruption.came():
-            raise Interrupted
+        if num_processes() == 1 and interruption.has_signal():
+            raise SignalInterrupt
         if self.trainer.is_in_train:
             self.trainer.progress.busy(f"validation {self._evaluated_batches}/{len(eval_dataloader)}")
         else:

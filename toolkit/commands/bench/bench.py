@@ -127,13 +127,13 @@ def bench(
             settings = {
                 **workload_options,
                 **changes,
-                "threads": threads or runtime.physical_cores(),
+                "threads": threads or runtime.count_physical_cores(),
                 "overrides": overrides,
             }
             workload = make_workload(folder, **settings)
             return run_duel(workload, against, pairs, python, lambda words: status.update(f"bench: {words}"))
 
-    results = page.Results({"cores": runtime.physical_cores(), "processor": runtime.processor()})
+    results = page.Results({"cores": runtime.count_physical_cores(), "processor": runtime.processor_name()})
     console.print("on {processor}, {cores} cores".format(**results.hardware), highlight=False, soft_wrap=True)
     for work in works:
         if work == "gate":

@@ -18,7 +18,7 @@ from toolkit.commands.bench.ratios import Ratio, compute_ratio
 from toolkit.commands.bench.workload import PART_OF, PARTS, Workload
 from toolkit.errors import Inconclusive
 from toolkit.machine import runtime
-from toolkit.machine.scratch import child, scratch_folder
+from toolkit.machine.scratch import child_process, scratch_folder
 
 #: Number of discarded measurements of each side. During them, memory is allocated and kernels are chosen.
 WARM_UPS = 2
@@ -224,7 +224,7 @@ class Side:
         """
         with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "x") as log:
             interpreter = python if python and name == "transformers" else sys.executable
-            worker = child(
+            worker = child_process(
                 another_python.module_command(interpreter, f"toolkit.commands.bench.sides.{name}"),
                 env=_environment(name, threads),
                 stdin=subprocess.PIPE,
@@ -265,5 +265,5 @@ def _environment(side: str, threads: int) -> dict[str, str]:
     if side == "paddlenlp":
         return variables_without_paddle
     if side == OURS:
-        return {**variables_without_paddle, **runtime.environment(threads)}
+        return {**variables_without_paddle, **runtime.paddle_environment(threads)}
     return {**variables_without_paddle, "OMP_NUM_THREADS": str(threads)}

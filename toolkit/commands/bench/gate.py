@@ -14,7 +14,7 @@ from typing import Any
 from toolkit.commands.bench.ratios import Ratio, compute_ratio
 from toolkit.commands.bench.workloads import benchmark_of
 from toolkit.errors import Inconclusive
-from toolkit.machine.disk import megabytes
+from toolkit.machine.disk import format_bytes
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity import GateOptions, make_request, run_gate
 from toolkit.terminal.console import LiteralConsole
@@ -51,8 +51,8 @@ class GateRuns:
             ("seconds, nothing cached", format_spread(self.cold)),
             ("seconds, cached", format_spread(self.cached)),
             ("cached / not", str(self.times)),
-            ("peak memory of the reference's process", megabytes(self.reference)),
-            ("peak memory of the port's process", megabytes(self.port)),
+            ("peak memory of the reference's process", format_bytes(self.reference)),
+            ("peak memory of the port's process", format_bytes(self.port)),
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from models import families
 from toolkit.commands.bench.duel import OURS, Duel
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
-from toolkit.machine.disk import megabytes
+from toolkit.machine.disk import format_bytes
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLE, Series, lines
@@ -59,8 +59,8 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
         *([] if work.work == "start" else [(f"{each} a second", ours_rate, other_rate, "")]),
         (
             "memory of the process" if work.work == "start" else "memory above the imports",
-            megabytes(ours.memory),
-            megabytes(theirs.memory),
+            format_bytes(ours.memory),
+            format_bytes(theirs.memory),
             "" if memory is None else f"{memory:.2f}",
         ),
         (first, f"{ours.first_value:.6g}", f"{theirs.first_value:.6g}", ""),

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolkit.commands.doctor.finding import MAX_MESSAGE_LENGTH
 from toolkit.machine.install import CHECKOUT
-from toolkit.machine.interruption import name_of
+from toolkit.machine.interruption import signal_name
 from toolkit.terminal.escape import one_line
 
 #: Time limit of a child process in seconds. It imports frameworks from a disk that may be slow.
@@ -51,14 +51,14 @@ def run_in_child(code: str, python: str | None = None, timeout_seconds: float = 
         timeout_seconds: time limit in seconds.
     """
     from models.files.another_python import code_command
-    from toolkit.machine.scratch import child
+    from toolkit.machine.scratch import child_process
     from toolkit.parity import worker_environment
 
     variables = {**worker_environment(), "WANDB_ERROR_REPORTING": "false", "GLOG_minloglevel": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     command = code_command(python or sys.executable, PREAMBLE + code, str(CHECKOUT))
     timeout_message = ""
-    with child(command, env=variables, text=True, errors="replace", **pipes) as process:
+    with child_process(command, env=variables, text=True, errors="replace", **pipes) as process:
         try:
             out, log = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -76,6 +76,6 @@ def _describe_failure(status: int, log: str) -> str:
     if status == 0:
         return ""
     if status < 0:
-        return f"the process was ended by {name_of(-status)}"
+        return f"the process was ended by {signal_name(-status)}"
     lines = [line for line in log.splitlines() if line.strip()] or [f"exit status {status}"]
     return one_line(lines[-1])[:MAX_MESSAGE_LENGTH]

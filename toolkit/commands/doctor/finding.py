@@ -7,7 +7,7 @@ from typing import Literal
 
 from toolkit.errors import ToolkitError
 from toolkit.machine.install import install_command
-from toolkit.machine.runtime import version_of
+from toolkit.machine.runtime import distribution_version
 from toolkit.terminal.escape import one_line
 
 #: Maximum number of characters to show of another program's message.
@@ -41,5 +41,5 @@ def split_message(error: ToolkitError) -> tuple[str, str]:
 
 def reinstall_command() -> str:
     """Return the command that installs the toolkit again, for the same kind of Paddle wheel."""
-    wheel = "gpu" if version_of("paddlepaddle-gpu") else "cpu"
+    wheel = "gpu" if distribution_version("paddlepaddle-gpu") else "cpu"
     return install_command(f"{wheel},reference")

@@ -11,11 +11,11 @@ from toolkit.commands.doctor.finding import Finding, reinstall_command, split_me
 from toolkit.commands.doctor.gpu import gpu_finding, gpu_finding_without_paddle, query_driver
 from toolkit.errors import UserError
 from toolkit.machine.install import install_command
-from toolkit.machine.runtime import version_of
+from toolkit.machine.runtime import distribution_version
 
 PADDLE = """
 from toolkit.machine import runtime
-device = runtime.configure("auto")
+device = runtime.configure_paddle("auto")
 import paddle
 say(version=paddle.__version__, cuda=paddle.is_compiled_with_cuda())
 say(gpus=paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0)
@@ -27,16 +27,16 @@ say(device=device)
 
 def check_paddle() -> Iterator[Finding]:
     """Check Paddle's wheels, a computation with Paddle, and the GPU as the driver and Paddle see it."""
-    from toolkit.machine.runtime import explain_paddle_installation
+    from toolkit.machine.runtime import check_paddle_installation
 
     try:
-        explain_paddle_installation()
+        check_paddle_installation()
     except UserError as error:
         yield Finding("paddle", "fault", *split_message(error))
         yield gpu_finding_without_paddle(*query_driver())
         return
     answer = run_in_child(PADDLE)
-    wheel = "paddlepaddle-gpu" if version_of("paddlepaddle-gpu") else "paddlepaddle"
+    wheel = "paddlepaddle-gpu" if distribution_version("paddlepaddle-gpu") else "paddlepaddle"
     if answer.failure:
         yield Finding("paddle", "fault", f"{wheel} does not work: {answer.failure}", reinstall_command())
     else:
@@ -52,7 +52,7 @@ PADDLENLP = """
 from toolkit.terminal import quiet
 from toolkit.machine import runtime
 quiet.silence_startup()
-runtime.configure("cpu")
+runtime.configure_paddle("cpu")
 import paddlenlp
 from paddlenlp.trainer import Trainer
 from models.families import FAMILIES, part
@@ -72,12 +72,12 @@ def check_paddlenlp() -> Iterator[Finding]:
 
 
 def check_environment() -> Iterator[Finding]:
-    """Check whether the shell overrides variables that :func:`toolkit.machine.runtime.environment` sets."""
+    """Check whether the shell overrides variables that :func:`toolkit.machine.runtime.paddle_environment` sets."""
     from models.operations import kernels
-    from toolkit.machine.runtime import environment, physical_cores
+    from toolkit.machine.runtime import count_physical_cores, paddle_environment
 
-    cores = physical_cores()
-    variables = environment()
+    cores = count_physical_cores()
+    variables = paddle_environment()
     expected_values = {
         "OMP_NUM_THREADS": (str(cores), f"of {cores} physical cores"),
         "FLAGS_paddle_num_threads": (str(cores), f"of {cores} physical cores"),
@@ -117,7 +117,7 @@ def check_reference(python: str | None) -> Iterator[Finding]:
     from toolkit.parity import reference_interpreter
 
     interpreter = reference_interpreter(python) if python else sys.executable
-    missing = [] if python else [name for name in ("torch", "transformers") if not version_of(name)]
+    missing = [] if python else [name for name in ("torch", "transformers") if not distribution_version(name)]
     if missing:
         description = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, so no gate can run"
         remedy = f"{install_command('reference')}, or --reference-python PATH of a Python that has them"

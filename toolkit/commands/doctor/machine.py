@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.commands.doctor.finding import Finding
-from toolkit.machine.home import OWN
+from toolkit.machine.home import OWN_HOME
 
 #: Free memory in bytes that the two processes of a small model's gate may need.
 MIN_MEMORY_BYTES = 2e9
@@ -50,11 +50,11 @@ def available_memory() -> tuple[int | None, int | None]:
 
 def check_disk() -> Iterator[Finding]:
     """Check that the folders which a run writes to are writable and have enough free space."""
-    from toolkit.machine.runtime import CACHE_ROOM, cache_place
+    from toolkit.machine.runtime import MIN_CACHE_BYTES, configured_cache_folder
 
     folders = {
         "run folders": (Path("runs"), "train.output_dir=FOLDER in another place", MIN_DISK_BYTES),
-        "the cache": (cache_place(), "export TOOLKIT_CACHE=FOLDER in another place", CACHE_ROOM),
+        "the cache": (configured_cache_folder(), "export TOOLKIT_CACHE=FOLDER in another place", MIN_CACHE_BYTES),
         "temporary files": (Path(tempfile.gettempdir()), "export TMPDIR=FOLDER in another place", MIN_DISK_BYTES),
     }
     for name, (path, remedy, needed_bytes) in folders.items():
@@ -62,33 +62,36 @@ def check_disk() -> Iterator[Finding]:
 
 
 def _check_folder(name: str, path: Path, remedy: str, needed_bytes: float) -> Finding:
-    from toolkit.machine.disk import check_writable, megabytes
-    from toolkit.machine.runtime import CACHE_ROOM
+    from toolkit.machine.disk import find_write_obstacle, format_bytes
+    from toolkit.machine.runtime import MIN_CACHE_BYTES
 
-    if obstacle := check_writable(path):
+    if obstacle := find_write_obstacle(path):
         return Finding("disk", "fault", f"{name}, {path}: {obstacle}", remedy)
     existing_parent = next(parent for parent in (path, *path.parents) if parent.exists())
     free = shutil.disk_usage(existing_parent).free
-    description = f"{name}, {path}: {megabytes(free)} are free"
+    description = f"{name}, {path}: {format_bytes(free)} are free"
     if free < needed_bytes:
-        return Finding("disk", "fault" if free < CACHE_ROOM else "warn", description, f"make room, or {remedy}")
+        return Finding("disk", "fault" if free < MIN_CACHE_BYTES else "warn", description, f"make room, or {remedy}")
     return Finding("disk", "ok", description)
 
 
 def check_caches() -> Iterator[Finding]:
     """Report the path and size of each cache: the toolkit's, and the hub's caches of models and data sets."""
     from toolkit.commands.cache import list_entries
-    from toolkit.machine.disk import megabytes, size_of
-    from toolkit.machine.runtime import cache_place
+    from toolkit.machine.disk import format_bytes, measure_folder_bytes
+    from toolkit.machine.runtime import configured_cache_folder
 
-    if home_dir := os.environ.get(OWN):
+    if home_dir := os.environ.get(OWN_HOME):
         description = f"your home, {home_dir}, cannot be written; what libraries keep there is in {os.environ['HOME']}"
         yield Finding("caches", "warn", description, "export HOME=FOLDER in another place")
-    cache_entries = list_entries(cache_place())
-    size = megabytes(sum(entry.size for entry in cache_entries))
+    cache_entries = list_entries(configured_cache_folder())
+    size = format_bytes(sum(entry.size for entry in cache_entries))
     clear_command = "toolkit cache clear" if cache_entries else ""
     yield Finding(
-        "caches", "ok", f"the toolkit's, {cache_place()}: {len(cache_entries)} entries, {size}", clear_command
+        "caches",
+        "ok",
+        f"the toolkit's, {configured_cache_folder()}: {len(cache_entries)} entries, {size}",
+        clear_command,
     )
     hub_home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     models_dir = Path(
@@ -97,4 +100,6 @@ def check_caches() -> Iterator[Finding]:
     datasets_dir = Path(os.environ.get("HF_DATASETS_CACHE") or hub_home / "datasets").expanduser()
     for name, path, command in (("models", models_dir, "hf cache delete"), ("data sets", datasets_dir, "")):
         if path.is_dir():
-            yield Finding("caches", "ok", f"the hub's {name}, {path}: {megabytes(size_of(path))}", command)
+            yield Finding(
+                "caches", "ok", f"the hub's {name}, {path}: {format_bytes(measure_folder_bytes(path))}", command
+            )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from toolkit.commands.doctor.child import run_in_child
 from toolkit.commands.doctor.finding import MAX_MESSAGE_LENGTH, Finding, reinstall_command
 from toolkit.machine.install import install_command
-from toolkit.machine.runtime import version_of
+from toolkit.machine.runtime import distribution_version
 from toolkit.terminal.escape import one_line
 
 #: Time limit for the hub's answer, in seconds.
@@ -68,7 +68,7 @@ wandb.teardown()
 
 def check_wandb() -> Iterator[Finding]:
     """Check Weights & Biases, which only a recipe with ``tracking.wandb`` needs."""
-    if not version_of("wandb"):
+    if not distribution_version("wandb"):
         yield Finding("wandb", "ok", "not installed; only tracking.wandb needs it", install_command("tracking"))
         return
     answer = run_in_child(WANDB)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit.commands.doctor.finding import Finding, reinstall_command
 from toolkit.machine.install import CHECKOUT, DISTRIBUTION
-from toolkit.machine.runtime import version_of
+from toolkit.machine.runtime import distribution_version
 
 #: Distributions whose exact version can change the results of a run.
 PINNED_DISTRIBUTIONS = (
@@ -40,7 +40,7 @@ def check_versions() -> Iterator[Finding]:
         yield Finding(
             check, "fault", f"Python is {python}, but must be {python_range}", "make install PYTHON=python3.11"
         )
-    if other := version_of("toolkit"):
+    if other := distribution_version("toolkit"):
         description = f"the distribution toolkit {other} is installed, which overwrites files of {DISTRIBUTION}"
         yield Finding(check, "fault", description, f"pip uninstall -y toolkit, then {reinstall_command()}")
     num_examined, faults = find_unfit_distributions(DISTRIBUTION)
@@ -50,7 +50,7 @@ def check_versions() -> Iterator[Finding]:
         f"{name} {version} (pin {pins[name]})"
         for pins in [read_pins(CHECKOUT / "constraints.txt")]
         for name in PINNED_DISTRIBUTIONS
-        if name in pins and (version := version_of(name)) and version.partition("+")[0] != pins[name]
+        if name in pins and (version := distribution_version(name)) and version.partition("+")[0] != pins[name]
     ]
     if differences:
         description = f"not the versions that were tested together: {', '.join(differences)}"
@@ -80,7 +80,7 @@ def find_unfit_distributions(root: str) -> tuple[int, list[Finding]]:
             is_optional = name == root and not is_unconditional
             if not is_unconditional and not (is_optional and requirement.marker and "extra" in str(requirement.marker)):
                 continue
-            version = version_of(requirement.name)
+            version = distribution_version(requirement.name)
             remedy = f"pip install '{requirement.name}{requirement.specifier}'"
             if version is None:
                 if not is_optional:

@@ -21,7 +21,7 @@ from toolkit.files.strict_json import dumps
 from toolkit.files.whole import files_in, write_text
 from toolkit.finetune.card import with_model
 from toolkit.machine import runtime
-from toolkit.machine.disk import check_writable, writing
+from toolkit.machine.disk import explain_write_errors, find_write_obstacle
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder.read import reading
@@ -58,7 +58,7 @@ def export_run(folder: Path, format_name: str, output: Path | None, overwrite: b
     target = folder / "export" / format_name if output is None else output
     _check_target(target, overwrite)
     silence_startup()
-    runtime.configure("cpu", recipe.runtime.threads)  # before anything imports Paddle
+    runtime.configure_paddle("cpu", recipe.runtime.threads)  # before anything imports Paddle
     if format_name == "onnx":
         from toolkit.commands.export.onnx_file import check_installed
 
@@ -70,7 +70,7 @@ def export_run(folder: Path, format_name: str, output: Path | None, overwrite: b
     splits = load_rows(recipe)
     run = load_run(folder)
     inputs, source = make_batches(run, splits)
-    with writing(target, resumes=False), _folders_beside(target) as (export_dir, scratch):
+    with explain_write_errors(target, resumes=False), _folders_beside(target) as (export_dir, scratch):
         difference, format_facts = _export_model(run, format_name, export_dir, scratch, inputs)
         _print_difference(console, target, difference, source)
         if format_name == "hf" and (calibration_note := logits_note(run.calibration)):
@@ -179,7 +179,7 @@ def _describe_export(run: Run, format_name: str) -> dict[str, Any]:
         },
         "label_names": run.label_names,
         "calibration": _calibration(run, format_name),
-        "versions": runtime.versions(),
+        "versions": runtime.installed_versions(),
     }
 
 
@@ -211,7 +211,7 @@ def _print_difference(console: Console, target: Path, difference: Difference, so
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
-    if obstacle := check_writable(target.absolute().parent):
+    if obstacle := find_write_obstacle(target.absolute().parent):
         raise UserError(f"--output {target}: {target.absolute().parent}: {obstacle}")
     if not os.path.lexists(target):
         return
@@ -253,7 +253,7 @@ def _folders_beside(target: Path) -> Iterator[tuple[Path, Path]]:
     new_folders = [path for path in (parent, *parent.parents) if not path.exists()]
     parent.mkdir(parents=True, exist_ok=True)
     try:
-        with scratch_folder(".export-", beside=parent) as scratch:
+        with scratch_folder(".export-", parent_folder=parent) as scratch:
             (scratch / "made").mkdir()
             yield scratch / "made", scratch
     finally:

@@ -77,7 +77,7 @@ def new_recipe(
     Raises:
         UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
             taken. Nothing is written.
-        WriteFailed: the system refuses it.
+        WriteError: the system refuses it.
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
     if task in (None, "classification") and not pretrain and data.exists() and (pairs := find_parallel(data)):

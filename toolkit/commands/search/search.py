@@ -21,7 +21,7 @@ from toolkit.commands.search.space import default_options, load_trial, parse_spa
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune.finetune import SearchTrial, finetune
 from toolkit.machine import runtime
-from toolkit.machine.disk import check_writable
+from toolkit.machine.disk import find_write_obstacle
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import CHECKPOINTS, amending, read_starts
@@ -60,14 +60,14 @@ def run_search(
         Inconclusive: the gate could not decide.
         ToolkitError: no trial is complete.
     """
-    if runtime.processes() > 1:
+    if runtime.num_processes() > 1:
         raise UserError("toolkit search: trains in one process; start it without a launcher")
     recipe = load_trial(path, overrides, {})
     space = parse_space(over_options or default_options(recipe), path, overrides)
     folder = recipe.output_dir
     if not recipe.is_overridden("train.output_dir"):
         folder = folder.with_name(f"{folder.name}-search")
-    if obstacle := check_writable(folder):
+    if obstacle := find_write_obstacle(folder):
         raise recipe.error("train.output_dir", f"{folder}: {obstacle}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     with amending(folder, patience=0):

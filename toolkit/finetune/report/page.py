@@ -20,7 +20,7 @@ from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.data import data_sections
 from toolkit.finetune.report.style import STYLE
-from toolkit.machine.disk import megabytes
+from toolkit.machine.disk import format_bytes
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.recipe.recipe import Recipe
@@ -170,7 +170,7 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
     ]
     rows += _speed(results)
     hardware = [
-        (key, megabytes(int(value)) if key == "memory" else str(value))
+        (key, format_bytes(int(value)) if key == "memory" else str(value))
         for key, value in results.get("hardware", {}).items()
     ]
     yield element("h2", "Training")

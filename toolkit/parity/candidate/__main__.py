@@ -42,7 +42,7 @@ def main(task: str, folder: Path) -> None:
     if job.pair is not None:  # a pair needs no kernels of this project, and its interpreter may lack their requirements
         os.environ.pop(kernels.VARIABLE, None)
     with _kernels_of(job, task, folder) as others:
-        runtime.configure(job.device, job.threads, keep_memory=not job.brief)
+        runtime.configure_paddle(job.device, job.threads, keeps_freed_memory=not job.brief)
         family_part(job.model, "candidate")  # loaded while the reference still computes
         record = _module_of(job, task).run(job, folder, SENDER, others)
     if record is not None:
@@ -51,7 +51,9 @@ def main(task: str, folder: Path) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     user_modules = user_code.imported_files() if job.pair else []
     seconds = time.monotonic() - start_seconds
-    SENDER.send_json("execution", Execution(runtime.versions(), runtime.flags(), seconds, peak, user_modules))
+    SENDER.send_json(
+        "execution", Execution(runtime.installed_versions(), runtime.current_flags(), seconds, peak, user_modules)
+    )
     SENDER.end()
 
 

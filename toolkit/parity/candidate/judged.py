@@ -34,4 +34,4 @@ def of_run(job: Job, folder: Path) -> Judged | None:
         loss = step.compute(batch).loss
         loss.backward()
     length = int(batch["input_ids"].shape[1])
-    return Judged(runtime.device(), job.threads, examples, length, fields, digest_step(step.model, loss))
+    return Judged(runtime.current_device(), job.threads, examples, length, fields, digest_step(step.model, loss))

@@ -18,8 +18,8 @@ from toolkit.parity.job.kernel_messages import receive, send
 class KernelClient:
     """Starts :mod:`toolkit.parity.reference.kernel_server` and asks it.
 
-    Start it before Paddle's environment is set (:func:`toolkit.machine.runtime.configure`): the reference's own worker
-    runs without those variables, and some of them choose another path through the same mathematics library.
+    Start it before Paddle's environment is set (:func:`toolkit.machine.runtime.configure_paddle`): the reference's own
+    worker runs without those variables, and some of them choose another path through the same mathematics library.
 
     Args:
         python: the interpreter that has torch.

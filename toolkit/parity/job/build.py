@@ -84,7 +84,7 @@ def job_of(request: GateRequest) -> Job:
         lowered=PRODUCTS,
         spare_memory=spares_memory(request),
         brief=is_brief(request),
-        threads=request.threads or runtime.threads(),
+        threads=request.threads or runtime.default_num_threads(),
         reference_python=workers_of(request)["reference"],
         own_examples=len(request.batch["input_ids"]) if request.widened else None,
     )

@@ -65,7 +65,7 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
         del request["tokenizer"]["path"]
         for file in files_of(job.tokenizer):
             digest.update(files.sha256(file).encode())
-    environment: dict[str, Any] = {"versions": runtime.versions(), "flags": runtime.environment()}
+    environment: dict[str, Any] = {"versions": runtime.installed_versions(), "flags": runtime.paddle_environment()}
     if reference_python is not None:
         # The path, too: a wrapper may run the same versions with something else changed.
         environment["reference"] = [reference_python, interpreter.versions_of(reference_python)]

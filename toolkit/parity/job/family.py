@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.families import part
-from toolkit.machine.memory import parameters_of
+from toolkit.machine.memory import count_parameters
 from toolkit.parity.job.family_part import family_part
 
 #: Models with more parameters than this are large: some are compared stage by stage, since whole they would take each
@@ -150,7 +150,7 @@ class PortedFamily(Family):
         return self.resolve_config(config)["pad_token_id"]
 
     def is_large(self, config: Mapping[str, Any], head: str) -> bool:
-        return parameters_of(self.name, self.resolve_config(config), head) > LARGE_ABOVE
+        return count_parameters(self.name, self.resolve_config(config), head) > LARGE_ABOVE
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
         """Tokens that its attention takes together."""

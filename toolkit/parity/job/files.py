@@ -57,7 +57,7 @@ from safetensors.numpy import load_file, save_file
 
 from toolkit.files import strict_json
 from toolkit.files.digest import sha256 as sha256
-from toolkit.machine.disk import writing
+from toolkit.machine.disk import explain_write_errors
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json, text_of
 
@@ -108,7 +108,7 @@ def remove_unfinished(job: Path, side: str) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    with writing(path):
+    with explain_write_errors(path):
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)
 
@@ -140,7 +140,7 @@ def read_job(folder: Path) -> Job:
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors as safetensors, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    with writing(partial, sum(np.asarray(value).nbytes for value in tensors.values())):
+    with explain_write_errors(partial, sum(np.asarray(value).nbytes for value in tensors.values())):
         save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
         os.replace(partial, path)
 

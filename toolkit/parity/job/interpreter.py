@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from models.files.another_python import code_command
 from toolkit.errors import Inconclusive, ToolkitError, UserError
-from toolkit.machine.home import in_own_home
+from toolkit.machine.home import expand_user_home
 from toolkit.parity.job import launch
 
 #: Packages that each side imports. SentencePiece is only for runs whose tokenizer is to be compared.
@@ -49,7 +49,7 @@ def locate(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]
     Raises:
         UserError: there is nothing that could be run.
     """
-    expanded_path = os.path.expanduser(in_own_home(path))
+    expanded_path = os.path.expanduser(expand_user_home(path))
     executable = shutil.which(os.path.abspath(expanded_path) if os.path.exists(expanded_path) else expanded_path)
     if executable is None:
         reason = "is not an executable file" if os.path.exists(expanded_path) else "no such interpreter"

@@ -16,9 +16,9 @@ from models.files.hub import pickle_files
 from models.files.plain import UnreadableFile, plain_file
 from toolkit.files.cache import kept
 from toolkit.files.digest import digest
-from toolkit.machine.disk import megabytes, missing_room
+from toolkit.machine.disk import describe_missing_space, format_bytes
 from toolkit.machine.runtime import cache_folder
-from toolkit.machine.scratch import child
+from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, launch
 
 #: Part of the key: raised when the conversion changes.
@@ -43,9 +43,9 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
 
     def fill(target: Path) -> None:
         size = sum(path.stat().st_size for path in pickles)
-        if lacking := missing_room(cache_folder(), size):
+        if lacking := describe_missing_space(cache_folder(), size):
             raise UnreadableFile(checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}")
-        print(f"note: reading {names} ({megabytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
+        print(f"note: reading {names} ({format_bytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
         _convert(python or sys.executable, target, pickles)
 
     return kept("weights", key, fill)
@@ -57,7 +57,7 @@ def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     environment = launch.worker_environment()
     environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # makes old versions run any code of a pickle
-    with child(command, env=environment, text=True, **pipes) as process:
+    with child_process(command, env=environment, text=True, **pipes) as process:
         output, log = process.communicate()
     if process.returncode == 0:
         return

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.errors import Inconclusive, UserError
-from toolkit.machine.scratch import child
+from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
@@ -192,7 +192,7 @@ def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -
         def start(side: str, python: str, **options: Any) -> None:
             with open(jobs[0] / f"{side}.log", "w") as log:
                 command = launch.module_command(python, f"toolkit.parity.{side}", task, *map(str, jobs))
-                worker = child(command, stdout=log, stderr=subprocess.STDOUT, **options)
+                worker = child_process(command, stdout=log, stderr=subprocess.STDOUT, **options)
                 workers[side] = running.enter_context(worker)
 
         environment = {**launch.worker_environment(), "TMPDIR": str(jobs[0])}

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from toolkit.machine.disk import writing
+from toolkit.machine.disk import explain_write_errors
 from toolkit.parity.job import files
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 
@@ -132,7 +132,7 @@ class Side:
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")
             time.sleep(0.02)
         path = self.path("truth", stage)
-        with writing(path, size), TensorWriter(path, HEADER, path.with_name(SPARE)) as writer:
+        with explain_write_errors(path, size), TensorWriter(path, HEADER, path.with_name(SPARE)) as writer:
             yield writer
 
     def wait_for_truth(self, stage: str) -> Path:

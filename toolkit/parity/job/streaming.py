@@ -51,7 +51,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
             raise UserError(f"{path}: exists and is not a folder of a gate; move it, or choose another folder")
         remove_job(path)
     check_space(folder, job)
-    with scratch_folder(f".{STREAMED}-", beside=folder) as scratch:
+    with scratch_folder(f".{STREAMED}-", parent_folder=folder) as scratch:
         for name in (*SIDES, "weights"):
             (scratch / name).mkdir()
         files.write_json(scratch / "job.json", job)
@@ -117,7 +117,10 @@ class WeightsWriter(threading.Thread):
                 values, num_randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)
                 files.write_json(path.with_suffix(".json"), num_randomized)
                 size = sum(value.nbytes for value in values.values())
-                with disk.writing(path, size), TensorWriter(path, stages.HEADER) as writer:  # copies nothing
+                with (
+                    disk.explain_write_errors(path, size),
+                    TensorWriter(path, stages.HEADER) as writer,
+                ):  # copies nothing
                     for name, value in values.items():
                         writer.add(name, value)
         except BaseException as error:

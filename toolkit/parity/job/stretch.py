@@ -16,7 +16,7 @@ import numpy as np
 from models.families import family as known_family
 from models.families import part
 from toolkit.errors import Inconclusive, UserError
-from toolkit.machine.memory import gigabytes, parameters_of, physical_memory
+from toolkit.machine.memory import count_parameters, format_gigabytes, physical_memory
 from toolkit.parity.job.build import is_brief, is_streamed, shape_of, spares_memory
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
@@ -57,18 +57,20 @@ def fit_to_memory(request: GateRequest) -> tuple[GateRequest, str]:
     required_bytes = memory_of(request)
     if room is None or required_bytes <= room:
         request = _at_once(request, room)
-        return request, f"about {gigabytes(required_bytes * (2 if request.at_once else 1))} of memory"
+        return request, f"about {format_gigabytes(required_bytes * (2 if request.at_once else 1))} of memory"
     if request.length is not None:
-        raise UserError(f"a gate over {request.length:,} tokens takes about {gigabytes(required_bytes)}; {_room(room)}")
+        raise UserError(
+            f"a gate over {request.length:,} tokens takes about {format_gigabytes(required_bytes)}; {_room(room)}"
+        )
     for shorter in shorter_lengths(request):
         shorter_request = stretch(request, shorter)
         if (required_bytes := memory_of(shorter_request)) <= room:
-            memory = f"about {gigabytes(required_bytes)} of memory"
+            memory = f"about {format_gigabytes(required_bytes)} of memory"
             return shorter_request, f"{memory} over the first {shorter:,} of {length:,} tokens"
     raise Inconclusive(
-        f"the gate takes about {gigabytes(required_bytes)} of memory over the shortest texts that show what can be "
-        f"wrong; {_room(room)}. Fewer examples (parity.examples) take less; a larger machine can record the reference "
-        "(toolkit parity record)"
+        f"the gate takes about {format_gigabytes(required_bytes)} of memory over the shortest texts that show "
+        f"what can be wrong; {_room(room)}. Fewer examples (parity.examples) take less; a larger machine can "
+        "record the reference (toolkit parity record)"
     )
 
 
@@ -81,9 +83,10 @@ def gate_memory(request: GateRequest) -> str:
             and required_bytes > room
             and request.batch["input_ids"].shape[1] // _unit(request) > MAX_TRIED
         ):
-            return f"about {gigabytes(required_bytes)} over whole texts; {_room(room)}"
+            return f"about {format_gigabytes(required_bytes)} over whole texts; {_room(room)}"
         return fit_to_memory(request)[1]
-    return f"about {gigabytes(streamed_memory_of(request))} in the larger of its two processes: it goes stage by stage"
+    memory = format_gigabytes(streamed_memory_of(request))
+    return f"about {memory} in the larger of its two processes: it goes stage by stage"
 
 
 def streamed_memory_of(request: GateRequest) -> float:
@@ -100,7 +103,7 @@ def memory_of(request: GateRequest) -> float:
     texts, length = shape_of(request)
     layers = part(request.model, "schema").layer_elements(config, length)
     width = part(request.model, "schema").width(config)
-    idle = IDLE + PER_PARAMETER * parameters_of(request.model, config, request.head)
+    idle = IDLE + PER_PARAMETER * count_parameters(request.model, config, request.head)
     again = idle + texts * (AGAIN * max(layers) + STREAMS * length * width * len(layers))
     if is_brief(request):
         return again
@@ -170,4 +173,4 @@ def _first(value: np.ndarray, full_length: int, length: int) -> np.ndarray:
 
 
 def _room(room: float) -> str:
-    return f"it may take {gigabytes(room)} (parity.max_memory)"
+    return f"it may take {format_gigabytes(room)} (parity.max_memory)"

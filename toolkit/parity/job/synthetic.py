@@ -14,7 +14,7 @@ import numpy as np
 
 from models.families import default, part
 from models.port.weights import generator
-from toolkit.machine.heap import zeros_apart
+from toolkit.machine.heap import allocate_mapped_zeros
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
@@ -108,7 +108,7 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
             value = np.empty(shape, np.float32)
             self._draw(name, value.reshape(-1), "")
             return value
-        value = zeros_apart(shape, "float32")
+        value = allocate_mapped_zeros(shape, "float32")
         parts = [value.reshape(-1)[start : start + LARGE] for start in range(0, count, LARGE)]
         with ThreadPoolExecutor(os.cpu_count()) as threads:  # NumPy draws without Python's lock
             list(threads.map(partial(self._draw, name), parts, (f"@{index}" for index in range(len(parts)))))

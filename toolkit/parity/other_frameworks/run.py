@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.errors import Inconclusive, UserError
-from toolkit.machine.scratch import child
+from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, launch
 from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.interpreter import locate
@@ -95,7 +95,7 @@ def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) ->
     """
     with (
         open(log, "x") as output,
-        child(
+        child_process(
             command,
             env=launch.worker_environment(),
             stdin=subprocess.DEVNULL,

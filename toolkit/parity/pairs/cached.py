@@ -35,7 +35,7 @@ def key_of(request: GateRequest) -> str:
         "map": [request.pair_names, request.pair_layouts],
         "files": {side: [str(path), files.sha256(path)] for side, path in sides.items()},
         "packages": sorted(f"{one.metadata['Name']} {one.version}" for one in metadata.distributions()),
-        "flags": runtime.environment(),
+        "flags": runtime.paddle_environment(),
         "trace": request.trace,
         "toolkit": cache.source_of(cache.ROOT),
     }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from toolkit.errors import Inconclusive
-from toolkit.machine.memory import gigabytes
+from toolkit.machine.memory import format_gigabytes
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.stretch import IDLE, most_memory
@@ -37,8 +37,8 @@ def is_large(parameters: Iterable[ParameterFacts], request: GateRequest) -> bool
     )
     if max_bytes is not None and (needed_bytes := memory_of(count, is_large_pair)) > max_bytes:
         raise Inconclusive(
-            f"the gate of a model of {count:,} parameters takes about {gigabytes(needed_bytes)} of memory besides its "
-            f"activations; it may take {gigabytes(max_bytes)} (--max-memory). A larger machine can record the "
-            "reference (toolkit parity record)"
+            f"the gate of a model of {count:,} parameters takes about {format_gigabytes(needed_bytes)} of memory "
+            f"besides its activations; it may take {format_gigabytes(max_bytes)} (--max-memory). A larger machine can "
+            "record the reference (toolkit parity record)"
         )
     return is_large_pair

@@ -19,7 +19,7 @@ from models.operations import kernels
 from toolkit.commands.bench.serve import RunFn, serve_orders
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, PART_OF, PRODUCTS, TEXTS, TOKENIZER, Workload
 from toolkit.machine import runtime
-from toolkit.machine.heap import keep_small_blocks
+from toolkit.machine.heap import reserve_small_blocks
 
 #: Number of rows and columns of the matrix product that measures the peak speed of the processor.
 PEAK_SIZE = 2048
@@ -141,12 +141,12 @@ def _least_seconds(run_once: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     collector.in_a_command()  # as `toolkit finetune` is
-    runtime.configure("cpu")
+    runtime.configure_paddle("cpu")
     loops = ("models.operations.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
     # All modules are imported before memory is measured, so that imports do not count.
     for name in FAMILIES:
         part(name, "modeling")
     for module in loops:
         importlib.import_module(module)
-    keep_small_blocks()  # as training does
-    serve_orders(prepare, runtime.versions(), amount, speed)
+    reserve_small_blocks()  # as training does
+    serve_orders(prepare, runtime.installed_versions(), amount, speed)

@@ -24,7 +24,7 @@ from models.operations.randomness import use
 from models.port import lora
 from models.port.adapter import adapt
 from models.port.weights import to_paddle
-from toolkit.machine.heap import large_blocks_given_back, zeros_apart
+from toolkit.machine.heap import allocate_mapped_zeros, return_large_blocks
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import apply_signs, first_tensor, values_of, watch
@@ -116,7 +116,7 @@ class StreamedCTRL:
         for dtype in self.dtypes:
             self.sender.begin(stage, dtype)
             draws = self._draws(stage)
-            with use(draws), large_blocks_given_back() if with_table else contextlib.nullcontext():
+            with use(draws), return_large_blocks() if with_table else contextlib.nullcontext():
                 after.update(self._compute(stage, dtype, state, draws))
         self.side.leave(stage, after)
         self.sender.send_json("done", None)
@@ -273,7 +273,7 @@ def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None =
     """Read a large parameter piece by piece: the ``rows`` that are needed; the others may be 0."""
     if paddle.get_device() != "cpu":
         return _parameter(weights[name], dtype)
-    values = zeros_apart(weights.shape(name), dtype, huge_pages=rows is None)
+    values = allocate_mapped_zeros(weights.shape(name), dtype, huge_pages=rows is None)
     if rows is None:
         flat, start = values.reshape(-1), 0
         for piece in weights.pieces(name, PIECE):

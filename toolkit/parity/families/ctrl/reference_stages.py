@@ -21,7 +21,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.machine.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
+from toolkit.machine.heap import allocate_mapped_zeros, keep_freed_memory, return_large_blocks
 from toolkit.parity.families.ctrl.reference import config_of, mask_notes, masked_scores_rounded_otherwise, own_mask
 from toolkit.parity.families.ctrl.stage_names import SHOWN
 from toolkit.parity.job import files, stages
@@ -286,7 +286,7 @@ class StreamedCTRL:
         if stage == stages.EMBEDDING:
             after = self._embedding(ledger)
         elif stage == stages.HEAD:
-            with large_blocks_given_back():
+            with return_large_blocks():
                 after = self._head(ledger, state, measured)
         elif stage == stages.EMBEDDING + stages.BACKWARD:
             after = self._embedding_backward(ledger, state)
@@ -379,7 +379,7 @@ class StreamedCTRL:
         table = TABLE if self.tied else "lm_head.weight"
         weights = stages.open_weights(self.folder, stages.HEAD)
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
-        room = zeros_apart((math.prod(tables.shape(table)),), "float64")  # reused by each run
+        room = allocate_mapped_zeros((math.prod(tables.shape(table)),), "float64")  # reused by each run
         after: dict[str, np.ndarray] = {}
         for run in self._each_run():
             with self._gradient_of_table(run, table, measured.partial) as gradient:
