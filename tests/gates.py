@@ -99,7 +99,7 @@ class PreparedGates:
 
 def _identity(job: Path) -> tuple[str, ...]:
     """What a job's workers are given."""
-    return tuple(files.sha256(job / name) for name in ("job.json", "weights.safetensors", "batch.safetensors"))
+    return tuple(files.file_sha256(job / name) for name in ("job.json", "weights.safetensors", "batch.safetensors"))
 
 
 def copied_source(folder: Path, file: str, *edits: tuple[str, str]) -> Path:

@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_nothing_and_is_said(run, tmp_path, monkeypatch):
     def fail(path):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(table_writer, "_to_disk", fail)
+    monkeypatch.setattr(table_writer, "_flush_file", fail)
     source = write(tmp_path / "a.csv", [{"text": "cat"}])
     with pytest.raises(WriteError, match=r"cannot write .*b\.csv: No space left on device: .* are free$"):
         label(run, source, tmp_path / "b.csv")

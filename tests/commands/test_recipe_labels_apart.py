@@ -8,7 +8,7 @@ import pytest
 from test_recipe_new import labels, run, table, texts  # noqa: F401
 
 from toolkit.commands.recipe_new import recipe_new
-from toolkit.files.csv_rows import labels_and_text
+from toolkit.files.csv_rows import split_labels_and_text
 from toolkit.machine.disk import WriteError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
@@ -29,7 +29,7 @@ from toolkit.tasks.classification import task as classification
     ],
 )
 def test_the_labels_of_a_line_of_fasttext(line, expected):
-    assert labels_and_text(line) == expected
+    assert split_labels_and_text(line) == expected
 
 
 def fasttext(path: Path, labels: list[str], end: str = "\n") -> Path:

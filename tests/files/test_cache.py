@@ -67,7 +67,7 @@ def entries(folder: Path) -> list[Path]:
 
 def times(folder: Path) -> dict[Path, int]:
     """When each file was written; that of an entry's name says when it was last used."""
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != cache.NAME}
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != cache.NAME_FILE}
 
 
 def test_the_second_time_nothing_is_made(read, tmp_path, capfd):
@@ -143,7 +143,7 @@ def test_an_entry_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        cache.kept("tokens", "key", fails)
+        cache.get_or_create_entry("tokens", "key", fails)
     assert list((tmp_path / "cache" / "tokens").iterdir()) == []
 
 
@@ -155,11 +155,11 @@ def test_of_two_processes_that_make_an_entry_the_first_keeps_its_own(tmp_path, m
     def fill(folder: Path) -> None:
         if not inodes:
             inodes.append(0)
-            other = cache.kept("tokens", "key", fill)  # as another process does meanwhile
+            other = cache.get_or_create_entry("tokens", "key", fill)  # as another process does meanwhile
             inodes[0] = (other / "x").stat().st_ino
         (folder / "x").write_text("x")
 
-    folder = cache.kept("tokens", "key", fill)
+    folder = cache.get_or_create_entry("tokens", "key", fill)
     assert (folder / "x").stat().st_ino == inodes[0]
     assert [path.name for path in folder.parent.iterdir()] == ["key"] and capfd.readouterr().err == ""
 
@@ -219,8 +219,8 @@ def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path,
     (copy / "README.md").write_text("something else")
     (copy / "toolkit" / "parity" / "README.md").write_text("something else")
     assert measurements.key_of(job) == before
-    hashed, sha256 = set(), measurements.files.sha256
-    monkeypatch.setattr(measurements.files, "sha256", lambda path: hashed.add(path) or sha256(path))
+    hashed, sha256 = set(), measurements.files.file_sha256
+    monkeypatch.setattr(measurements.files, "file_sha256", lambda path: hashed.add(path) or sha256(path))
     assert measurements.key_of(job) == before and {copy / file for file in of_project} <= hashed
     for file in sorted(of_project)[::40]:
         plain = (copy / file).read_bytes()
@@ -251,11 +251,11 @@ def command(capsys, *arguments: str) -> tuple[int, str]:
 
 
 def used_days_ago(folder: Path, days: float) -> None:
-    os.utime(folder / cache.NAME, (time.time() - days * DAY,) * 2)
+    os.utime(folder / cache.NAME_FILE, (time.time() - days * DAY,) * 2)
 
 
 def made(kind: str, key: str) -> Path:
-    return cache.store(kind, key, lambda folder: (folder / "x").write_text(key) and None)
+    return cache.store_entry(kind, key, lambda folder: (folder / "x").write_text(key) and None)
 
 
 def test_all_that_a_recipe_keeps_is_seen_cleared_and_made_again(read, tmp_path, capsys):
@@ -267,8 +267,8 @@ def test_all_that_a_recipe_keeps_is_seen_cleared_and_made_again(read, tmp_path, 
     assert sum(entry.size for entry in list_entries(place)) == size
     status, said = command(capsys)
     assert status == 0 and f"{place}: {len(kept)} entries, " in said and "tokenizers" in said
-    for held in list(cache._held):  # as when the run has ended
-        os.close(cache._held.pop(held))
+    for held in list(cache._held_locks):  # as when the run has ended
+        os.close(cache._held_locks.pop(held))
     assert len(clear_cache(place).removed_entries) == len(kept) and list_entries(place) == []
     assert read() == first
 
@@ -277,7 +277,7 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
     """In a folder that holds others' things, as ``.cache`` of a home folder does; with links that lead out."""
     place, outside = tmp_path / "cache", tmp_path / "outside"
     monkeypatch.setenv("TOOLKIT_CACHE", str(place))
-    elsewhere = {kind: outside / kind / ("a" * 32) / cache.NAME for kind in ("tokens", "rows")}
+    elsewhere = {kind: outside / kind / ("a" * 32) / cache.NAME_FILE for kind in ("tokens", "rows")}
     for kind, name in elsewhere.items():
         name.parent.mkdir(parents=True)
         name.write_text(f"{kind}/{'a' * 32}\n")
@@ -315,7 +315,7 @@ def test_older_than_goes_by_the_last_use(tmp_path, monkeypatch):
     old, used = made("tokens", "old"), made("tokens", "used")
     for folder in (old, used):
         used_days_ago(folder, 10)
-    assert cache.find("tokens", "used") == used
+    assert cache.find_entry("tokens", "used") == used
     assert [entry.path for entry in clear_cache(tmp_path, older_than=9).removed_entries] == [old] and used.is_dir()
     assert [entry.path for entry in clear_cache(tmp_path, older_than=0).removed_entries] == [used]
 
@@ -341,15 +341,18 @@ sys.stdin.read()
 
 def test_an_entry_that_is_cleared_between_being_found_and_being_held_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
-    folder, note_use, cleared = made("tokens", "a"), cache._note_use, []
+    folder, note_use, cleared = made("tokens", "a"), cache._record_use, []
 
     def clear_at_once(found: Path) -> None:
         note_use(found)
         if not cleared:
             cleared.extend(clear_cache(tmp_path).removed_entries)
 
-    monkeypatch.setattr(cache, "_note_use", clear_at_once)
-    assert cache.kept("tokens", "a", lambda unfinished: (unfinished / "x").write_text("new") and None) == folder
+    monkeypatch.setattr(cache, "_record_use", clear_at_once)
+    assert (
+        cache.get_or_create_entry("tokens", "a", lambda unfinished: (unfinished / "x").write_text("new") and None)
+        == folder
+    )
     assert len(cleared) == 1 and (folder / "x").read_text() == "new"
 
 

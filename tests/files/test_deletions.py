@@ -14,7 +14,7 @@ from test_train import recipe_file, run  # noqa: F401
 
 from toolkit import cli
 from toolkit.files.lossless import move_to_free_name, remove_empty_folders, write_new_file
-from toolkit.files.ownership import claim, remove_from_run, remove_gate_file, replace_in_run
+from toolkit.files.ownership import claim_folder, remove_from_run, remove_gate_file, replace_in_run
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders whose modules delete and replace files for all others.
@@ -112,7 +112,7 @@ def test_a_file_is_removed_from_a_run_and_from_no_other_folder(run_with_a_link):
     for name in ("logs/rank-1.log", "linked-file", "linked-folder/rank-1.log"):
         remove_from_run(run_with_a_link, run_with_a_link / name)
     assert everything_in(run_with_a_link.parent) == before, "no run has claimed the folder"
-    claim(run_with_a_link)
+    claim_folder(run_with_a_link)
     before = everything_in(run_with_a_link.parent)
     for name in ("linked-file", "linked-folder/rank-1.log", "absent"):
         remove_from_run(run_with_a_link, run_with_a_link / name)
@@ -126,7 +126,7 @@ def test_a_file_is_replaced_in_a_run_and_in_no_other_folder(run_with_a_link):
     (run_with_a_link / "optimizer").write_text("earlier")
     replace_in_run(run_with_a_link, run_with_a_link / "logs/rank-1.log", "optimizer")
     assert everything_in(run_with_a_link) == {**before, "optimizer": b"earlier"}
-    claim(run_with_a_link)
+    claim_folder(run_with_a_link)
     replace_in_run(run_with_a_link, run_with_a_link / "logs/rank-1.log", "optimizer")
     assert (run_with_a_link / "optimizer").read_text() == "mine"
 
@@ -286,7 +286,7 @@ def test_the_logs_of_a_team_go_and_what_else_is_among_them_stays(recipe_file, tm
     """The folder of a run whose gate was stopped, to which somebody has added notes."""
     folder = tmp_path / "run"
     (folder / "logs").mkdir(parents=True)
-    claim(folder)
+    claim_folder(folder)
     for name in ("rank-1.log", "notes.txt"):
         (folder / "logs" / name).write_text("mine")
     command = [sys.executable, "-m", "toolkit", "finetune", str(recipe_file), f"train.output_dir={folder}"]

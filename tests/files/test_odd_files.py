@@ -19,7 +19,7 @@ import pytest
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new.look import look
 from toolkit.errors import UserError
-from toolkit.files.packed import LARGEST_RATIO
+from toolkit.files.packed import MAX_RATIO
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
 
@@ -148,7 +148,7 @@ def test_a_bomb_is_refused_before_it_is_written_out(tmp_path, name):
     command = [sys.executable, "-c", CHECK, "recipe", "check", str(tmp_path / "x.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 2
-    assert f"{tmp_path / name} says more than {LARGEST_RATIO} times its own size" in done.stderr
+    assert f"{tmp_path / name} says more than {MAX_RATIO} times its own size" in done.stderr
     assert int(done.stdout) < 700  # MiB; 600 are in the file, and `datasets` alone takes 200
 
 

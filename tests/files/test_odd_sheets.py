@@ -125,7 +125,7 @@ def test_a_chart_sheet_is_skipped(first, tmp_path):
     book.create_chartsheet("chart", 0 if first else 1)
     book.save(tmp_path / "chart.xlsx")
     assert texts(tmp_path / "chart.xlsx") == ["cat"]
-    assert sheet_rows.sheet_table(tmp_path / "chart.xlsx").names == ["Sheet"]
+    assert sheet_rows.find_sheet_table(tmp_path / "chart.xlsx").names == ["Sheet"]
 
 
 DAMAGED = {

@@ -24,8 +24,8 @@ from toolkit.data.load import load_stored
 from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout
-from toolkit.files.kinds import KINDS
-from toolkit.files.packed import ending
+from toolkit.files.kinds import KIND_BY_ENDING
+from toolkit.files.packed import content_ending
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
@@ -301,7 +301,7 @@ def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp
 
     new = outcome(path, drafted)
     layout = {key: getattr(found[0], key) for key in LAYOUT} if found else {"delimiter": DELIMITERS.get(what)}
-    kind = found[0].kind if found else KINDS.get(ending(path), "csv")
+    kind = found[0].kind if found else KIND_BY_ENDING.get(content_ending(path), "csv")
     run = outcome(path, lambda: trained_on(path, kind, layout))
     columns = layout.get("columns")
     given = {key: layout.get(key) for key in ("encoding", "quote")} | {"columns": columns and ",".join(columns)}

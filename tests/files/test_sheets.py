@@ -11,8 +11,8 @@ import pytest
 
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
-from toolkit.files.sheet_rows import sheet_rows, sheet_table
-from toolkit.files.table_writer import table_writer
+from toolkit.files.sheet_rows import find_sheet_table, read_sheet_rows
+from toolkit.files.table_writer import open_table_writer
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
 
@@ -45,11 +45,11 @@ def book_of(path: Path, **sheets: Sequence[Sequence[Any]]) -> Path:
 )
 def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
     path = book_of(tmp_path / "a.xlsx", Sheet=[*above, HEADER, *ROWS])
-    assert list(sheet_rows(path)) == [HEADER, *READ]
-    assert sheet_table(path).titles == titles and len(sheet_table(path).notes) == bool(titles)
-    assert list(sheet_rows(path, tuple(HEADER))) == [HEADER, *READ]
+    assert list(read_sheet_rows(path)) == [HEADER, *READ]
+    assert find_sheet_table(path).titles == titles and len(find_sheet_table(path).notes) == bool(titles)
+    assert list(read_sheet_rows(path, tuple(HEADER))) == [HEADER, *READ]
     others = ("a", "b", "c")
-    assert list(sheet_rows(path, others)) == [list(others), HEADER, *READ]
+    assert list(read_sheet_rows(path, others)) == [list(others), HEADER, *READ]
 
 
 @pytest.mark.parametrize(
@@ -63,30 +63,30 @@ def test_titles_above_a_table_are_left_out(tmp_path, above, titles):
 def test_a_header_that_lacks_a_name_is_not_taken_for_a_title(tmp_path, rows):
     path = book_of(tmp_path / "a.xlsx", Sheet=rows)
     with pytest.raises(UnreadableFile, match=rf"a.xlsx:2: row 1 has {len(rows[1])} fields and the header"):
-        list(sheet_rows(path))
+        list(read_sheet_rows(path))
 
 
 def test_an_empty_cell_of_a_row_does_not_move_the_header(tmp_path):
     rows = [HEADER, [0, None, "a"], [1, "text 1"], *ROWS]
     path = book_of(tmp_path / "a.xlsx", Sheet=rows)
-    assert next(sheet_rows(path)) == HEADER and not sheet_table(path).notes
+    assert next(read_sheet_rows(path)) == HEADER and not find_sheet_table(path).notes
     one = book_of(tmp_path / "b.xlsx", Sheet=[["text"], ["a"], ["b"]])
-    assert list(sheet_rows(one)) == [["text"], ["a"], ["b"]]
+    assert list(read_sheet_rows(one)) == [["text"], ["a"], ["b"]]
 
 
 def test_the_sheet_with_rows_is_read_and_named(tmp_path):
     path = book_of(tmp_path / "a.xlsx", About=[["Export of May"]], Empty=[], Data=[HEADER, *ROWS], More=[HEADER, *ROWS])
-    assert list(sheet_rows(path)) == [HEADER, *READ]
-    assert sheet_table(path).notes == [
+    assert list(read_sheet_rows(path)) == [HEADER, *READ]
+    assert find_sheet_table(path).notes == [
         "the sheet Data of 4 (About, Empty, Data, More) is read; to read another, save it as csv"
     ]
     keys = book_of(tmp_path / "c.xlsx", About=[["made by", "me"], ["on", "May"]], Data=[HEADER, *ROWS])
-    assert list(sheet_rows(keys)) == [HEADER, *READ]
+    assert list(read_sheet_rows(keys)) == [HEADER, *READ]
     alike = book_of(tmp_path / "d.xlsx", First=[HEADER, *ROWS], Second=[["a", *HEADER], *([0, *row] for row in ROWS)])
-    assert list(sheet_rows(alike)) == [HEADER, *READ]
+    assert list(read_sheet_rows(alike)) == [HEADER, *READ]
     empty = book_of(tmp_path / "b.xlsx", A=[], B=[])
     with pytest.raises(UnreadableFile, match="holds nothing but empty rows"):
-        list(sheet_rows(empty))
+        list(read_sheet_rows(empty))
 
 
 def test_what_was_left_out_is_a_note_of_a_run_and_the_wrong_kind_an_error(tmp_path, monkeypatch):
@@ -111,10 +111,10 @@ def test_rows_are_written_as_a_sheet_and_read_back_the_same(tmp_path):
     source.write_text("text,n\n" + "".join(f'"{cell}",{number}\n' for number, cell in enumerate(cells)), newline="")
     table = read_table(source, ["text"])
     target = tmp_path / "b.xlsx"
-    with table_writer(target, table, {"label": str, "score": float}) as writer:
+    with open_table_writer(target, table, {"label": str, "score": float}) as writer:
         for rows in table.chunks():
             writer.write(rows, [["=x"] * len(rows), [0.25] * len(rows)])
-    header, *written = sheet_rows(target)
+    header, *written = read_sheet_rows(target)
     assert header == ["text", "n", "label", "score"]
     assert [row[0] for row in written] == [cell.replace("\x01", "\ufffd") for cell in cells]
     assert {tuple(row[2:]) for row in written} == {("=x", "0.25")}
@@ -128,7 +128,7 @@ def test_what_a_sheet_cannot_hold_is_refused(tmp_path):
     source.write_text(f"text\n{'x' * 2**15}\n")
     table = read_table(source, ["text"])
     said = r"b.xlsx: a sheet of Excel cannot hold a text of more than 32,767 characters; end the output in .csv"
-    with pytest.raises(UserError, match=said), table_writer(tmp_path / "b.xlsx", table, {"label": str}) as writer:
+    with pytest.raises(UserError, match=said), open_table_writer(tmp_path / "b.xlsx", table, {"label": str}) as writer:
         for rows in table.chunks():
             writer.write(rows, [["y"]])
     assert not (tmp_path / "b.xlsx").exists()

@@ -15,7 +15,7 @@ import pytest
 
 from toolkit.errors import UserError
 from toolkit.files import json_rows, tables
-from toolkit.files.table_writer import check_target, table_writer
+from toolkit.files.table_writer import check_target, open_table_writer
 from toolkit.files.tables import read_table
 
 ADDED = {"label": str, "share": float, "place": int}
@@ -59,10 +59,10 @@ def read(path: Path, **options) -> list[dict]:
 
 
 def copy(source: Path, target: Path, needed: tuple[str, ...] = ("text",), added=VALUES) -> Path:
-    table = read_table(source, needed, typed=target.suffix == ".parquet")
-    with table_writer(target, table, ADDED) as writer:
+    table = read_table(source, needed, infers_schema=target.suffix == ".parquet")
+    with open_table_writer(target, table, ADDED) as writer:
         for rows in table.chunks():
-            part = slice(rows.first - 1, rows.first - 1 + len(rows))
+            part = slice(rows.first_number - 1, rows.first_number - 1 + len(rows))
             writer.write(rows, [values[part] for values in added])
     return target
 
@@ -122,7 +122,7 @@ def test_keys_that_only_some_rows_have_are_columns_of_all(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_json_is_read_whole_wherever_its_blocks_end(size, tmp_path, monkeypatch):
-    monkeypatch.setattr(json_rows, "BLOCK", size)
+    monkeypatch.setattr(json_rows, "BLOCK_CHARACTERS", size)
     rows = [{"text": "long " * 30, "n": -1.5e-7}, {"text": '\\"]}', "n": None}, {"text": "ä", "n": [True, {}]}]
     for name in ("a.json", "a.jsonl"):
         table = read_table(write(tmp_path / name, rows), ["text"])
@@ -251,8 +251,8 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
         ("labelled.csv.gz", False, r"is not of a kind that is written; end it in \.csv, "),
     ]:
         with pytest.raises(UserError, match=expected):
-            check_target(tmp_path / name, tmp_path / "in.csv", overwrite)
+            check_target(tmp_path / name, tmp_path / "in.csv", overwrite=overwrite)
     with pytest.raises(UserError, match="its folder /proc cannot be written"):
-        check_target(Path("/proc/labelled.csv"), tmp_path / "in.csv", False)
-    check_target(tmp_path / "there.csv", tmp_path / "in.csv", True)
+        check_target(Path("/proc/labelled.csv"), tmp_path / "in.csv", overwrite=False)
+    check_target(tmp_path / "there.csv", tmp_path / "in.csv", overwrite=True)
     assert (tmp_path / "there.csv").read_text() == "mine"

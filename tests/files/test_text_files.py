@@ -13,7 +13,7 @@ from models.reformer.tokenizer import ByteTokenizer
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new.look import look
 from toolkit.errors import UserError
-from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, opened_text
+from toolkit.files.text_encoding import WrongEncodingError, check_encoding, is_text_encoding, open_text
 from toolkit.finetune.identity import identity_of
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks import task_of
@@ -122,16 +122,16 @@ def test_the_encoding_of_a_file_that_is_not_utf_8_is_proposed_and_the_proposal_w
 )
 def test_other_scripts_are_told_by_their_letters(tmp_path, text, encoding, proposed):
     (tmp_path / "x").write_bytes(text.encode(encoding))
-    with pytest.raises(WrongEncoding) as problem:
+    with pytest.raises(WrongEncodingError) as problem:
         check_encoding(tmp_path / "x")
     assert problem.value.likely in proposed
-    with opened_text(tmp_path / "x", str(problem.value.likely)) as file:
+    with open_text(tmp_path / "x", str(problem.value.likely)) as file:
         assert file.read() == text
 
 
 def test_a_wrong_encoding_deep_in_a_large_file_is_seen(tmp_path):
     (tmp_path / "x").write_bytes(b"a b\n" * 600_000 + "Café\n".encode("cp1252"))
-    with pytest.raises(WrongEncoding, match=r"\(byte 2,400,003\); it seems to be cp1252 \('Café'\): set cp1252"):
+    with pytest.raises(WrongEncodingError, match=r"\(byte 2,400,003\); it seems to be cp1252 \('Café'\): set cp1252"):
         check_encoding(tmp_path / "x")
     (tmp_path / "x").write_bytes(("ü" * 2_000_001).encode())
     check_encoding(tmp_path / "x")  # letters across the blocks that are read
@@ -177,7 +177,7 @@ def test_a_packed_file_in_another_encoding_is_refused(recipe):
 
 
 def test_names_of_encodings():
-    assert [is_encoding(name) for name in ("utf-8", "cp1252", "nope", "a\0b", "hex", "undefined")] == [
+    assert [is_text_encoding(name) for name in ("utf-8", "cp1252", "nope", "a\0b", "hex", "undefined")] == [
         True, True, False, False, False, False,
     ]  # fmt: skip
 
@@ -239,7 +239,7 @@ EAST_ASIAN = {
 def test_an_encoding_of_east_asia_is_told_by_what_is_read(tmp_path, encoding, count):
     lines = EAST_ASIAN[encoding][:count]
     (tmp_path / "t.csv").write_bytes("\n".join(lines).encode(encoding))
-    with pytest.raises(WrongEncoding) as problem:
+    with pytest.raises(WrongEncodingError) as problem:
         check_encoding(tmp_path / "t.csv")
     assert problem.value.likely == encoding
     assert f"it seems to be {encoding} ({lines[0].split()[0]!r}), not " in str(problem.value)

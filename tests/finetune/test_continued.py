@@ -15,7 +15,8 @@ from test_finish_early import finish, interrupted, stopped_after  # noqa: F401
 from test_train import gate, recipe_file, run, train  # noqa: F401
 
 from toolkit.errors import UserError
-from toolkit.files.whole import MANIFEST, sha256
+from toolkit.files.digest import file_sha256
+from toolkit.files.whole import MANIFEST
 from toolkit.finetune.continued import _check_architecture
 from toolkit.finetune.identity import FILE
 from toolkit.run_folder.checkpoint import OPTIMIZER, STATE, WEIGHTS, Checkpoints
@@ -288,7 +289,7 @@ def test_a_checkpoint_of_an_interrupted_run_without_a_step_is_damaged(interrupte
     for folder in (begun / "checkpoints").glob("step-*"):
         (folder / STATE).write_text(json.dumps(state))
         manifest = json.loads((folder / MANIFEST).read_text())
-        manifest["sha256"][STATE] = sha256(folder / STATE)
+        manifest["sha256"][STATE] = file_sha256(folder / STATE)
         (folder / MANIFEST).write_text(json.dumps(manifest))
     status, said = continuing(begun, tmp_path / "new")
     assert status == 2 and "the run has no whole checkpoint" in said.splitlines()[-1], said

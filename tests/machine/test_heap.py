@@ -64,7 +64,7 @@ from toolkit.machine import heap
 libc = ctypes.CDLL("libc.so.6")
 heap.keep_freed_memory()
 if sys.argv[1:]:
-    heap.keep_small_blocks()
+    heap.reserve_small_blocks()
 libc.malloc.restype = ctypes.c_void_p
 random.seed(0)
 def tensor():

@@ -15,7 +15,7 @@ from models.files.pdparams import read_pdparams
 from models.files.plain import UnreadableFile
 from models.reformer import ReformerForQuestionAnswering, ReformerForSequenceClassification, ReformerModelWithLMHead
 from toolkit.errors import UserError
-from toolkit.files.paddle_checkpoint import hf_folder
+from toolkit.files.paddle_checkpoint import get_hf_folder
 from toolkit.finetune import model_config
 from toolkit.recipe.load import load_recipe
 
@@ -83,7 +83,7 @@ def outputs(model) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_paddlenlp_saves_computes_the_same_here(saved, name):
     folder, theirs = saved(name)
-    ours = PAIRS[name][3].from_pretrained(hf_folder(folder))
+    ours = PAIRS[name][3].from_pretrained(get_hf_folder(folder))
     assert ours.new_weights == []
     ours.eval()
     expected, found = outputs(theirs), outputs(ours)
@@ -99,12 +99,12 @@ def test_a_checkpoint_is_read_once_for_its_content_and_brings_its_vocabulary(sav
     copy.mkdir()
     for name in ("config.json", "model_state.pdparams"):
         (copy / name).write_bytes((folder / name).read_bytes())
-    first = hf_folder(folder)
+    first = get_hf_folder(folder)
     assert "reading model_state.pdparams" in capfd.readouterr().err
-    assert hf_folder(copy / "model_state.pdparams") == first
+    assert get_hf_folder(copy / "model_state.pdparams") == first
     assert capfd.readouterr().err == ""
     (copy / "vocab.json").write_text("{}")
-    assert (hf_folder(copy) / "vocab.json").read_text() == "{}"
+    assert (get_hf_folder(copy) / "vocab.json").read_text() == "{}"
 
 
 def test_the_configuration_of_paddlenlp_2_is_read(saved, tmp_path):
@@ -115,7 +115,7 @@ def test_the_configuration_of_paddlenlp_2_is_read(saved, tmp_path):
     old = {"init_args": [{**body, "init_class": "CTRLModel"}], "init_class": "CTRLLMHeadModel"}
     (tmp_path / "model_config.json").write_text(json.dumps(old))
     (tmp_path / "model_state.pdparams").write_bytes((folder / "model_state.pdparams").read_bytes())
-    keys = json.loads((hf_folder(tmp_path) / "config.json").read_text())
+    keys = json.loads((get_hf_folder(tmp_path) / "config.json").read_text())
     assert {key: keys[key] for key in CTRL} == CTRL  # the number of positions is that of the table
 
 
@@ -138,7 +138,7 @@ def test_bfloat16_is_read_as_the_numbers_that_it_is(saved, tmp_path):
              for name, value in read_pdparams(folder / "model_state.pdparams").items()}  # fmt: skip
     paddle.save(state, str(tmp_path / "model_state.pdparams"))
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    ours = CTRLLMHeadModel.from_pretrained(hf_folder(tmp_path))
+    ours = CTRLLMHeadModel.from_pretrained(get_hf_folder(tmp_path))
     np.testing.assert_array_equal(ours.transformer.w.weight.numpy(), state["ctrl.w.weight"].astype("float32").numpy())
 
 
@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_a_line_at_the_recipes_key(saved, tmp_path, cache, 
     how, expected = CHANGES[change]
     checkpoint = changed(saved("ctrl-lm")[0], tmp_path / "changed", **how)
     with pytest.raises(ValueError) as refused:
-        hf_folder(checkpoint)
+        get_hf_folder(checkpoint)
     assert expected in str(refused.value)
     assert str(checkpoint) in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -317,7 +317,7 @@ def test_weights_in_several_files_and_those_beside_safetensors(saved, tmp_path):
     folder.mkdir()
     for name in ("model.safetensors", "model_state.pdparams"):
         (folder / name).write_bytes(b"not looked at")
-    assert hf_folder(folder) == folder
+    assert get_hf_folder(folder) == folder
     (folder / "model_state.pdparams.index.json").write_text("{}")
     with pytest.raises(UnreadableFile, match="weights in several files"):
-        hf_folder(folder)
+        get_hf_folder(folder)

@@ -42,7 +42,7 @@ def vouch_again(folder: Path, **changes: object) -> None:
     """Make the manifest fit the files again, as one who forges a bundle would."""
     manifest = json.loads((folder / "bundle.json").read_text())
     for name, entry in manifest["files"].items():
-        entry.update(bytes=(folder / name).stat().st_size, sha256=files.sha256(folder / name))
+        entry.update(bytes=(folder / name).stat().st_size, sha256=files.file_sha256(folder / name))
     (folder / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
@@ -77,7 +77,7 @@ def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
     stored = [json.loads((tmp_path / name / "cpu/parity.json").read_text()) for name in ("direct", "replayed")]
     for key in ("tensors", "findings", "notes", "recomputed", "versions", "dtypes", "head", "seed"):
         assert stored[0][key] == stored[1][key], key
-    identity = files.sha256(recorded / "bundle.json")
+    identity = files.file_sha256(recorded / "bundle.json")
     assert stored[1]["hashes"] == {**stored[0]["hashes"], "bundle.json": identity}
 
 
@@ -264,9 +264,9 @@ def test_a_bundle_replaces_an_earlier_one_and_nothing_else(recorded, tmp_path, m
     with pytest.raises(UserError, match="exists and is not a bundle"):
         bundle.record(request, tmp_path / "notes", quiet())
     bundle.record(request, tmp_path / "bundle", quiet())
-    first = files.sha256(tmp_path / "bundle/weights.safetensors")
+    first = files.file_sha256(tmp_path / "bundle/weights.safetensors")
     bundle.record(trial_request("reformer", "random", 1), tmp_path / "bundle", quiet())
-    assert files.sha256(tmp_path / "bundle/weights.safetensors") != first
+    assert files.file_sha256(tmp_path / "bundle/weights.safetensors") != first
     bundle.open_recording(tmp_path / "bundle")
     (tmp_path / "bundle/thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"holds thesis\.tex, which is not part of the bundle there"):

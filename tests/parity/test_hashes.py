@@ -18,9 +18,9 @@ def sha(content: bytes) -> str:
 @pytest.fixture
 def counted(monkeypatch) -> list:
     """The files that were hashed, one after another."""
-    seen, sha256 = [], hashes.files.sha256
+    seen, sha256 = [], hashes.files.file_sha256
     monkeypatch.setattr(hashes, "EVERY", 0.01)
-    monkeypatch.setattr(hashes.files, "sha256", lambda path: seen.append(path.name) or sha256(path))
+    monkeypatch.setattr(hashes.files, "file_sha256", lambda path: seen.append(path.name) or sha256(path))
     return seen
 
 

@@ -100,7 +100,7 @@ def test_a_port_is_replayed_without_torch_and_has_the_figures_of_a_direct_gate(c
     for key in ("tensors", "findings", "notes", "versions", "dtypes", "seed"):
         assert direct[key] == replayed[key], key
     assert any(tensor["name"] == "evaluation/output:ffn.0" for tensor in replayed["tensors"])
-    assert replayed["hashes"]["bundle.json"] == files.sha256(copied / "bundle.json")
+    assert replayed["hashes"]["bundle.json"] == files.file_sha256(copied / "bundle.json")
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ def vouch_for_another_job(folder: Path) -> None:
     job["pair"]["small"] = False
     (folder / "job.json").write_text(json.dumps(job))
     manifest = json.loads((folder / "bundle.json").read_text())
-    size, digest = (folder / "job.json").stat().st_size, files.sha256(folder / "job.json")
+    size, digest = (folder / "job.json").stat().st_size, files.file_sha256(folder / "job.json")
     manifest["files"]["job.json"] = {"bytes": size, "sha256": digest}
     (folder / "bundle.json").write_text(json.dumps(manifest))
 

@@ -11,8 +11,8 @@ import paddle
 import pytest
 
 from toolkit.files import whole
-from toolkit.files.ownership import LEDGER, claim
-from toolkit.files.whole import DamagedFolder
+from toolkit.files.ownership import LEDGER, claim_folder
+from toolkit.files.whole import DamagedFolderError
 from toolkit.machine.disk import DestinationOccupiedError
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
@@ -51,7 +51,7 @@ def tensors(model: paddle.nn.Layer) -> list[np.ndarray]:
 @pytest.fixture
 def checkpoints(tmp_path) -> Checkpoints:
     """The checkpoints of a folder that a run has claimed."""
-    claim(tmp_path)
+    claim_folder(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     return Checkpoints(tmp_path / "checkpoints")
 
@@ -98,7 +98,7 @@ def test_a_changed_file_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_pat
     content = bytearray((newer / name).read_bytes())
     content[len(content) // 2] ^= 1
     (newer / name).write_bytes(bytes(content))
-    told: list[DamagedFolder] = []
+    told: list[DamagedFolderError] = []
     assert checkpoints.newest(told.append) == older
     assert len(told) == 1 and name in str(told[0]) and "SHA-256" in str(told[0])
 
@@ -118,7 +118,7 @@ def test_an_incomplete_checkpoint_is_not_resumed_from(tmp_path, damage):
         (folder / whole.MANIFEST).unlink()
     else:
         (checkpoints.best(1) / checkpoint.WEIGHTS).unlink()
-    told: list[DamagedFolder] = []
+    told: list[DamagedFolderError] = []
     assert checkpoints.newest(told.append) is None and len(told) == 1
 
 
@@ -221,7 +221,7 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path):
     model, optimizer = trained_pair()
     folder = Checkpoints(tmp_path).save(1, model, optimizer, {"best_step": None})
     other = paddle.nn.Sequential(paddle.nn.Linear(3, 5), paddle.nn.LayerNorm(5))
-    with pytest.raises(DamagedFolder, match=r"0\.bias and 3 more do not fit"):
+    with pytest.raises(DamagedFolderError, match=r"0\.bias and 3 more do not fit"):
         checkpoint.load_weights(other, folder)
 
 

@@ -15,7 +15,7 @@ from damages import SURELY_BAD
 
 from toolkit import cli
 from toolkit.errors import UserError
-from toolkit.files.ownership import LEDGER, claim, prefix_in
+from toolkit.files.ownership import LEDGER, claim_folder, find_unfinished_prefix
 from toolkit.finetune.card import parity_statement
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
@@ -72,9 +72,9 @@ def test_a_kill_before_the_first_file_has_its_name_does_not_block_the_folder(rec
     folder = recipe.output_dir
     (folder / "parity").mkdir(parents=True)
     (folder / "parity" / "parity.json.partial").write_text("half")
-    claim(folder)
+    claim_folder(folder)
     left = [killed_while_it_writes(place) for place in (folder / "recipe.yaml", folder / "parity" / "starts.json")]
-    assert all(path.name.startswith(prefix_in(folder)) for path in left)
+    assert all(path.name.startswith(find_unfinished_prefix(folder)) for path in left)
     with lock_run_folder(recipe):
         assert {path.name for path in folder.rglob("*")} == {LEDGER, ".lock", "parity"}
 
@@ -85,7 +85,7 @@ def killed_while_it_writes(path: Path) -> Path:
     writer = f"""
 import os, signal
 from pathlib import Path
-from toolkit.files.whole import replacing
+from toolkit.files.whole import open_replacement
 with replacing(Path({str(path)!r})) as file:
     file.write("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_what_looks_unfinished_in_a_run_folder_and_is_not_the_runs_stays(recipe,
         (place / ".unfinished-x" / "mine").write_text("mine")
         (place / "x.partial").write_text("mine")
         (place / "y.partial").symlink_to(elsewhere)
-        (place / f"{prefix_in(folder)}z").symlink_to(elsewhere)
+        (place / f"{find_unfinished_prefix(folder)}z").symlink_to(elsewhere)
     before = everything_in(tmp_path)
     with lock_run_folder(recipe):
         pass
@@ -138,7 +138,7 @@ def test_a_run_of_a_version_without_a_ledger_goes_on_and_is_known_from_then_on(r
 def test_a_damaged_ledger_is_no_failure_and_proves_nothing(recipe, damage):
     begin(recipe)
     folder = recipe.output_dir
-    (left := folder / f"{prefix_in(folder)}x").write_text("half")
+    (left := folder / f"{find_unfinished_prefix(folder)}x").write_text("half")
     damages.damage(folder / LEDGER, damage)
     with lock_run_folder(recipe):
         pass

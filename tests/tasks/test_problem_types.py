@@ -21,7 +21,7 @@ from toolkit.commands.label_file import label_file
 from toolkit.commands.predict import evaluate, predict
 from toolkit.data.batches import collate
 from toolkit.errors import UserError
-from toolkit.files.digest import digest_of_rows
+from toolkit.files.digest import digest_rows
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.gate import gate_request
 from toolkit.recipe.load import load_recipe
@@ -165,7 +165,7 @@ def test_other_names_of_several_labels_are_other_rows(recipe):  # noqa: F811
     first = recipe(more + "  label_names: [a, b, c, d]\n", train=many, validation=many)
     splits = classification.load_splits(first)["train"]
     assert splits["label"][:2] == [[0, 3], [1, 3]] and splits.features["label"].feature.names == ["a", "b", "c", "d"]
-    assert named and digest_of_rows(splits) != digest_of_rows(classification.load_splits(named[1])["train"])
+    assert named and digest_rows(splits) != digest_rows(classification.load_splits(named[1])["train"])
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.files.cache import KEY, NAME, UNFINISHED, remove_unused
-from toolkit.files.ownership import TEMPORARY
+from toolkit.files.cache import KEY_PATTERN, NAME_FILE, UNFINISHED_NAME, remove_unused
+from toolkit.files.ownership import UNFINISHED_PREFIX
 from toolkit.files.whole import MANIFEST
 from toolkit.machine.disk import format_bytes, measure_folder_bytes
 
@@ -121,7 +121,7 @@ def _count(cache_entries: list[Entry]) -> str:
 def _iter_entries(cache_dir: Path) -> Iterator[Entry]:
     for kind in KINDS:
         for path in _folders(cache_dir / kind):
-            if path.name.startswith(TEMPORARY):
+            if path.name.startswith(UNFINISHED_PREFIX):
                 if _is_unfinished(path):
                     yield Entry(kind, path, measure_folder_bytes(path), path.stat().st_mtime)
             elif _is_ours(kind, path):
@@ -141,13 +141,13 @@ def _folders(parent: Path) -> list[Path]:
 
 def _is_ours(kind: str, folder: Path) -> bool:
     """Return whether a folder is an entry of the toolkit, complete or damaged."""
-    name = folder / NAME
+    name = folder / NAME_FILE
     try:
         if stat.S_ISREG(name.lstat().st_mode) and name.read_bytes() == f"{kind}/{folder.name}\n".encode():
             return True
     except OSError:
         pass
-    return KEY.fullmatch(folder.name) is not None and (folder / MANIFEST).is_file()
+    return KEY_PATTERN.fullmatch(folder.name) is not None and (folder / MANIFEST).is_file()
 
 
 def _is_unfinished(folder: Path) -> bool:
@@ -157,13 +157,13 @@ def _is_unfinished(folder: Path) -> bool:
     """
     try:
         is_old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
-        return is_old and (UNFINISHED.fullmatch(folder.name) is not None or not any(folder.iterdir()))
+        return is_old and (UNFINISHED_NAME.fullmatch(folder.name) is not None or not any(folder.iterdir()))
     except OSError:
         return False
 
 
 def _last_use(folder: Path) -> float:
-    for path in (folder / NAME, folder):  # a damaged entry may lack the file that names it
+    for path in (folder / NAME_FILE, folder):  # a damaged entry may lack the file that names it
         try:
             return path.lstat().st_mtime
         except OSError:

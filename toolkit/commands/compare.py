@@ -67,9 +67,9 @@ class RunFiles:
             raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
         self.folder = folder
         self.recipe = flat(yaml_source.read(folder / "recipe.yaml")[0])
-        self.results = strict_json.finite(self._json("metrics.json"))
+        self.results = strict_json.replace_nonfinite(self._json("metrics.json"))
         self.identity, self.versions = self._json(IDENTITY), flat(self._json("versions.json"))
-        self.rows = strict_json.finite(read_metrics(folder / "metrics.jsonl"))
+        self.rows = strict_json.replace_nonfinite(read_metrics(folder / "metrics.jsonl"))
 
     def _json(self, file: str) -> dict[str, Any]:
         return read_json(self.folder / file, REMEDY) if (self.folder / file).exists() else {}

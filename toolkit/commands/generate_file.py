@@ -18,7 +18,7 @@ from toolkit.commands.label_file import AdvanceFn, append_columns, check_files, 
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import doubt, source_layout
 from toolkit.errors import UserError
-from toolkit.files.tables import TEXT
+from toolkit.files.json_rows import TEXT_COLUMN
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.interface import LabeledRows, Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate_together, max_text_length
@@ -49,7 +49,7 @@ def generate_file(
     Args:
         folder: folder of a finished run.
         console: console for the progress, the speed and notes.
-        source: file with the prompts, of a kind in :data:`toolkit.files.kinds.KINDS`.
+        source: file with the prompts, of a kind in :data:`toolkit.files.kinds.KIND_BY_ENDING`.
         target: file to write, of any of these kinds except text.
         overwrite: whether an existing ``target`` may be replaced.
         column: name of the column with the prompts; None for ``prompt``.
@@ -69,7 +69,7 @@ def generate_file(
     file_layout = source_layout(recipe, source, [column or "prompt"], **layout)
     if column is not None and file_layout.kind == "text":
         raise UserError(f"--prompt-column: {source} is text, with a prompt in each line; remove it")
-    input_columns = {"prompt": TEXT if file_layout.kind == "text" else column or "prompt"}
+    input_columns = {"prompt": TEXT_COLUMN if file_layout.kind == "text" else column or "prompt"}
     table = read_source(source, list(input_columns.values()), target, file_layout, console)
     run = load_run(folder)
     decoding = make_decoding(run, **options)

@@ -18,10 +18,10 @@ from rich.text import Text
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.data.source_layout import SourceLayout, doubt, source_layout
 from toolkit.errors import UserError
-from toolkit.files.kinds import kind_of
+from toolkit.files.json_rows import TEXT_COLUMN
+from toolkit.files.kinds import detect_kind
 from toolkit.files.nested_columns import MISSING
-from toolkit.files.table_writer import Writer, check_target, table_writer
-from toolkit.files.tables import TEXT as TEXT_COLUMN
+from toolkit.files.table_writer import TableWriter, check_target, open_table_writer
 from toolkit.files.tables import Rows, Table, read_table
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import LabeledRows, Task
@@ -81,7 +81,7 @@ def label_file(
     Args:
         folder: folder of a finished run.
         console: console for the progress, the speed and notes.
-        source: file with the rows, of a kind in :data:`toolkit.files.kinds.KINDS`.
+        source: file with the rows, of a kind in :data:`toolkit.files.kinds.KIND_BY_ENDING`.
         target: file to write, of any of these kinds except text.
         overwrite: whether an existing ``target`` may be replaced.
         layout: layout of ``source``: ``encoding``, ``delimiter``, ``quote`` and ``columns``. Missing values come from
@@ -136,8 +136,8 @@ def check_files(source: Path | None, target: Path | None, option: str, overwrite
     """
     if source is None or target is None:
         raise UserError(f"--{option if source is None else 'output'}: missing; --{option} and --output belong together")
-    check_target(target, source, overwrite)
-    if spreadsheet_safe and kind_of(target) != "csv":
+    check_target(target, source, overwrite=overwrite)
+    if spreadsheet_safe and detect_kind(target) != "csv":
         raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
 
 
@@ -152,8 +152,10 @@ def read_source(source: Path, columns: Sequence[str], target: Path, layout: Sour
         console: console for the progress.
     """
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        keeps_types = kind_of(target) == "parquet"
-        return read_table(source, columns, layout.delimiter, keeps_types, layout.layout, layout.kind)
+        keeps_types = detect_kind(target) == "parquet"
+        return read_table(
+            source, columns, layout.delimiter, infers_schema=keeps_types, layout=layout.layout, kind=layout.kind
+        )
 
 
 def append_columns(
@@ -174,14 +176,17 @@ def append_columns(
         new_columns: name of each new column -> type of its values.
         label_fn: function that computes the values of the new columns from the inputs.
         console: console for the progress, the speed and notes.
-        options: ``overwrite`` and ``quoted`` of :func:`.table_writer.table_writer`.
+        options: ``overwrite`` and ``quoted`` of :func:`.table_writer.open_table_writer`.
     """
     if duplicates := [name for name in new_columns if name in table.names]:
         raise UserError(
             f"{table.path}: has a column {duplicates[0]} already, which is one of the predictions; rename or drop it"
         )
     start_time = time.monotonic()
-    with table_writer(target, table, new_columns, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
+    with (
+        open_table_writer(target, table, new_columns, **options) as writer,
+        ProgressBar(console, "rows", table.size) as bar,
+    ):
         notes = _label_chunks(table, input_columns, len(new_columns), label_fn, writer, bar)
     seconds = time.monotonic() - start_time
     console.print(
@@ -245,7 +250,7 @@ def _label_chunks(
     input_columns: Mapping[str, str],
     num_new_columns: int,
     label_fn: LabelFn,
-    writer: Writer,
+    writer: TableWriter,
     bar: ProgressBar,
 ) -> dict[str, RowNote]:
     """Label and write all rows; return description of a problem -> rows that have it.
@@ -301,15 +306,15 @@ def _predict_chunk(
         if missing is None:
             complete_indices.append(index)
         else:
-            notes[f"no {missing}"].append(rows.first + index)
+            notes[f"no {missing}"].append(rows.first_number + index)
     new_columns: list[list[Any]] = [[None] * len(rows) for _ in range(num_new_columns)]
     if not complete_indices:
         return new_columns, notes
     texts = {name: [values[index] or "" for index in complete_indices] for name, values in columns.items()}
-    result = label_fn(texts, [rows.first + index for index in complete_indices], advance)
+    result = label_fn(texts, [rows.first_number + index for index in complete_indices], advance)
     for target, values in zip(new_columns, result.columns, strict=True):
         for index, value in zip(complete_indices, values, strict=True):
             target[index] = value
     for problem, positions in result.notes.items():
-        notes[problem] = [rows.first + complete_indices[position] for position in positions]
+        notes[problem] = [rows.first_number + complete_indices[position] for position in positions]
     return new_columns, notes

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from toolkit.data.splits import SPLITS
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.digest import digest
-from toolkit.files.whole import sha256
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.digest import digest_parts, file_sha256
 from toolkit.machine.runtime import distribution_version
 from toolkit.recipe.recipe import Recipe
 
@@ -38,14 +37,14 @@ def built_in(recipe: Recipe, module: str) -> DatasetDict:
 
     corpus = importlib.import_module(module)
     options = _options(recipe, corpus)
-    key = digest("built-in", module, options.model_dump_json(), *_made_with(), CACHE_VERSION)
+    key = digest_parts("built-in", module, options.model_dump_json(), *_made_with(), CACHE_VERSION)
 
     def fill(unfinished: Path) -> None:
         for split, rows in _usable(recipe, corpus, lambda: corpus.load(options)).items():
             (unfinished / split).mkdir()
             write_rows(rows.features, [rows.data.table], unfinished / split / "rows.arrow")
 
-    found = stored(kept("rows", key, fill))
+    found = stored(get_or_create_entry("rows", key, fill))
     return type(found)({split: found[split] for split in SPLITS if split in found})
 
 
@@ -88,4 +87,4 @@ def _made_with() -> list[str]:
     """Versions and sources that decide what the rows are."""
     found = [platform.python_version(), *(distribution_version(name) or "" for name in MADE_WITH)]
     here = Path(__file__).parents[1]
-    return [*found, *(sha256(file) for file in sorted(here.glob("tasks/**/*.py")))]
+    return [*found, *(file_sha256(file) for file in sorted(here.glob("tasks/**/*.py")))]

@@ -15,12 +15,11 @@ from datasets import DatasetDict
 from models.files.plain import UnreadableFile, plain_file, read_text
 from toolkit.data.dataset_errors import check_reader, load_explained
 from toolkit.data.rows import READERS, as_written, prepare, quietly, stored
-from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
 from toolkit.files.csv_rows import Layout
-from toolkit.files.digest import digest
-from toolkit.files.tables import read_whole, sound, stored_columns
+from toolkit.files.digest import digest_parts, file_sha256
+from toolkit.files.tables import convert_content_errors, count_stored_columns, read_whole_table
 from toolkit.files.text_encoding import check_encoding
-from toolkit.files.whole import sha256
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 
@@ -52,7 +51,7 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
                 again = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(inner / "cache"))
                 prepare(as_written(again), inner, unfinished)
 
-        return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
+        return stored(quietly(get_or_create_entry, "rows", digest_parts(*map(str, parts)), fill))
 
 
 def _named_plainly(folder: Path, scratch: Path) -> Path:
@@ -75,7 +74,7 @@ def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path, buil
         if not Path(os.path.normpath(file)).is_relative_to(known) or file.suffix == ".zip":
             raise UnreadableFile(named, f"is no plain data file of the folder {folder}")
         _check_rows(plain_file(file), builder)
-        return sha256(file)
+        return file_sha256(file)
     except (OSError, ValueError, EOFError) as problem:
         reason = " ".join(str(problem).split())
         raise recipe.error("data.dataset", reason.replace(str(known), str(folder))) from None
@@ -89,10 +88,10 @@ def _check_rows(file: Path, builder: Any) -> None:
     if kind not in ("csv", "json") or any(config[key] != plain[key] for key in plain.keys() - LAYOUT):
         return
     encoding = config["encoding"] or "utf-8"
-    with sound(file):
+    with convert_content_errors(file):
         check_encoding(file, encoding)
-        table = read_whole(file, kind, Layout(config.get("sep", ","), encoding=encoding))
-    if max(len(table.names), stored_columns(table.schema.types if table.schema else ())) > MOST_COLUMNS:
+        table = read_whole_table(file, kind, Layout(config.get("sep", ","), encoding=encoding))
+    if max(len(table.names), count_stored_columns(table.schema.types if table.schema else ())) > MOST_COLUMNS:
         raise UnreadableFile(file, f"has more than {MOST_COLUMNS:,} columns; leave out what is not used")
 
 

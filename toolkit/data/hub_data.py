@@ -12,8 +12,8 @@ from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from models.files.hub_errors import Wanted, offline
 from toolkit.data.dataset_errors import check_reader, load_explained
 from toolkit.data.rows import READERS, as_written, prepare, stored
-from toolkit.files.cache import CACHE_VERSION, find, kept
-from toolkit.files.digest import digest
+from toolkit.files.cache import CACHE_VERSION, find_entry, get_or_create_entry
+from toolkit.files.digest import digest_parts
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import resolve_commit
@@ -26,15 +26,17 @@ def from_hub(recipe: Recipe) -> DatasetDict:
     """The splits of a hub data set. Its repository may hold plain data alone; a script in it is never run."""
     wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
     commit = settled_commit(recipe)
-    key = digest("csv of the hub", wanted.id, str(recipe.data.config), commit, datasets.__version__, CACHE_VERSION)
-    if (csv := find("rows", key)) is not None:
+    key = digest_parts(
+        "csv of the hub", wanted.id, str(recipe.data.config), commit, datasets.__version__, CACHE_VERSION
+    )
+    if (csv := find_entry("rows", key)) is not None:
         return stored(csv)
     with load_explained(recipe, wanted):
         builder = builder_of(recipe)
     check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
     if type(builder).__module__ == READERS["csv"]:
         # Not in the library's own cache: other programs that load the data set expect numbers there.
-        return stored(kept("rows", key, lambda unfinished: _prepare_csv(recipe, wanted, unfinished)))
+        return stored(get_or_create_entry("rows", key, lambda unfinished: _prepare_csv(recipe, wanted, unfinished)))
     with load_explained(recipe, wanted, lambda: _not_fetched(builder, wanted, commit)):
         if type(builder).__module__ == STORED_ROWS:
             builder = _stored_builder(builder, wanted, commit)

@@ -26,8 +26,8 @@ from toolkit.data.hub_data import STORED_ROWS, builder_of, path_in_repository, s
 from toolkit.data.row_selection import row_filter
 from toolkit.data.rows import READERS, as_written, quietly, stored
 from toolkit.data.splits import SPLITS, chosen
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.digest import digest
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.digest import digest_parts
 from toolkit.files.whole import write_text
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
@@ -57,7 +57,7 @@ def streamed(recipe: Recipe) -> DatasetDict:
     the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed. Raises UserError at the recipe's line for
     a split without a limit, or with no row left by the filter, and for a failure of the hub."""
     wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
-    entry = quietly(kept, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
+    entry = quietly(get_or_create_entry, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
     counts = json.loads((entry / COUNTS).read_text(encoding="utf-8"))
     for split, found in counts.items():
         recipe.found.note(_note(recipe, split, StreamedRows(*found)))
@@ -71,7 +71,7 @@ def _key(recipe: Recipe) -> str:
     chosen_by = [data.config, data.splits, data.limit.model_dump(), data.filter, data.shuffle_buffer]
     seed = recipe.seed if data.shuffle_buffer else None
     versions = (datasets.__version__, CACHE_VERSION)
-    return digest("streamed", data.dataset, settled_commit(recipe), json.dumps([*chosen_by, seed]), *versions)
+    return digest_parts("streamed", data.dataset, settled_commit(recipe), json.dumps([*chosen_by, seed]), *versions)
 
 
 def _note(recipe: Recipe, split: str, found: StreamedRows) -> str:

@@ -24,10 +24,10 @@ from toolkit.data.row_selection import filtered, split_by_column
 from toolkit.data.source_names import check_source
 from toolkit.data.sources import from_files, named_columns, read_file
 from toolkit.data.splits import SPLITS, chosen
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.csv_rows import NO_HEADER, lacks_header
-from toolkit.files.digest import digest
-from toolkit.files.nested_columns import names_within, opened
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.csv_rows import NO_HEADER_ADVICE, lacks_header
+from toolkit.files.digest import digest_parts
+from toolkit.files.nested_columns import append_nested_columns, list_innermost_columns
 from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
@@ -94,7 +94,7 @@ def load_stored(
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
     columns = [*named_columns(recipe), *(recipe.data.filter or {})]
-    nested = DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
+    nested = DatasetDict({split: append_nested_columns(rows, columns) for split, rows in splits.items()})
     selected = nested if recipe.data.streaming else filtered(recipe, nested)
     return split_by_column(recipe, selected)
 
@@ -104,11 +104,11 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
     the key of a column that the split lacks."""
     for key, column in columns.items():
         if column not in rows.column_names:
-            known = ", ".join(names_within(rows.features))
+            known = ", ".join(list_innermost_columns(rows.features))
             lacks = recipe.data.dataset in ("csv", "xlsx") and lacks_header(
                 [rows.column_names, *zip(*rows[:1000].values(), strict=True)]
             )
-            doubt = f"{NO_HEADER} data.columns" if lacks else ""
+            doubt = f"{NO_HEADER_ADVICE} data.columns" if lacks else ""
             raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}{doubt}")
 
 
@@ -161,7 +161,7 @@ def _trained_once(
     train: Callable[..., Any], load: Callable[[Path], Tokenizer], texts: list[str], vocab_size: int, *more: Any
 ) -> Tokenizer:
     """The tokenizer that ``train(texts, vocab_size, folder, *more)`` makes, from the cache if it was made before."""
-    key = digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
+    key = digest_parts(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
 
     def fill(unfinished: Path) -> None:
         if (characters := sum(map(len, texts))) > LONG_TRAINING:
@@ -169,7 +169,7 @@ def _trained_once(
             print(said, file=sys.stderr, flush=True)
         train(texts, vocab_size, unfinished, *more)
 
-    return load(kept("tokenizers", key, fill))
+    return load(get_or_create_entry("tokenizers", key, fill))
 
 
 def _split_key(recipe: Recipe, split: str) -> str:

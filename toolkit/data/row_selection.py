@@ -10,7 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features
 
 from toolkit.data.splits import chosen
 from toolkit.errors import UserError
-from toolkit.files.nested_columns import MISSING, names_within, reached
+from toolkit.files.nested_columns import MISSING, get_nested_value, list_innermost_columns
 from toolkit.recipe.recipe import Recipe
 
 SPLIT_COLUMN = "data.split_column"
@@ -58,12 +58,12 @@ def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callabl
     wanted = {column: _accepted(values) for column, values in (recipe.data.filter or {}).items()}
     known_kinds: Mapping[str, Any] = features or {}
     for column in wanted if features is not None else ():
-        if reached(known_kinds, column) is MISSING:
-            known = ", ".join(names_within(features))
+        if get_nested_value(known_kinds, column) is MISSING:
+            known = ", ".join(list_innermost_columns(features))
             raise recipe.error(("data", "filter", column), f"no column {column} in the {split} split; it has {known}")
 
     def text_of(row: Mapping[str, Any], column: str) -> str | None:
-        value, kind = reached(row, column), reached(known_kinds, column)
+        value, kind = get_nested_value(row, column), get_nested_value(known_kinds, column)
         if value is MISSING or value is None:
             return None
         if isinstance(kind, ClassLabel):
@@ -97,7 +97,7 @@ def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 def _as_texts(recipe: Recipe, key: tuple[str, ...], split: str, rows: Dataset, column: str) -> Sequence[str | None]:
     """The values of a column as they are written; None where there is none."""
     if column not in rows.column_names:
-        known = ", ".join(names_within(rows.features))
+        known = ", ".join(list_innermost_columns(rows.features))
         raise recipe.error(key, f"no column {column} in the {split} split; it has {known}")
     kind = rows.features[column]
     values = rows.select_columns([column])[:][column]

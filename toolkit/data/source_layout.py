@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import QUOTES, Layout, first_rows, likely_delimiter, usual_delimiter
-from toolkit.files.kinds import BINARY, kind_of
-from toolkit.files.sheet_rows import sheet_rows
-from toolkit.files.tables import sound
-from toolkit.files.text_encoding import has_letters_of_utf8, is_encoding
+from toolkit.files.csv_rows import QUOTES, Layout, default_delimiter, detect_delimiter, read_first_rows
+from toolkit.files.kinds import BINARY_KINDS, detect_kind
+from toolkit.files.sheet_rows import read_sheet_rows
+from toolkit.files.tables import convert_content_errors
+from toolkit.files.text_encoding import has_utf8_letters, is_text_encoding
 from toolkit.recipe.keys import DELIMITER, HEADERLESS_KINDS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class SourceLayout(NamedTuple):
     """How a file is written.
 
     Attributes:
-        kind: a value of :data:`toolkit.files.kinds.KINDS`.
+        kind: a value of :data:`toolkit.files.kinds.KIND_BY_ENDING`.
         delimiter: of csv; None for one that fits.
         layout: the rest.
     """
@@ -46,20 +46,20 @@ def source_layout(recipe: Recipe, source: Path, needed: Collection[str] = (), **
     Raises:
         UserError: one that is invalid, or that the kind of file lacks.
     """
-    data, kind = recipe.data, kind_of(source)
+    data, kind = recipe.data, detect_kind(source)
     options = {name: value for name, value in given.items() if value is not None}
     encoding = options.get("encoding") or data.encoding or "utf-8"
-    if kind == "text" and is_encoding(encoding) and _is_table(recipe, source, needed, options, encoding):
+    if kind == "text" and is_text_encoding(encoding) and _is_table(recipe, source, needed, options, encoding):
         kind = "csv"
     chosen = checked_layout(options, kind, source)
     columns = chosen.get("columns") or (data.columns if kind in HEADERLESS_KINDS else None)
     layout = Layout(
-        encoding="utf-8" if kind in BINARY else encoding,
+        encoding="utf-8" if kind in BINARY_KINDS else encoding,
         quote=chosen.get("quote") or data.quote or '"',
         columns=tuple(columns) if columns else None,
     )
     delimiter = chosen.get("delimiter")
-    if delimiter is None and kind == "csv" and usual_delimiter(source) == ",":
+    if delimiter is None and kind == "csv" and default_delimiter(source) == ",":
         delimiter = data.delimiter
     if (
         "columns" not in chosen
@@ -85,13 +85,13 @@ def _first_row(source: Path, kind: str, delimiter: str | None, layout: Layout) -
     """The first row of a table, header or not; none where the reader will say what is wrong."""
     plain = replace(layout, columns=None, delimiter=delimiter or "")
     try:
-        with sound(source):
+        with convert_content_errors(source):
             if kind == "xlsx":
-                return next(sheet_rows(source), [])
+                return next(read_sheet_rows(source), [])
             if kind != "csv":
                 return []
-            plain = replace(plain, delimiter=delimiter or likely_delimiter(source, plain))
-            return next(iter(first_rows(source, plain, 1)), [])
+            plain = replace(plain, delimiter=delimiter or detect_delimiter(source, plain))
+            return next(iter(read_first_rows(source, plain, 1)), [])
     except (UnreadableFile, OSError):
         return []
 
@@ -101,9 +101,9 @@ def checked_layout(given: Mapping[str, str], kind: str, source: Path) -> dict[st
     that does."""
     checked: dict[str, Any] = dict(given)
     if (encoding := given.get("encoding")) is not None:
-        if kind in BINARY:
+        if kind in BINARY_KINDS:
             raise UserError(f"--encoding: {source} is {kind}, which has none; remove it")
-        if not is_encoding(encoding):
+        if not is_text_encoding(encoding):
             raise UserError(f"--encoding: no encoding of text is called {encoding!r}; set one such as cp1252 or utf-16")
     for option in ("delimiter", "quote", "columns"):
         if option in given and kind != "csv" and (option != "columns" or kind not in HEADERLESS_KINDS):
@@ -126,8 +126,13 @@ def doubt(recipe: Recipe, source: Path, encoding: str | None) -> str | None:
     """Note that a file read in the recipe's encoding, or in that of the command line, seems to be UTF-8; None where it
     does not."""
     used = recipe.data.encoding
-    if encoding is not None or used is None or kind_of(source) in BINARY or codecs.lookup(used).name.startswith("utf"):
+    if (
+        encoding is not None
+        or used is None
+        or detect_kind(source) in BINARY_KINDS
+        or codecs.lookup(used).name.startswith("utf")
+    ):
         return None
-    if not has_letters_of_utf8(source):
+    if not has_utf8_letters(source):
         return None
     return f"{source} is read as {used}, as the run's recipe says, and seems to be UTF-8: --encoding utf-8 if it is"

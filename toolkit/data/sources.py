@@ -20,15 +20,14 @@ from datasets import Dataset, DatasetDict, Features
 from models.files.plain import UnreadableFile, plain_file
 from toolkit.data.rows import stored, write_rows
 from toolkit.data.splits import SPLITS
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.csv_rows import Layout, first_rows, likely_delimiter, usual_delimiter
-from toolkit.files.digest import digest
-from toolkit.files.kinds import BINARY, KINDS
-from toolkit.files.packed import ending
-from toolkit.files.sheet_rows import sheet_table
-from toolkit.files.tables import arrow_rows, check_once, sound
-from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
-from toolkit.files.whole import sha256
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.csv_rows import Layout, default_delimiter, detect_delimiter, read_first_rows
+from toolkit.files.digest import digest_parts, file_sha256
+from toolkit.files.kinds import BINARY_KINDS, KIND_BY_ENDING
+from toolkit.files.packed import content_ending
+from toolkit.files.sheet_rows import find_sheet_table
+from toolkit.files.tables import check_unique_columns, convert_content_errors, read_arrow_chunks
+from toolkit.files.text_encoding import WrongEncodingError, check_encoding, open_text
 from toolkit.recipe.keys import ENCODED_KINDS
 from toolkit.recipe.recipe import Recipe, settled
 
@@ -93,7 +92,7 @@ def named_texts(recipe: Recipe, sources: str = "sources") -> Iterator[tuple[str,
 def plain_text(recipe: Recipe, path: Path) -> str:
     """Decode a file by the recipe's encoding; line ends become line feeds."""
     _check_encoding(recipe, plain_file(path))
-    with opened_text(path, recipe.data.encoding or "utf-8") as file:
+    with open_text(path, recipe.data.encoding or "utf-8") as file:
         return file.read()
 
 
@@ -101,7 +100,7 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
     """Rows of a file of the recipe's kind, cached by its content, whatever its name and time stamp. Raises
     UnreadableFile if it is not of that kind."""
     kind, data = recipe.data.dataset, recipe.data
-    if (by_name := KINDS.get(ending(path))) in BINARY and by_name != kind:
+    if (by_name := KIND_BY_ENDING.get(content_ending(path))) in BINARY_KINDS and by_name != kind:
         raise recipe.error("data.dataset", f"{kind}: {path} is not {kind} by its name; set data.dataset: {by_name}")
     if kind in ENCODED_KINDS:
         _check_encoding(recipe, path)
@@ -112,22 +111,22 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
 
     def fill(unfinished: Path) -> None:
         (unfinished / "train").mkdir()
-        with sound(path):
-            schema, tables = arrow_rows(path, kind, layout)
+        with convert_content_errors(path):
+            schema, tables = read_arrow_chunks(path, kind, layout)
             write_rows(Features.from_arrow_schema(schema), tables, unfinished / "train" / "rows.arrow")
 
     if kind == "xlsx":
-        with sound(path):
-            for note in sheet_table(path).notes:
+        with convert_content_errors(path):
+            for note in find_sheet_table(path).notes:
                 recipe.found.note(f"{path.name}: {note}")
-    key = digest("file", kind, sha256(path), repr(layout), datasets.__version__, CACHE_VERSION)
-    return stored(kept("rows", key, fill))["train"]
+    key = digest_parts("file", kind, file_sha256(path), repr(layout), datasets.__version__, CACHE_VERSION)
+    return stored(get_or_create_entry("rows", key, fill))["train"]
 
 
 def _check_encoding(recipe: Recipe, path: Path) -> None:
     try:
         check_encoding(path, recipe.data.encoding or "utf-8")
-    except WrongEncoding as problem:
+    except WrongEncodingError as problem:
         raise recipe.error("data.encoding", f"{path} {problem}") from None
 
 
@@ -141,10 +140,10 @@ def named_columns(recipe: Recipe) -> list[str]:
 def _delimiter(recipe: Recipe, path: Path, layout: Layout) -> str:
     """Delimiter of a csv file: the recipe's, else the usual one. Raises UserError if it seems to have another, which is
     named, and UnreadableFile if its header has a column twice that the recipe names."""
-    layout = replace(layout, delimiter=recipe.data.delimiter or usual_delimiter(path))
-    header = next(iter(first_rows(path, layout, 1)), [])
-    check_once(path, layout.columns or header, named_columns(recipe))
-    if (likely := likely_delimiter(path, layout, named_columns(recipe))) != layout.delimiter:
+    layout = replace(layout, delimiter=recipe.data.delimiter or default_delimiter(path))
+    header = next(iter(read_first_rows(path, layout, 1)), [])
+    check_unique_columns(path, layout.columns or header, named_columns(recipe))
+    if (likely := detect_delimiter(path, layout, named_columns(recipe))) != layout.delimiter:
         shown = repr(layout.delimiter.join(header)[:60])
         missing = "" if recipe.data.delimiter else "missing: "
         wrong = f"{missing}the columns of {shown} seem to be parted by {likely!r}"

@@ -1,11 +1,11 @@
 """The cache between runs: tokens, trained tokenizers, rows read from files, measurements of gates.
 
 An entry is a folder, ``KIND/KEY`` in :func:`toolkit.machine.runtime.cache_folder`, with the SHA-256 of each of its
-files. Each use verifies these, so that a disk error, or a file of another entry in its place, never becomes training
-data: such an entry is reported in one line and made anew.
+files. Each use verifies these digests, so that a disk error or a file of another entry never becomes training data: a
+damaged entry is reported in one line and created again.
 
-A process that is given an entry's folder (:func:`kept`) holds a shared lock on the entry until it ends, so that
-:mod:`toolkit.commands.cache` leaves it alone.
+A process that uses an entry (:func:`get_or_create_entry`) holds a shared lock on it until the process ends, so that
+:mod:`toolkit.commands.cache` does not remove it.
 """
 
 from __future__ import annotations
@@ -19,154 +19,163 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.files.ownership import TEMPORARY
-from toolkit.files.whole import DamagedFolder, verify_folder, write_folder
+from toolkit.files.ownership import UNFINISHED_PREFIX
+from toolkit.files.whole import DamagedFolderError, verify_folder, write_folder
 from toolkit.machine.disk import WriteError
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import scratch_until_exit
 from toolkit.terminal.failure import describe
 
-#: Part of every key: raise it when what is stored changes.
+#: Part of every key; raise it when the stored content changes.
 CACHE_VERSION = 4
 
-#: The file that names its entry: a whole folder may have been put in another's place.
-NAME = "entry.txt"
+#: File that names its entry, so that a folder copied to another entry's name is detected.
+NAME_FILE = "entry.txt"
 #: Pattern of a key.
-KEY = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
+KEY_PATTERN = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
 #: Folder name of an unfinished entry.
-UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}(?P<key>{KEY.pattern})-\w+")
-#: Attempts to make an entry that is cleared before it can be locked.
-ATTEMPTS = 3
-#: The open files whose locks this process holds, by entry.
-_held: dict[Path, int] = {}
+UNFINISHED_NAME = re.compile(rf"{re.escape(UNFINISHED_PREFIX)}(?P<key>{KEY_PATTERN.pattern})-\w+")
+#: Attempts to create an entry that another process removes before it can be locked.
+MAX_ATTEMPTS = 3
+#: Folder of an entry -> descriptor of the open file whose lock this process holds.
+_held_locks: dict[Path, int] = {}
 
 
-def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """Return the folder of an entry; make it if it is missing or damaged.
+def get_or_create_entry(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder of an entry; create the entry if it is missing or damaged.
 
     Args:
-        key: equal for equal content; a file name.
-        fill: writes the entry's files into the folder it is given. Its exceptions propagate, except ``OSError``,
-            which is taken to be about the cache: it must report trouble with other files as something else.
+        kind: name of the folder that contains all entries of this kind.
+        key: digest of the entry's inputs, used as its folder name.
+        fill: function that writes the entry's files into a folder. Its exceptions propagate, except ``OSError``, which
+            is treated as an error of the cache; so it must raise another type for errors of other files.
     """
-    for _ in range(ATTEMPTS):
-        folder = find(kind, key) or store(kind, key, fill)
-        if _hold(folder):
-            break  # else it was cleared in this very moment
+    for _ in range(MAX_ATTEMPTS):
+        folder = find_entry(kind, key) or store_entry(kind, key, fill)
+        if _hold_lock(folder):
+            break  # otherwise another process has just removed it
     return folder
 
 
-def find(kind: str, key: str) -> Path | None:
-    """Return the folder of an intact entry; None if there is none. A damaged one is reported on standard error."""
+def find_entry(kind: str, key: str) -> Path | None:
+    """Return the folder of an intact entry; None if it is missing or damaged.
+
+    A damaged entry is reported on standard error and removed.
+    """
     folder = cache_folder() / kind / key
     try:
         if not folder.is_symlink() and not folder.exists():
             return None
         verify_folder(folder)
-        if (folder / NAME).read_text(encoding="utf-8") != f"{kind}/{key}\n":
-            raise DamagedFolder(f"{folder}: holds another entry")
-        _note_use(folder)
+        if (folder / NAME_FILE).read_text(encoding="utf-8") != f"{kind}/{key}\n":
+            raise DamagedFolderError(f"{folder}: holds another entry")
+        _record_use(folder)
         return folder
-    except (DamagedFolder, OSError, ValueError) as damage:
-        print(f"note: the cache is damaged, and this part of it is rebuilt: {damage}", file=sys.stderr)
-        _remove(folder)
+    except (DamagedFolderError, OSError, ValueError) as error:
+        print(f"note: the cache is damaged, and this part of it is rebuilt: {error}", file=sys.stderr)
+        _remove_entry(folder)
         return None
 
 
-def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """Make an entry; see :func:`kept`. Without room in the cache it is made among the temporary files.
+def store_entry(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """Create an entry and return its folder; if the cache cannot hold it, the folder is a temporary one.
 
-    Of processes that make the same entry at the same time, the first to end keeps its own, from which it may be reading
-    already, and the others use that.
+    If several processes create the same entry at the same time, all use the entry of the first that finishes.
+    :func:`get_or_create_entry` describes the arguments.
     """
     folder = cache_folder() / kind / key
 
-    def fill_and_name(unfinished: Path) -> None:
-        fill(unfinished)
-        (unfinished / NAME).write_text(f"{kind}/{key}\n", encoding="utf-8")
+    def fill_and_name(unfinished_folder: Path) -> None:
+        fill(unfinished_folder)
+        (unfinished_folder / NAME_FILE).write_text(f"{kind}/{key}\n", encoding="utf-8")
 
     try:
-        write_folder(folder, fill_and_name, replaces=False)
-    except (OSError, WriteError) as problem:
-        if (made := find(kind, key)) is not None:  # by another process, at the same time
-            return made
-        print(f"note: {folder} is not kept for later runs: {describe(problem)}", file=sys.stderr)
+        write_folder(folder, fill_and_name, replaces_existing=False)
+    except (OSError, WriteError) as error:
+        if (concurrent_folder := find_entry(kind, key)) is not None:  # by another process, at the same time
+            return concurrent_folder
+        print(f"note: {folder} is not kept for later runs: {describe(error)}", file=sys.stderr)
         folder = scratch_until_exit("toolkit-cache-")
         fill_and_name(folder)
     return folder
 
 
-def _remove(folder: Path) -> None:
-    """Remove an entry. What resists is moved aside; if that fails too, the next one is not kept, which is reported."""
+def _remove_entry(folder: Path) -> None:
+    """Remove a damaged entry, or rename it if its files cannot be deleted; do nothing if that fails, too."""
     try:
         shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
     except OSError:
         with contextlib.suppress(OSError):
-            os.replace(folder, tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))
+            os.replace(folder, tempfile.mkdtemp(prefix=f"{UNFINISHED_PREFIX}{folder.name}-", dir=folder.parent))
 
 
 def remove_unused(folder: Path) -> bool:
-    """Remove an entry; return False if a process uses it. A rename takes it away at once, even if deleting its files
-    fails. Raises OSError if the system refuses it."""
-    name = folder / NAME
+    """Remove an entry and return True; return False if a process uses it.
+
+    The entry is renamed first, so that it is gone at once even if deleting its files fails.
+
+    Raises:
+        OSError: the system refuses the removal.
+    """
+    name_file = folder / NAME_FILE
     try:
-        file = os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(name_file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError:
-        _take_away(folder)  # damaged or unfinished: no process uses it
+        _move_and_delete(folder)  # damaged or unfinished: no process uses it
         return True
     try:
-        if not lock(file, exclusive=True):
+        if not lock_file(descriptor, is_exclusive=True):
             return False
-        if still_there(file, name):
-            _take_away(folder)
+        if is_same_file(descriptor, name_file):
+            _move_and_delete(folder)
         return True
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
-def _take_away(folder: Path) -> None:
-    """Move an entry's folder aside, and delete it there."""
-    unfinished = UNFINISHED.fullmatch(folder.name)
-    key = unfinished["key"] if unfinished else folder.name
-    aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{key}-", dir=folder.parent))
+def _move_and_delete(folder: Path) -> None:
+    """Rename the folder of an entry to a temporary name, then delete it."""
+    unfinished_match = UNFINISHED_NAME.fullmatch(folder.name)
+    key = unfinished_match["key"] if unfinished_match else folder.name
+    temporary_folder = Path(tempfile.mkdtemp(prefix=f"{UNFINISHED_PREFIX}{key}-", dir=folder.parent))
     try:
-        os.rename(folder, aside)
+        os.rename(folder, temporary_folder)
     except OSError:
-        aside.rmdir()
+        temporary_folder.rmdir()
         raise
-    shutil.rmtree(aside)
+    shutil.rmtree(temporary_folder)
 
 
-def _note_use(folder: Path) -> None:
-    """Record the last use as the time of the naming file; the system's access time changes whenever anybody looks."""
+def _record_use(folder: Path) -> None:
+    """Set the time of the naming file to now, as the last use; access times change at every look into the folder."""
     with contextlib.suppress(OSError):
-        os.utime(folder / NAME)
+        os.utime(folder / NAME_FILE)
 
 
-def _hold(folder: Path) -> bool:
-    """Lock an entry for this process's life or until it uses another cache, if the disk can; False if it is gone."""
+def _hold_lock(folder: Path) -> bool:
+    """Lock an entry until this process ends or uses another cache; return False if the entry is gone."""
     if folder.parents[1] != cache_folder():  # among the temporary files
         return True
-    for held in [held for held in _held if held.parents[1] != folder.parents[1]]:
-        os.close(_held.pop(held))
+    for other_entry in [other_entry for other_entry in _held_locks if other_entry.parents[1] != folder.parents[1]]:
+        os.close(_held_locks.pop(other_entry))
     try:
-        file = os.open(folder / NAME, os.O_RDONLY)
+        descriptor = os.open(folder / NAME_FILE, os.O_RDONLY)
     except OSError:
         return False
-    if folder in _held:
-        os.close(_held.pop(folder))  # of an entry that was in its place
-    _held[folder] = file
-    return lock(file, exclusive=False) and still_there(file, folder / NAME)
+    if folder in _held_locks:
+        os.close(_held_locks.pop(folder))  # the lock of an earlier entry with this name
+    _held_locks[folder] = descriptor
+    return lock_file(descriptor, is_exclusive=False) and is_same_file(descriptor, folder / NAME_FILE)
 
 
-def lock(file: int, exclusive: bool) -> bool:
-    """Lock an open file until it is closed, without waiting; return False if another process has it."""
+def lock_file(descriptor: int, *, is_exclusive: bool) -> bool:
+    """Lock an open file without waiting; return False if another process holds a lock that excludes this one."""
     try:
         import fcntl
     except ImportError:  # Windows
         return True
     try:
-        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -174,9 +183,9 @@ def lock(file: int, exclusive: bool) -> bool:
     return True
 
 
-def still_there(file: int, path: Path) -> bool:
-    """Whether an open file is the one that ``path`` names now."""
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """Return whether ``path`` still names the open file of a descriptor."""
     try:
-        return os.path.samestat(os.fstat(file), os.lstat(path))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""The rows of a csv file, as they are written, its delimiter and its layout."""
+"""The rows of a csv file, with uninterpreted values, and the detection of its layout."""
 
 from __future__ import annotations
 
@@ -15,46 +15,50 @@ from statistics import median
 from typing import Any
 
 from models.files.plain import UnreadableFile
-from toolkit.files.packed import ending
-from toolkit.files.text_encoding import opened_text
+from toolkit.files.packed import content_ending
+from toolkit.files.text_encoding import open_text
 
-#: Longest field of a csv file; unclosed quotes end there.
-LONGEST_FIELD = 2**26
+#: Most characters of a field of a csv file; a quote that is not closed ends there.
+MAX_FIELD_CHARACTERS = 2**26
 #: Delimiters of csv files, in the order tried.
 DELIMITERS = (",", ";", "\t", "|")
 #: Rows and characters of a file that are read to find its delimiter.
 SNIFFED_ROWS, SNIFFED_CHARACTERS = 50, 2**20
-#: Characters that are read to find what is put round a text.
-QUOTED_CHARACTERS = 2**16
-#: What may be put round a field; ``none`` where every quote is a character of the text.
+#: Characters that are read to find the quote character.
+QUOTE_SAMPLE_CHARACTERS = 2**16
+#: Quote characters around a field; ``none`` if every quote is part of the text.
 QUOTES = ('"', "'", "none")
-#: What to do about quotes that enclose nothing.
-PLAIN_QUOTES = "if quotes are text here, set data.quote: none (--quote none)"
-#: End of the message on a header that looks like a row; the option that helps follows.
-NO_HEADER = "; its first row looks like data: name the columns with"
-#: A number as a table has it.
+#: Advice for a file whose quotes do not enclose fields.
+PLAIN_QUOTES_ADVICE = "if quotes are text here, set data.quote: none (--quote none)"
+#: End of the message about a header that looks like a row; an option follows.
+NO_HEADER_ADVICE = "; its first row looks like data: name the columns with"
+#: A number in a cell of a table.
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
-#: Words from which on the name of a column may be a text. Questions of a survey are shorter.
-LONG_NAME = 12
-#: Common names of columns of texts.
-TEXTS = re.compile(
+#: Fewest words of a header cell that may be a text; questions of a survey have fewer.
+MIN_TEXT_WORDS = 12
+#: Common names of columns that hold texts.
+TEXT_COLUMN_NAMES = re.compile(
     r"(text|sentence|review|comment|tweet|message|content|document|title|body)s?|utterance", re.IGNORECASE
 )
-#: What a label of fastText begins with; the labels at the beginning of a line; and the name of each.
-LABEL = "__label__"
-LABELS = re.compile(rf"(?:{LABEL}\S+?(?:\s+|,\s*(?={LABEL})|$))+")
-LABEL_NAME = re.compile(rf"{LABEL}(\S+?)(?=\s|,\s*{LABEL}|,?\s*$)")
-#: Sentinel after the last line of a csv file: a row of its own unless a quote is open. Not a character.
-END = "\ufdd0"
+#: Prefix of a label of fastText, the labels at the beginning of a line, and the name of each label.
+FASTTEXT_PREFIX = "__label__"
+FASTTEXT_LABELS = re.compile(rf"(?:{FASTTEXT_PREFIX}\S+?(?:\s+|,\s*(?={FASTTEXT_PREFIX})|$))+")
+FASTTEXT_LABEL_NAME = re.compile(rf"{FASTTEXT_PREFIX}(\S+?)(?=\s|,\s*{FASTTEXT_PREFIX}|,?\s*$)")
+#: Sentinel after the last line of a csv file, a row unless a quote is open. It is not a valid character.
+END_SENTINEL = "\ufdd0"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Format of a text file; all but the encoding are those of csv.
+    """Format of a text file; only the encoding applies to kinds other than csv.
 
     Attributes:
+        delimiter: character between two fields.
+        line_end: characters at the end of a line.
+        byte_order_mark: whether the file begins with a byte order mark.
+        encoding: Python's name of the encoding.
         quote: one of :data:`QUOTES`.
-        columns: their names in a file without a header, also of JSON whose rows are lists; None for the header's.
+        columns: column names of a file without a header, also of JSON whose rows are lists; None to read the header.
     """
 
     delimiter: str = ","
@@ -65,83 +69,95 @@ class Layout:
     columns: tuple[str, ...] | None = None
 
 
-def csv_layout(path: Path, needed: Sequence[str], delimiter: str | None, layout: Layout) -> Layout:
-    """Find the layout of a csv file from the arguments, its ending and its first lines.
+def find_csv_layout(path: Path, required_columns: Sequence[str], delimiter: str | None, layout: Layout) -> Layout:
+    """Find the layout of a csv file from the arguments, the file's ending and its first lines.
 
     Args:
-        delimiter: None for the one that fits.
-        layout: encoding, quote and columns.
+        path: csv file.
+        required_columns: columns that the file must have.
+        delimiter: delimiter of the file; None to detect it.
+        layout: encoding, quote and columns of the file.
     """
     encoding = layout.encoding
     with open(path, "rb") as file:
-        mark = file.read(3) == codecs.BOM_UTF8
-    with opened_text(path, encoding, newline="") as text:
-        end = "\r\n" if text.readline(SNIFFED_CHARACTERS).endswith("\r\n") else "\n"
-    delimiter = delimiter or likely_delimiter(path, replace(layout, delimiter=""), needed)
-    return replace(layout, delimiter=delimiter, line_end=end, byte_order_mark=mark)
+        has_mark = file.read(3) == codecs.BOM_UTF8
+    with open_text(path, encoding, newline="") as text:
+        line_end = "\r\n" if text.readline(SNIFFED_CHARACTERS).endswith("\r\n") else "\n"
+    delimiter = delimiter or detect_delimiter(path, replace(layout, delimiter=""), required_columns)
+    return replace(layout, delimiter=delimiter, line_end=line_end, byte_order_mark=has_mark)
 
 
-def usual_delimiter(path: Path) -> str:
-    """A tab for .tsv and .tab, else a comma."""
-    return "\t" if ending(path) in (".tsv", ".tab") else ","
+def default_delimiter(path: Path) -> str:
+    """Return the delimiter that belongs to a file's ending: a tab for .tsv and .tab, otherwise a comma."""
+    return "\t" if content_ending(path) in (".tsv", ".tab") else ","
 
 
-def likely_delimiter(path: Path, layout: Layout, needed: Sequence[str] = ()) -> str:
-    """Find the delimiter of a csv file: one that gives its header the needed columns and its first rows as many fields.
+def detect_delimiter(path: Path, layout: Layout, required_columns: Sequence[str] = ()) -> str:
+    """Return the delimiter of a csv file that yields the required columns and rows of equal width.
 
     Args:
-        layout: its delimiter stays unless another one gives the needed columns, or several where it gives one; an
-            empty one for the best of all, or the usual one where each gives a single column.
+        path: csv file.
+        layout: layout of the file. Its delimiter is kept unless another delimiter yields the required columns, or
+            several columns instead of a single column. With an empty delimiter, the best delimiter is returned, or
+            the default if every delimiter yields a single column.
+        required_columns: columns that the file must have.
     """
-    first = layout.delimiter or usual_delimiter(path)
-    tried = (first, *DELIMITERS)
-    found = {delimiter: _fit(path, replace(layout, delimiter=delimiter), needed) for delimiter in tried}
-    best = max(found, key=lambda delimiter: found[delimiter])
-    better = found[best][:2] > found[first][:2] if layout.delimiter else found[best][1]
-    return best if better else first
+    current = layout.delimiter or default_delimiter(path)
+    candidates = (current, *DELIMITERS)
+    rating_by_delimiter = {
+        delimiter: _rate_delimiter(path, replace(layout, delimiter=delimiter), required_columns)
+        for delimiter in candidates
+    }
+    best = max(rating_by_delimiter, key=lambda delimiter: rating_by_delimiter[delimiter])
+    is_better = (
+        rating_by_delimiter[best][:2] > rating_by_delimiter[current][:2]
+        if layout.delimiter
+        else rating_by_delimiter[best][1]
+    )
+    return best if is_better else current
 
 
-def _fit(path: Path, layout: Layout, needed: Sequence[str]) -> tuple[bool, bool, float, int]:
-    """Whether the header has the needed columns, and several; the share of rows that are as wide; their width."""
-    header, *rows = first_rows(path, layout, SNIFFED_ROWS) or [[]]
-    alike = sum(len(row) == len(header) for row in rows) / max(len(rows), 1)
-    several = len(header) > 1 and len(header) == len(layout.columns or header)
-    return set(needed) <= set(layout.columns or header), several, alike, len(header)
+def _rate_delimiter(path: Path, layout: Layout, required_columns: Sequence[str]) -> tuple[bool, bool, float, int]:
+    """Rate a delimiter: the header has the required columns, has several columns, share of rows as wide, and width."""
+    header, *rows = read_first_rows(path, layout, SNIFFED_ROWS) or [[]]
+    equal_width_share = sum(len(row) == len(header) for row in rows) / max(len(rows), 1)
+    has_several_columns = len(header) > 1 and len(header) == len(layout.columns or header)
+    return set(required_columns) <= set(layout.columns or header), has_several_columns, equal_width_share, len(header)
 
 
-def first_rows(path: Path, layout: Layout, count: int) -> list[list[str]]:
-    """The first rows, with the header if there is one, whatever their width; fewer if they are very long."""
-    head = io.StringIO(_head(path, layout.encoding), newline="")
+def read_first_rows(path: Path, layout: Layout, max_rows: int) -> list[list[str]]:
+    """Return at most `max_rows` first rows of any width, including the header; fewer if the rows are very long."""
+    head_file = io.StringIO(_read_head(path, layout.encoding), newline="")
     rows: list[list[str]] = []
-    with long_fields(), contextlib.suppress(csv.Error):
-        rows += itertools.islice(filter(None, _reader(head, layout)), count)
+    with allow_long_fields(), contextlib.suppress(csv.Error):
+        rows += itertools.islice(filter(None, _open_reader(head_file, layout)), max_rows)
     return rows
 
 
-def _head(path: Path, encoding: str) -> str:
-    with opened_text(path, encoding, newline="") as file:
+def _read_head(path: Path, encoding: str) -> str:
+    with open_text(path, encoding, newline="") as file:
         return file.read(SNIFFED_CHARACTERS)
 
 
-def _reader(lines: Iterable[str], layout: Layout) -> Any:
-    """Return a :func:`csv.reader`; or, where blanks part columns that have names, one of words and the line's rest."""
+def _open_reader(lines: Iterable[str], layout: Layout) -> Any:
+    """Return an iterator over rows: :func:`csv.reader`, or :class:`_WordRows` for named columns between blanks."""
     if layout.delimiter == " " and layout.columns:
-        return _Words(lines, len(layout.columns))
+        return _WordRows(lines, len(layout.columns))
     quoting: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if layout.quote == "none" else {"quotechar": layout.quote}
     return csv.reader(lines, delimiter=layout.delimiter, **quoting)
 
 
-def labels_and_text(line: str) -> list[str]:
-    """Return the labels that a line of fastText begins with, without prefix and with blanks between, and its text."""
-    labels = LABELS.match(line)
+def split_labels_and_text(line: str) -> list[str]:
+    """Return the labels of a fastText line, without prefix and separated by blanks, and the text after them."""
+    labels = FASTTEXT_LABELS.match(line)
     end = labels.end() if labels else 0
-    return [" ".join(LABEL_NAME.findall(line[:end])), line[end:].strip()]
+    return [" ".join(FASTTEXT_LABEL_NAME.findall(line[:end])), line[end:].strip()]
 
 
-class _Words:
-    """The rows of lines that begin with words, each a column; the last column has the rest of the line.
+class _WordRows:
+    """Rows of lines whose first words are one column each; the last column has the rest of the line.
 
-    The lines of fastText begin with any number of labels, which are one column.
+    A fastText line begins with any number of labels, which form a single column.
     """
 
     def __init__(self, lines: Iterable[str], count: int) -> None:
@@ -154,119 +170,136 @@ class _Words:
     def __next__(self) -> list[str]:
         line = next(self._lines).rstrip("\r\n")
         self.line_num += 1
-        self._has_labels |= self.line_num == 1 and self._count == 2 and line.startswith(LABEL)
-        if self._has_labels and line and line != END:
-            return labels_and_text(line)
+        self._has_labels |= self.line_num == 1 and self._count == 2 and line.startswith(FASTTEXT_PREFIX)
+        if self._has_labels and line and line != END_SENTINEL:
+            return split_labels_and_text(line)
         return line.split(" ", self._count - 1) if line else []
 
 
 def has_single_quotes(path: Path, encoding: str) -> bool:
-    """Whether at least half of the first rows have a field within ``'``, and no field begins with ``"``."""
-    head = _head(path, encoding)[:QUOTED_CHARACTERS].replace("\r\n", "\n")
-    begin = rf"(?:^|(?<=[{re.escape(''.join(DELIMITERS))}]))"
-    bare, count = re.subn(rf"{begin}'(?:[^']|'')*'(?=[{re.escape(''.join(DELIMITERS))}]|$)", ".", head, flags=re.M)
-    return 2 * count >= max(len(bare.splitlines()), 1) and not re.search(f'{begin}"', bare, re.M)
+    """Return whether at least half of the first rows have a field within ``'``, and no field begins with ``"``."""
+    head = _read_head(path, encoding)[:QUOTE_SAMPLE_CHARACTERS].replace("\r\n", "\n")
+    field_start = rf"(?:^|(?<=[{re.escape(''.join(DELIMITERS))}]))"
+    unquoted_head, num_quoted = re.subn(
+        rf"{field_start}'(?:[^']|'')*'(?=[{re.escape(''.join(DELIMITERS))}]|$)", ".", head, flags=re.M
+    )
+    return 2 * num_quoted >= max(len(unquoted_head.splitlines()), 1) and not re.search(
+        f'{field_start}"', unquoted_head, re.M
+    )
 
 
 def has_plain_quotes(path: Path, encoding: str) -> bool:
-    """Whether quotes are text in a file parted by tabs: as such, all rows are as wide, and one begins a field that it
-    does not end."""
-    rows = first_rows(path, Layout("\t", encoding=encoding, quote="none"), SNIFFED_CHARACTERS) or [[]]
-    opened = any(cell.startswith('"') and (cell == '"' or not cell.endswith('"')) for row in rows for cell in row)
-    return opened and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1
+    """Return whether quotes belong to the text of a tab-separated file.
+
+    They do if all rows have the same width without quoting, and a field begins with a quote that does not end it.
+    """
+    rows = read_first_rows(path, Layout("\t", encoding=encoding, quote="none"), SNIFFED_CHARACTERS) or [[]]
+    has_open_quote = any(
+        cell.startswith('"') and (cell == '"' or not cell.endswith('"')) for row in rows for cell in row
+    )
+    return has_open_quote and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1
 
 
 def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first of some rows looks like the others.
+    """Return whether the first row looks like the other rows, so that it is data and not a header.
 
-    A cell speaks for that if it is one of the values of a column that has few, or a text as long as the others of its
-    column. It speaks against it if it is none of the few values. A word above numbers is a header's, and so is a common
-    name of texts above texts.
+    A cell is evidence for data if it equals a value of a column with few different values, or if it is as long as the
+    texts of its column. It is evidence for a header if it differs from the few values of its column. A word above
+    numbers, or a common name of a text column above texts, always means a header.
     """
-    first = list(rows[0])
-    others = [row for row in rows[1:] if len(row) == len(first) and list(row) != first]
-    if len(first) < 2 or len(set(first)) < len(first) or not others:
+    first_row = list(rows[0])
+    other_rows = [row for row in rows[1:] if len(row) == len(first_row) and list(row) != first_row]
+    if len(first_row) < 2 or len(set(first_row)) < len(first_row) or not other_rows:
         return False
-    if all(not name.strip() or name == str(index) for index, name in enumerate(first)):
-        return False  # as pandas writes columns that have no names
-    columns = [(name, [row[index] for row in others if row[index].strip()]) for index, name in enumerate(first)]
-    if any(values and not NUMBER.fullmatch(name) and all(map(NUMBER.fullmatch, values)) for name, values in columns):
+    if all(not name.strip() or name == str(index) for index, name in enumerate(first_row)):
+        return False  # pandas writes empty or numbered names for columns without names
+    columns = [(name, [row[index] for row in other_rows if row[index].strip()]) for index, name in enumerate(first_row)]
+    if any(
+        column_values and not NUMBER.fullmatch(name) and all(map(NUMBER.fullmatch, column_values))
+        for name, column_values in columns
+    ):
         return False
-    if any(_has_many(values) and TEXTS.fullmatch(name.strip()) and name not in values for name, values in columns):
+    if any(
+        _has_many_values(column_values) and TEXT_COLUMN_NAMES.fullmatch(name.strip()) and name not in column_values
+        for name, column_values in columns
+    ):
         return False
-    speaking = [_is_a_value(name, values) for name, values in columns if name.strip() and values]
-    return speaking.count(True) > 0 and speaking.count(True) >= speaking.count(False)
+    evidence = [
+        _is_column_value(name, column_values) for name, column_values in columns if name.strip() and column_values
+    ]
+    return evidence.count(True) > 0 and evidence.count(True) >= evidence.count(False)
 
 
-def _is_a_value(name: str, values: Sequence[str]) -> bool | None:
-    """Return whether the first cell of a column is a value of it; None if that is unclear."""
-    if not _has_many(values):
-        return name in values
-    return True if len(name.split()) >= LONG_NAME and len(name) >= median(map(len, values)) / 2 else None
+def _is_column_value(name: str, column_values: Sequence[str]) -> bool | None:
+    """Return whether the header cell `name` is a value of its column; None if that is unclear."""
+    if not _has_many_values(column_values):
+        return name in column_values
+    return True if len(name.split()) >= MIN_TEXT_WORDS and len(name) >= median(map(len, column_values)) / 2 else None
 
 
-def _has_many(values: Sequence[str]) -> bool:
-    """Return whether most values of a column occur once."""
-    return 2 * len(set(values)) > len(values)
+def _has_many_values(column_values: Sequence[str]) -> bool:
+    """Return whether a column has more different values than half of its rows."""
+    return 2 * len(set(column_values)) > len(column_values)
 
 
 class _CsvLines:
-    """The lines of a csv file, and behind them :data:`END`.
+    """The lines of a csv file, followed by :data:`END_SENTINEL`.
 
     Attributes:
-        stray: whether the last one ends in a carriage return alone, and the first does not.
+        has_ended: whether the sentinel has been yielded.
+        has_stray_return: whether the current line ends with only a carriage return and the first line does not.
     """
 
     def __init__(self, file: Iterable[str]) -> None:
-        self.ended = self.stray = False
+        self.has_ended = self.has_stray_return = False
         self._file = file
 
     def __iter__(self) -> Iterator[str]:
         old_mac = None
         for line in self._file:
             old_mac = line.endswith("\r") if old_mac is None else old_mac
-            self.stray = line.endswith("\r") and not old_mac
+            self.has_stray_return = line.endswith("\r") and not old_mac
             yield line
-        self.ended = True
-        yield END
+        self.has_ended = True
+        yield END_SENTINEL
 
 
 @contextlib.contextmanager
-def long_fields() -> Iterator[None]:
-    """Let csv take fields of up to :data:`LONGEST_FIELD` in the ``with`` block; its limit is process-wide."""
-    before = csv.field_size_limit(LONGEST_FIELD)
+def allow_long_fields() -> Iterator[None]:
+    """Raise csv's process-wide limit to :data:`MAX_FIELD_CHARACTERS` in the ``with`` block."""
+    previous_limit = csv.field_size_limit(MAX_FIELD_CHARACTERS)
     try:
         yield
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(previous_limit)
 
 
-def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
-    """Yield the names of the columns, and the fields of each row; all have the same number.
+def read_csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
+    """Yield the column names, then the fields of each row, all of the same number.
 
-    Empty fields beyond the header's are dropped, since spreadsheets write them.
+    Empty fields beyond the last column are dropped, because spreadsheets write them.
 
     Raises:
-        UnreadableFile: a row differs, or a quote is not closed.
+        UnreadableFile: a row has another number of fields, or a quote is not closed.
     """
-    with long_fields(), opened_text(path, layout.encoding, newline="") as file:
+    with allow_long_fields(), open_text(path, layout.encoding, newline="") as file:
         lines = _CsvLines(file)
-        records = _reader(lines, layout)
+        records = _open_reader(lines, layout)
         width, line, number = len(layout.columns or ()), 1, 1 if layout.columns else 0
         if layout.columns:
             yield list(layout.columns)
 
-        def wrong(problem: object) -> UnreadableFile:
-            return UnreadableFile(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {problem}")
+        def row_error(error: object) -> UnreadableFile:
+            return UnreadableFile(f"{path}:{line}:", f"{f'row {number}' if number else 'the header'} {error}")
 
         while True:
             try:
                 row = next(records)
-            except csv.Error as problem:
-                raise wrong(f"cannot be read: {problem}") from None
-            if lines.ended:
-                if row != [END]:
-                    raise wrong(f"opens a quote and does not close it; {PLAIN_QUOTES}")
+            except csv.Error as error:
+                raise row_error(f"cannot be read: {error}") from None
+            if lines.has_ended:
+                if row != [END_SENTINEL]:
+                    raise row_error(f"opens a quote and does not close it; {PLAIN_QUOTES_ADVICE}")
                 break
             if not row and width != 1:  # in a single column, an empty line is an empty text
                 line = records.line_num + 1
@@ -276,7 +309,9 @@ def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
                 if 1 < width < len(row) and not any(row[width:]):
                     del row[width:]
                 else:
-                    raise wrong(_of_another_width(len(row), width, layout, lines.stray))
+                    raise row_error(
+                        _describe_wrong_width(len(row), width, layout, has_stray_return=lines.has_stray_return)
+                    )
             width = width or len(row)
             yield row
             line, number = records.line_num + 1, number + 1
@@ -284,10 +319,16 @@ def csv_rows(path: Path, layout: Layout) -> Iterator[list[str]]:
             raise UnreadableFile(path, "holds nothing but empty lines")
 
 
-def _of_another_width(found: int, width: int, layout: Layout, stray: bool) -> str:
-    inside = "that holds a carriage return" if stray else "of several lines"
-    right = f"put quotes round a text {f'that holds {layout.delimiter!r}' if found > width else inside}"
+def _describe_wrong_width(num_fields: int, num_columns: int, layout: Layout, *, has_stray_return: bool) -> str:
+    quoted_content = "that holds a carriage return" if has_stray_return else "of several lines"
+    advice = (
+        f"put quotes round a text {f'that holds {layout.delimiter!r}' if num_fields > num_columns else quoted_content}"
+    )
     if layout.columns:
-        right = "write them all" if layout.delimiter == " " else f"name one for each, or {right}"
-    named = f"{width} column{'s are' if width > 1 else ' is'} named" if layout.columns else f"the header {width}"
-    return f"has {found} field{'s' if found > 1 else ''} and {named}; {right}"
+        advice = "write them all" if layout.delimiter == " " else f"name one for each, or {advice}"
+    expectation = (
+        f"{num_columns} column{'s are' if num_columns > 1 else ' is'} named"
+        if layout.columns
+        else f"the header {num_columns}"
+    )
+    return f"has {num_fields} field{'s' if num_fields > 1 else ''} and {expectation}; {advice}"

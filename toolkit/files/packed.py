@@ -1,4 +1,4 @@
-"""Compressed files: recognized by their first bytes, and unpacked no further than disk and memory can bear."""
+"""Compressed files: recognized by their first bytes, and unpacked up to a limit that stops decompression bombs."""
 
 from __future__ import annotations
 
@@ -16,92 +16,94 @@ from typing import Any, BinaryIO
 from models.files.plain import UnreadableFile
 
 
-def _members(archive: zipfile.ZipFile) -> list[str]:
-    """The files of an archive, without what a Mac adds."""
+def _list_members(archive: zipfile.ZipFile) -> list[str]:
+    """Return the names of the files in an archive, without the files that macOS adds."""
     names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
     return [name for name in names if not PurePosixPath(name).name.startswith(".")]
 
 
-def _unzipped(file: BinaryIO) -> Any:
+def _open_zip_member(file: BinaryIO) -> Any:
     archive = zipfile.ZipFile(file)
-    names = _members(archive)
+    names = _list_members(archive)
     if len(names) != 1:
-        shown = ", ".join(names[:4])
-        raise ValueError(f"it holds {len(names)} files ({shown}), where one is to be; unpack it")
+        first_names = ", ".join(names[:4])
+        raise ValueError(f"it holds {len(names)} files ({first_names}), where one is to be; unpack it")
     return archive.open(names[0])
 
 
-def _by_arrow(codec: str) -> Callable[[BinaryIO], Any]:
-    def opener(file: BinaryIO) -> Any:
+def _make_arrow_opener(codec: str) -> Callable[[BinaryIO], Any]:
+    def open_stream(file: BinaryIO) -> Any:
         import pyarrow
 
         return pyarrow.CompressedInputStream(file, codec)
 
-    return opener
+    return open_stream
 
 
-#: First bytes of a compressed file -> what opens it.
-COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {
+#: First bytes of a compressed file -> function that opens it.
+OPENER_BY_MAGIC: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ": lzma.LZMAFile,
-    b"\x28\xb5\x2f\xfd": _by_arrow("zstd"),
-    b"\x04\x22\x4d\x18": _by_arrow("lz4"),
-    b"PK\x03\x04": _unzipped,
+    b"\x28\xb5\x2f\xfd": _make_arrow_opener("zstd"),
+    b"\x04\x22\x4d\x18": _make_arrow_opener("lz4"),
+    b"PK\x03\x04": _open_zip_member,
 }
 
-#: Endings of compressed files.
-ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+#: Endings of compressed files' names.
+COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 
-#: A file that unpacks to more than this many times its size is a bomb: texts and tables shrink to a third to a
-#: thirtieth, repetitive logs to a hundredth; zeros, by gzip, to a thousandth, and by bz2 to a millionth.
-LARGEST_RATIO = 200
-#: Unpacked bytes allowed for any file, however small: 64 MiB take under a second.
-ALWAYS_ALLOWED = 2**26
+#: Largest ratio of unpacked to packed bytes; a file beyond it is a bomb. Texts and tables reach ratios of 3 to 30,
+#: repetitive logs 100, zeros 1,000 with gzip and a million with bz2.
+MAX_RATIO = 200
+#: Unpacked bytes that are allowed for any file; 64 MiB take less than a second.
+ALWAYS_ALLOWED_BYTES = 2**26
 
 
-def ending(path: Path) -> str:
-    """The ending of a file's name in lower case, without that of compression; of a zip, that of the file in it."""
+def content_ending(path: Path) -> str:
+    """Return the lower-case ending of a file's name without a compression's ending; of a zip, its first member's."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".zip"] and path.is_file():
         with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-            if names := _members(archive):
+            if names := _list_members(archive):
                 return PurePosixPath(names[0]).suffix.lower()
-    return next((suffix for suffix in reversed(suffixes) if suffix not in ENDINGS), "")
+    return next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSED_ENDINGS), "")
 
 
-def begins_packed(head: bytes) -> bool:
-    """Whether a file that begins so is compressed."""
-    return head.startswith(tuple(COMPRESSED))
+def has_packed_magic(head: bytes) -> bool:
+    """Return whether `head`, the first bytes of a file, shows that the file is compressed."""
+    return head.startswith(tuple(OPENER_BY_MAGIC))
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file is compressed."""
+    """Return whether a file is compressed, according to its first bytes."""
     with open(path, "rb") as file:
-        return begins_packed(file.read(8))
+        return has_packed_magic(file.read(8))
 
 
-class _Measured(io.RawIOBase):
-    """Unpacked bytes of a file, up to :data:`LARGEST_RATIO` times the bytes read of it."""
+class _LimitedUnpacker(io.RawIOBase):
+    """Unpacked content of a file, which raises an error beyond :data:`MAX_RATIO` times the packed bytes read."""
 
-    def __init__(self, path: Path, opener: Callable[[BinaryIO], Any]) -> None:
+    def __init__(self, path: Path, open_packed: Callable[[BinaryIO], Any]) -> None:
         self._packed = open(path, "rb", buffering=0)  # noqa: SIM115 - until close()
-        self._file, self._path, self._done = opener(self._packed), path, 0
+        self._unpacked, self._path, self._num_unpacked = open_packed(self._packed), path, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            found = self._file.read(len(buffer))
-        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as problem:
-            raise UnreadableFile(self._path, f"cannot be unpacked: {' '.join(str(problem).split())}") from None
-        buffer[: len(found)] = found
-        self._done += len(found)
-        if self._done > max(ALWAYS_ALLOWED, LARGEST_RATIO * self._packed.tell()):
-            wrong = f"says more than {LARGEST_RATIO} times its own size, {self._done >> 20:,} MiB so far; unpack it"
-            raise UnreadableFile(self._path, f"{wrong}, and see what is in it")
-        return len(found)
+            block = self._unpacked.read(len(buffer))
+        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
+            raise UnreadableFile(self._path, f"cannot be unpacked: {' '.join(str(error).split())}") from None
+        buffer[: len(block)] = block
+        self._num_unpacked += len(block)
+        if self._num_unpacked > max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * self._packed.tell()):
+            message = (
+                f"says more than {MAX_RATIO} times its own size, {self._num_unpacked >> 20:,} MiB so far; unpack it"
+            )
+            raise UnreadableFile(self._path, f"{message}, and see what is in it")
+        return len(block)
 
     def close(self) -> None:
         self._packed.close()
@@ -109,21 +111,25 @@ class _Measured(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacked if it is compressed. Raises UnreadableFile if it cannot be unpacked here, or is not
-    compressed as its name says; later, while it is read, if it is a bomb."""
+def open_unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes, unpacked if it is compressed.
+
+    Raises:
+        UnreadableFile: the file cannot be unpacked, or is not compressed although its name has such an ending. While
+            the file is read: it is a decompression bomb.
+    """
     with open(path, "rb") as file:
         head = file.read(8)
-        if not begins_packed(head):
-            if path.suffix.lower() in ENDINGS:
+        if not has_packed_magic(head):
+            if path.suffix.lower() in COMPRESSED_ENDINGS:
                 raise UnreadableFile(path, f"is not packed, though it is called {path.suffix}; rename it")
             file.seek(0)
             yield file
             return
-    opener = next(opener for magic, opener in COMPRESSED.items() if head.startswith(magic))
+    opener = next(opener for magic, opener in OPENER_BY_MAGIC.items() if head.startswith(magic))
     try:
-        measured = _Measured(path, opener)
-    except (ValueError, IndexError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:
-        raise UnreadableFile(path, f"cannot be unpacked: {problem}") from None
-    with io.BufferedReader(measured, 2**16) as buffered:
-        yield buffered
+        limited_file = _LimitedUnpacker(path, opener)
+    except (ValueError, IndexError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise UnreadableFile(path, f"cannot be unpacked: {error}") from None
+    with io.BufferedReader(limited_file, 2**16) as buffered_file:
+        yield buffered_file

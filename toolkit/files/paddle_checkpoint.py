@@ -1,4 +1,4 @@
-"""PaddleNLP's checkpoints, converted once into Hugging Face's form, which everything else reads.
+"""PaddleNLP's checkpoints, converted once to Hugging Face's format, which all other code reads.
 
 The resulting cache folder is named by the SHA-256 of the inputs. No code in a ``.pdparams`` runs
 (:mod:`models.files.pdparams`).
@@ -21,126 +21,132 @@ from models.files.hub import pickle_files
 from models.files.pdparams import read_pdparams
 from models.files.plain import UnreadableFile, plain_file, read_object
 from models.port.paddlenlp_layout import hf_config, hf_tensors
-from toolkit.files.cache import kept
-from toolkit.files.digest import digest
-from toolkit.files.whole import sha256
+from toolkit.files.cache import get_or_create_entry
+from toolkit.files.digest import digest_parts, file_sha256
 from toolkit.machine.disk import describe_missing_space, format_bytes
 from toolkit.machine.runtime import cache_folder
 
-#: Part of the key: raised when the conversion changes.
-VERSION = 1
+#: Part of the cache key; raise it when the conversion changes.
+CONVERSION_VERSION = 1
 
-#: Paddle's file ending, and PaddleNLP's names for the weights and the configuration, new and old.
-ENDING = ".pdparams"
-WEIGHTS = "model_state.pdparams"
-CONFIGS = ("config.json", "model_config.json")
+#: Ending of Paddle's files, and PaddleNLP's file names for weights and for the configuration (new and old).
+PADDLE_ENDING = ".pdparams"
+PADDLE_WEIGHTS_FILE = "model_state.pdparams"
+CONFIG_FILES = ("config.json", "model_config.json")
 
-#: A tokenizer's files, which have the same names on either side.
-TOKENIZER = ("vocab.json", "merges.txt", "spiece.model")
+#: Files of a tokenizer, which have the same names in both formats.
+TOKENIZER_FILES = ("vocab.json", "merges.txt", "spiece.model")
 
-#: Least bytes of tensors in a file of the cache; the last has what is left.
-SHARD_BYTES = 2**31
+#: Least bytes of tensors in each file of the cache, except the last.
+MIN_SHARD_BYTES = 2**31
 
 
-def hf_folder(checkpoint: Path) -> Path:
-    """Return a checkpoint's folder in Hugging Face's form: for PaddleNLP's, one of the cache; any other as it is.
+def get_hf_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint in Hugging Face's format; a PaddleNLP checkpoint is converted in the cache.
 
     Args:
-        checkpoint: a ``.pdparams`` file beside its configuration, or a folder.
+        checkpoint: ``.pdparams`` file next to its configuration, or folder of a checkpoint in either format.
 
     Raises:
-        UnreadableFile, WeightsError, ConfigError: ValueErrors: it is not what PaddleNLP writes of a family here.
-        OSError: a file that is missing or may not be read.
+        UnreadableFile, WeightsError, ConfigError: the files are not a PaddleNLP checkpoint of a known model family.
+        OSError: a file is missing or may not be read.
     """
-    weights = paddle_weights(checkpoint)
+    weights = find_paddle_weights(checkpoint)
     if weights is None:
         return checkpoint
     plain_file(weights)
-    config = next((weights.parent / name for name in CONFIGS if os.path.lexists(weights.parent / name)), None)
+    config = next((weights.parent / name for name in CONFIG_FILES if os.path.lexists(weights.parent / name)), None)
     if config is None:
-        raise UnreadableFile(weights, f"has no {' or '.join(CONFIGS)} beside it, which says what model it is")
-    files = [weights, config, *(path for name in TOKENIZER if (path := weights.parent / name).is_file())]
-    key = digest(VERSION, *(part for path in files for part in (path.name, _sha256(path))))
+        raise UnreadableFile(weights, f"has no {' or '.join(CONFIG_FILES)} beside it, which says what model it is")
+    files = [weights, config, *(path for name in TOKENIZER_FILES if (path := weights.parent / name).is_file())]
+    key = digest_parts(CONVERSION_VERSION, *(part for path in files for part in (path.name, _hash_file(path))))
 
-    def fill(unfinished: Path) -> None:
+    def write_converted(unfinished_folder: Path) -> None:
         size = weights.stat().st_size
-        if lacking := describe_missing_space(cache_folder(), size):
-            raise UnreadableFile(weights, f"is to be kept as safetensors in the cache: {lacking}")
+        if missing_space := describe_missing_space(cache_folder(), size):
+            raise UnreadableFile(weights, f"is to be kept as safetensors in the cache: {missing_space}")
         print(
             f"note: reading {weights.name} ({format_bytes(size)}) once; kept as safetensors in the cache",
             file=sys.stderr,
         )
-        _convert(weights, config, unfinished)
+        _convert_checkpoint(weights, config, unfinished_folder)
         for path in files[2:]:
-            shutil.copyfile(path, unfinished / path.name)
+            shutil.copyfile(path, unfinished_folder / path.name)
 
-    return kept("weights", key, fill)
+    return get_or_create_entry("weights", key, write_converted)
 
 
-def paddle_weights(checkpoint: Path) -> Path | None:
-    """Return the ``.pdparams`` of a path; None if it has none, or safetensors or torch's pickles beside it. Raises
-    UnreadableFile if it is in several files."""
+def find_paddle_weights(checkpoint: Path) -> Path | None:
+    """Return the ``.pdparams`` file of a checkpoint; None if it has none, or has weights in another format, too.
+
+    Raises:
+        UnreadableFile: the weights are divided into several files.
+    """
     if not checkpoint.is_dir():
-        return checkpoint if checkpoint.suffix == ENDING else None
-    if os.path.lexists(checkpoint / f"{WEIGHTS}.index.json"):
+        return checkpoint if checkpoint.suffix == PADDLE_ENDING else None
+    if os.path.lexists(checkpoint / f"{PADDLE_WEIGHTS_FILE}.index.json"):
         raise UnreadableFile(
-            checkpoint / f"{WEIGHTS}.index.json", f"is of weights in several files; they are read from one {WEIGHTS}"
+            checkpoint / f"{PADDLE_WEIGHTS_FILE}.index.json",
+            f"is of weights in several files; they are read from one {PADDLE_WEIGHTS_FILE}",
         )
-    others = (checkpoint / "model.safetensors", checkpoint / "model.safetensors.index.json")
-    if any(os.path.lexists(path) for path in others) or pickle_files(checkpoint):
+    other_weights = (checkpoint / "model.safetensors", checkpoint / "model.safetensors.index.json")
+    if any(os.path.lexists(path) for path in other_weights) or pickle_files(checkpoint):
         return None
-    weights = checkpoint / WEIGHTS
+    weights = checkpoint / PADDLE_WEIGHTS_FILE
     return weights if os.path.lexists(weights) else None
 
 
-def _sha256(path: Path) -> str:
-    state = plain_file(path).stat()
-    return _sha256_of(path.absolute(), state.st_size, state.st_mtime_ns)
+def _hash_file(path: Path) -> str:
+    file_stat = plain_file(path).stat()
+    return _hash_file_state(path.absolute(), file_stat.st_size, file_stat.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=64)
-def _sha256_of(path: Path, _size: int, _time: int) -> str:
-    """Cached: a run asks for it several times, and a CTRL checkpoint has six gigabytes."""
-    return sha256(path)
+def _hash_file_state(path: Path, _size: int, _time: int) -> str:
+    """Return the SHA-256 of a file in a given state.
+
+    It is cached, because a run needs it several times, and a CTRL checkpoint has six gigabytes.
+    """
+    return file_sha256(path)
 
 
-def _convert(weights: Path, config: Path, target: Path) -> None:
+def _convert_checkpoint(weights: Path, config: Path, target: Path) -> None:
     arrays = read_pdparams(weights)
     try:
-        keys = hf_config(read_object(config), arrays)
+        hf_keys = hf_config(read_object(config), arrays)
     except UnreadableFile:
         raise
-    except ValueError as problem:
-        raise UnreadableFile(config, f"is not of a model that can be used: {problem}") from None
+    except ValueError as error:
+        raise UnreadableFile(config, f"is not of a model that can be used: {error}") from None
     try:
-        _write(hf_tensors(arrays, keys), target)
-    except ValueError as problem:
-        raise UnreadableFile(weights, f"holds weights that cannot be used: {problem}") from None
-    (target / "config.json").write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        _write_safetensors(hf_tensors(arrays, hf_keys), target)
+    except ValueError as error:
+        raise UnreadableFile(weights, f"holds weights that cannot be used: {error}") from None
+    (target / "config.json").write_text(json.dumps(hf_keys, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _write(tensors: Iterable[tuple[str, np.ndarray]], target: Path) -> None:
-    """Write safetensors, one file or several with an index; hold only one file's tensors at once."""
-    places: dict[str, str] = {}
-    for number, shard in enumerate(_shards(tensors), start=1):
+def _write_safetensors(tensors: Iterable[tuple[str, np.ndarray]], target: Path) -> None:
+    """Write tensors to one safetensors file, or several and an index, with one file's tensors in memory at a time."""
+    file_by_tensor: dict[str, str] = {}
+    for number, shard in enumerate(_split_into_shards(tensors), start=1):
         name = f"model-{number:05}.safetensors"
         save_file(shard, target / name, metadata={"format": "pt"})
-        places.update(dict.fromkeys(shard, name))
-    if len(set(places.values())) == 1:
+        file_by_tensor.update(dict.fromkeys(shard, name))
+    if len(set(file_by_tensor.values())) == 1:
         (target / "model-00001.safetensors").rename(target / "model.safetensors")
         return
-    index = json.dumps({"metadata": {}, "weight_map": places}, indent=2)
+    index = json.dumps({"metadata": {}, "weight_map": file_by_tensor}, indent=2)
     (target / "model.safetensors.index.json").write_text(index + "\n", encoding="utf-8")
 
 
-def _shards(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+def _split_into_shards(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
     shard: dict[str, np.ndarray] = {}
-    size = 0
-    for name, value in tensors:
-        shard[name] = value
-        size += value.nbytes
-        if size >= SHARD_BYTES:
+    shard_bytes = 0
+    for name, array in tensors:
+        shard[name] = array
+        shard_bytes += array.nbytes
+        if shard_bytes >= MIN_SHARD_BYTES:
             yield shard
-            shard, size = {}, 0
+            shard, shard_bytes = {}, 0
     if shard:
         yield shard

@@ -1,4 +1,4 @@
-"""The rows of an Excel sheet (.xlsx), as text."""
+"""The rows of an Excel sheet (.xlsx), with all cells as text."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from models.files.plain import UnreadableFile
-from toolkit.files.packed import ALWAYS_ALLOWED, LARGEST_RATIO
+from toolkit.files.packed import ALWAYS_ALLOWED_BYTES, MAX_RATIO
 
-#: Number of first rows of a sheet among which the beginning of its table is searched.
+#: First rows of a sheet that may precede its table.
 HEAD_ROWS = 20
-#: Rows of a sheet of Excel.
+#: Most rows of an Excel sheet.
 MAX_ROWS = 2**20
 #: Rows that are read together.
 ROWS_AT_A_TIME = 256
-#: Most empty cells at the ends of all rows: they are nothing but formatting, and take as long to read as others.
+#: Most empty cells at the ends of all rows together; they hold only formatting, but take as long to read as others.
 MAX_EMPTY_CELLS = 2**24
-#: Unpacked bytes of a part, such as the styles, that are allowed however well it is packed.
-PART_ALLOWED = 2**22
+#: Unpacked bytes that are allowed for any part of the file, such as the styles.
+ALWAYS_ALLOWED_PART_BYTES = 2**22
 
 
 @dataclass(frozen=True)
 class SheetTable:
-    """Where the table of an Excel file is.
+    """Position of the table in an Excel file.
 
     Attributes:
-        names: of all sheets, in their order.
-        index: of the sheet that is read.
-        titles: cells of the rows above the table's header, which are not read.
+        names: names of all sheets, in order.
+        index: index of the sheet that is read.
+        titles: texts of the rows above the table's header, which are not read.
         first_line: line of the table's first row, from 1.
     """
 
@@ -46,59 +46,64 @@ class SheetTable:
 
     @property
     def notes(self) -> list[str]:
-        """What was chosen, a line each; empty if the table begins in the first row of the only sheet."""
+        """Notes about the chosen sheet and first row; empty if the table begins in the first row of the only sheet."""
         notes = []
         if len(self.names) > 1:
             sheets = f"{self.names[self.index]} of {len(self.names)} ({', '.join(self.names[:4])})"
             notes.append(f"the sheet {sheets} is read; to read another, save it as csv")
         if self.titles:
-            what = (
+            left_out = (
                 f"{len(self.titles)} rows above it are left out"
                 if len(self.titles) > 1
                 else "the row above it is left out"
             )
-            notes.append(f"the table begins in row {self.first_line}; {what} ({self.titles[0]:.40})")
+            notes.append(f"the table begins in row {self.first_line}; {left_out} ({self.titles[0]:.40})")
         return notes
 
 
-def sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[list[str]]:
-    """Yield the names of the columns and the fields of each row of a file's table; empty rows are left out.
+def read_sheet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[list[str]]:
+    """Yield the column names, then the fields of each row of an Excel file's table.
 
-    The table is in the first sheet that has a header and rows. Titles above it are left out, too.
+    The table is in the first sheet that has a header and rows. Titles above it and empty rows are left out.
 
     Args:
+        path: Excel file.
         columns: names of the columns; None to read them from the first row. A first row with these names is left out.
 
     Raises:
         UnreadableFile: the file is not a sheet of Excel, or a row is wider than the header.
     """
-    with _opened_book(path) as book:
+    with _open_workbook(path) as book:
         table = _find_table(path, book)
         if columns:
             yield list(columns)
-        width, number = len(columns or ()), 1 if columns else 0
-        for line, row in _lines(path, book.worksheets[table.index]):
-            if line < table.first_line or (line == table.first_line and _are_names(row, columns)):
+        width, row_number = len(columns or ()), 1 if columns else 0
+        for line, row in _read_lines(path, book.worksheets[table.index]):
+            if line < table.first_line or (line == table.first_line and _has_column_names(row, columns)):
                 continue
             width = width or len(row)
             if len(row) > width:
                 named_columns = f"{width} columns are named" if columns else f"the header {width}"
-                what = f"row {number} has {len(row)} fields and {named_columns}"
-                raise UnreadableFile(f"{path}:{line}:", f"{what}; empty the cells beyond, or name their columns")
+                message = f"row {row_number} has {len(row)} fields and {named_columns}"
+                raise UnreadableFile(f"{path}:{line}:", f"{message}; empty the cells beyond, or name their columns")
             yield row + [""] * (width - len(row))
-            number += 1
+            row_number += 1
         if not width:
             raise UnreadableFile(path, "holds nothing but empty rows in its first sheet")
 
 
-def sheet_table(path: Path) -> SheetTable:
-    """Find the table of a file; raises as :func:`sheet_rows`."""
-    with _opened_book(path) as book:
+def find_sheet_table(path: Path) -> SheetTable:
+    """Return the position of the table in an Excel file.
+
+    Raises:
+        UnreadableFile: the file is not a sheet of Excel.
+    """
+    with _open_workbook(path) as book:
         return _find_table(path, book)
 
 
 def _find_table(path: Path, book: Any) -> SheetTable:
-    """Find the table of a file, in the first sheet that has at least half as many rows as any other sheet.
+    """Return the position of the table, in the first sheet that has at least half as many rows as any other sheet.
 
     A sheet with a header and a row of several columns precedes others.
     """
@@ -106,67 +111,69 @@ def _find_table(path: Path, book: Any) -> SheetTable:
         raise UnreadableFile(path, "has no sheet with cells; save the table as one, or as csv")
     names, candidates = [sheet.title for sheet in book.worksheets], []
     for index, sheet in enumerate(book.worksheets):
-        head = list(itertools.islice(_lines(path, sheet), HEAD_ROWS))
-        count = _count_titles(head)
-        titles = [" ".join(filter(None, row)) for _, row in head[:count]]
-        rows = len(head) - count
-        is_table = rows > 1 and len(head[count][1]) > 1
-        candidates.append((is_table, rows, SheetTable(names, index, titles, head[count][0] if head else 1)))
-    best = max((is_table, rows) for is_table, rows, _ in candidates)
-    return next(table for is_table, rows, table in candidates if is_table == best[0] and 2 * rows >= best[1])
+        head = list(itertools.islice(_read_lines(path, sheet), HEAD_ROWS))
+        num_titles = _count_titles(head)
+        titles = [" ".join(filter(None, row)) for _, row in head[:num_titles]]
+        num_rows = len(head) - num_titles
+        is_table = num_rows > 1 and len(head[num_titles][1]) > 1
+        candidates.append((is_table, num_rows, SheetTable(names, index, titles, head[num_titles][0] if head else 1)))
+    best = max((is_table, num_rows) for is_table, num_rows, _ in candidates)
+    return next(table for is_table, num_rows, table in candidates if is_table == best[0] and 2 * num_rows >= best[1])
 
 
 def _count_titles(head: Sequence[tuple[int, list[str]]]) -> int:
-    """Return how many of a sheet's first rows are above its table.
+    """Return how many of the first rows of a sheet are above its table.
 
     Titles are narrower than the table, and a blank row follows the last title. Without a blank row, the table has at
     least three columns and each title fills at most half of them. Another narrow row might be a header that lacks a
     name.
     """
     widths = Counter(len(row) for _, row in head)
-    width = max(widths, key=lambda size: (widths[size], size), default=0)
-    count = next((place for place, (_, row) in enumerate(head) if len(row) == width and all(row)), 0)
-    above = [row for _, row in head[:count]]
-    if not above:
+    width = max(widths, key=lambda row_width: (widths[row_width], row_width), default=0)
+    num_above = next((index for index, (_, row) in enumerate(head) if len(row) == width and all(row)), 0)
+    rows_above = [row for _, row in head[:num_above]]
+    if not rows_above:
         return 0
-    is_apart = head[count][0] > head[count - 1][0] + 1 and all(len(row) < width for row in above)
-    are_small = width > 2 and all(2 * sum(map(bool, row)) <= width for row in above)
-    return count if is_apart or are_small else 0
+    is_apart = head[num_above][0] > head[num_above - 1][0] + 1 and all(len(row) < width for row in rows_above)
+    are_small = width > 2 and all(2 * sum(map(bool, row)) <= width for row in rows_above)
+    return num_above if is_apart or are_small else 0
 
 
-def _are_names(row: Sequence[str], columns: Sequence[str] | None) -> bool:
+def _has_column_names(row: Sequence[str], columns: Sequence[str] | None) -> bool:
     return columns is not None and [name.strip() for name in row] == [name.strip() for name in columns]
 
 
-def _lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the cells of each row that is not empty, without empty cells at its end.
+def _read_lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of each row that is not empty, without empty cells at its end.
 
     Raises:
         UnreadableFile: the sheet is damaged, or claims to hold more than a sheet can.
     """
-    max_characters = max(ALWAYS_ALLOWED, LARGEST_RATIO * path.stat().st_size)
+    max_characters = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * path.stat().st_size)
     num_rows, num_empty, num_characters = 0, 0, 0
     rows = sheet.iter_rows(values_only=True)
     while True:
-        with _errors_of_openpyxl(path):
+        with _convert_openpyxl_errors(path):
             chunk = list(itertools.islice(rows, ROWS_AT_A_TIME))
         if not chunk:
             return
         for line, cells in enumerate(chunk, start=num_rows + 1):
-            if not cells:  # openpyxl makes one for each number that no row has
+            if not cells:  # openpyxl yields an empty row for each missing line number
                 continue
             if line > MAX_ROWS:
                 raise UnreadableFile(f"{path}:{line}:", f"a sheet of Excel ends at row {MAX_ROWS:,}; save it again")
-            last = next((place for place in range(len(cells), 0, -1) if cells[place - 1] not in (None, "")), 0)
-            row = [_text(value) for value in cells[:last]]
-            num_empty += len(cells) - last
+            num_filled = next(
+                (position for position in range(len(cells), 0, -1) if cells[position - 1] not in (None, "")), 0
+            )
+            row = [_format_cell(value) for value in cells[:num_filled]]
+            num_empty += len(cells) - num_filled
             num_characters += sum(map(len, row))
             if num_empty > MAX_EMPTY_CELLS:
-                wrong = f"has more than {MAX_EMPTY_CELLS:,} empty cells"
-                raise UnreadableFile(path, f"{wrong}; delete the columns and rows beyond the table")
+                message = f"has more than {MAX_EMPTY_CELLS:,} empty cells"
+                raise UnreadableFile(path, f"{message}; delete the columns and rows beyond the table")
             if num_characters > max_characters:
-                wrong = f"says more than {LARGEST_RATIO} times its own size by row {line}; see what is in it"
-                raise UnreadableFile(path, wrong)
+                message = f"says more than {MAX_RATIO} times its own size by row {line}; see what is in it"
+                raise UnreadableFile(path, message)
             if row:
                 yield line, row
         num_rows += len(chunk)
@@ -175,7 +182,7 @@ def _lines(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 @contextlib.contextmanager
-def _opened_book(path: Path) -> Iterator[Any]:
+def _open_workbook(path: Path) -> Iterator[Any]:
     """Open a file's workbook; only its sheets with cells are read."""
     from openpyxl.reader.excel import ExcelReader
 
@@ -189,7 +196,7 @@ def _opened_book(path: Path) -> Iterator[Any]:
 
     _check(path)
     with open(path, "rb") as file:
-        with _errors_of_openpyxl(path):
+        with _convert_openpyxl_errors(path):
             reader = CellReader(file, read_only=True, data_only=True, keep_links=False)
             reader.read()
         try:
@@ -199,8 +206,8 @@ def _opened_book(path: Path) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _errors_of_openpyxl(path: Path) -> Iterator[None]:
-    """Raise an UnreadableFile for whatever openpyxl and the libraries below it raise; show none of their warnings."""
+def _convert_openpyxl_errors(path: Path) -> Iterator[None]:
+    """Convert exceptions of openpyxl and its libraries to UnreadableFile, and suppress their warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -227,17 +234,20 @@ def _check(path: Path) -> None:
             members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError):
         raise UnreadableFile(path, "is no sheet of Excel (.xlsx); save it as one, or as csv") from None
-    size = sum(member.file_size for member in members)
-    bombs = [
-        part.file_size for part in members if part.file_size > max(PART_ALLOWED, LARGEST_RATIO * part.compress_size)
+    unpacked_bytes = sum(member.file_size for member in members)
+    bomb_sizes = [
+        part.file_size
+        for part in members
+        if part.file_size > max(ALWAYS_ALLOWED_PART_BYTES, MAX_RATIO * part.compress_size)
     ]
-    if bombs or size > max(ALWAYS_ALLOWED, LARGEST_RATIO * path.stat().st_size):
-        wrong = f"says more than {LARGEST_RATIO} times its own size, {max([*bombs, size]) >> 20:,} MiB; unpack it"
-        raise UnreadableFile(path, f"{wrong}, and see what is in it")
+    if bomb_sizes or unpacked_bytes > max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * path.stat().st_size):
+        mebibytes = max([*bomb_sizes, unpacked_bytes]) >> 20
+        message = f"says more than {MAX_RATIO} times its own size, {mebibytes:,} MiB; unpack it"
+        raise UnreadableFile(path, f"{message}, and see what is in it")
 
 
-def _text(value: Any) -> str:
-    """A cell as Excel shows it, but for a number's format."""
+def _format_cell(value: Any) -> str:
+    """Return the text of a cell as Excel shows it, except for number formats."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Writing a file's rows to another one, with columns added; the values read stay unchanged."""
+"""Write the rows of a file to another file with additional columns; the existing values stay unchanged."""
 
 from __future__ import annotations
 
@@ -18,51 +18,64 @@ import pyarrow.parquet as pq
 
 from models.port.tokenization import representable
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import Layout, usual_delimiter
-from toolkit.files.kinds import kind_of
-from toolkit.files.packed import ending
-from toolkit.files.strict_json import finite
-from toolkit.files.tables import Rows, Table, as_array
+from toolkit.files.csv_rows import Layout, default_delimiter
+from toolkit.files.kinds import detect_kind
+from toolkit.files.packed import content_ending
+from toolkit.files.strict_json import replace_nonfinite
+from toolkit.files.tables import Rows, Table, build_array
 from toolkit.machine.disk import explain_write_errors, find_write_obstacle
 from toolkit.machine.scratch import scratch_folder
 
-#: Endings of files that are written.
+#: Endings of files that can be written.
 WRITABLE_ENDINGS = (".csv", ".tsv", ".xlsx", ".jsonl", ".json", ".parquet")
-#: Type of a column -> its parquet type; lists are written as JSON.
-TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64(), list: pa.string()}
+#: Python type of a column -> parquet type; lists are written as JSON.
+PARQUET_TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64(), list: pa.string()}
 
 
 #: First characters of a cell that a spreadsheet would evaluate as a formula.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-#: A number with a sign, which a spreadsheet shows as it is.
-NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+#: A number with an optional sign, which a spreadsheet shows unchanged.
+SIGNED_NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 
-#: The most that a sheet of Excel holds.
+#: Most rows of an Excel sheet, and most characters of a cell.
 MAX_SHEET_ROWS, MAX_CELL_CHARACTERS = 2**20, 2**15 - 1
-#: A number as Excel shows it, of at most so many characters: it keeps 15 digits.
+#: A number as Excel writes it, and its most characters, because Excel keeps 15 digits.
 SHEET_NUMBER, MAX_DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?"), 15
 
 
-class Writer(Protocol):
-    """Writes one chunk of rows after the other.
+class TableWriter(Protocol):
+    """Writer of a table, which gets the rows in chunks.
 
     Attributes:
-        formulas: number of text cells in csv that begin like a formula.
+        formulas: number of written csv cells with text that begins like a formula.
     """
 
     formulas: int
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
-        """Write rows with the values of the added columns, a sequence for each column."""
+        """Write a chunk of rows.
+
+        Args:
+            rows: rows of the input.
+            added_columns: values of each added column, with one value for each row.
+        """
 
 
-def check_target(target: Path, source: Path, overwrite: bool) -> None:
-    """Check that a file can be written, before the work for it is done. Raises UserError for an ending that holds no
-    columns, a file that exists and may not be overwritten or is the input, or a folder that is missing or not
-    writable."""
-    if kind_of(target) == "text":
+def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
+    """Check that an output file can be written, before the work for it is done.
+
+    Args:
+        target: output file.
+        source: input file.
+        overwrite: whether an existing output file may be replaced.
+
+    Raises:
+        UserError: the ending is unsupported, the file is the input or exists and may not be overwritten, or its
+            folder is missing or not writable.
+    """
+    if detect_kind(target) == "text":
         raise UserError(f"{target}: a text file has no columns; end it in {', '.join(WRITABLE_ENDINGS)}")
     if target.suffix.lower() not in WRITABLE_ENDINGS:
         raise UserError(f"{target}: is not of a kind that is written; end it in {', '.join(WRITABLE_ENDINGS)}")
@@ -74,56 +87,63 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
         raise UserError(f"{target}: exists; choose another output, or add --overwrite")
     if not target.parent.is_dir():
         raise UserError(f"{target}: there is no folder {target.parent}; make it first")
-    if (problem := find_write_obstacle(target.parent)) is not None:
-        raise UserError(f"{target}: its folder {target.parent} {problem}")
+    if (obstacle := find_write_obstacle(target.parent)) is not None:
+        raise UserError(f"{target}: its folder {target.parent} {obstacle}")
 
 
 @contextlib.contextmanager
-def table_writer(
-    target: Path, table: Table, added_types: Mapping[str, type], overwrite: bool = False, quoted: bool = False
-) -> Iterator[Writer]:
-    """Return a writer of ``target``, which appears after the ``with`` block, and only if nothing was raised in it:
-    a process killed at any moment leaves nothing.
+def open_table_writer(
+    target: Path,
+    table: Table,
+    added_types: Mapping[str, type],
+    *,
+    overwrite: bool = False,
+    escapes_formulas: bool = False,
+) -> Iterator[TableWriter]:
+    """Yield a writer of an output file, which appears only if the ``with`` block succeeds.
 
     Args:
-        target: a file that passed :func:`check_target`.
-        added_types: name -> type of each added column.
-        quoted: in csv, put an apostrophe before what begins like a formula, so that spreadsheets show it as text.
+        target: output file that passed :func:`check_target`.
+        table: table of the input file.
+        added_types: name -> Python type of each added column.
+        overwrite: whether an existing output file may be replaced.
+        escapes_formulas: whether csv gets an apostrophe before a text that begins like a formula, so that spreadsheets
+            show it as text.
 
     Raises:
-        UserError: the table has values that a file of this kind cannot hold, or a file has come to the target's place.
-        toolkit.machine.disk.WriteError: the system refused it.
+        UserError: the table has values that a file of this kind cannot hold, or the target was created meanwhile.
+        toolkit.machine.disk.WriteError: the system refused the write.
     """
-    kind = kind_of(target)
+    kind = detect_kind(target)
     with (
         explain_write_errors(target, resumes=False),
         scratch_folder(".toolkit-", parent_folder=target.parent) as scratch,
     ):
-        unfinished = scratch / "rows"
+        unfinished_path = scratch / "rows"
         if kind == "parquet":
-            with pq.ParquetWriter(unfinished, _schema(table, added_types)) as parquet:
-                yield _Parquet(parquet)
+            with pq.ParquetWriter(unfinished_path, _output_schema(table, added_types)) as parquet:
+                yield _ParquetWriter(parquet)
         elif kind == "xlsx":
-            sheet = _Xlsx(target, [*table.names, *added_types])
+            sheet = _XlsxWriter(target, [*table.names, *added_types])
             yield sheet
-            sheet.save(unfinished)
+            sheet.save(unfinished_path)
         else:
-            layout = _layout_of(target, table)
+            layout = _output_layout(target, table)
             encoding = "utf-8-sig" if kind == "csv" and layout.byte_order_mark else "utf-8"
-            with open(unfinished, "w", encoding=encoding, newline="") as file:
+            with open(unfinished_path, "w", encoding=encoding, newline="") as file:
                 if kind == "csv":
-                    yield _Csv(file, layout, [*table.names, *added_types], quoted)
+                    yield _CsvWriter(file, layout, [*table.names, *added_types], escapes_formulas=escapes_formulas)
                 else:
-                    json_writer = _Json(file, list(added_types), in_list=target.suffix.lower() == ".json")
+                    json_writer = _JsonWriter(file, list(added_types), in_list=target.suffix.lower() == ".json")
                     yield json_writer
                     json_writer.end()
-        _to_disk(unfinished)
+        _flush_file(unfinished_path)
         if os.path.lexists(target) and not overwrite:
             raise UserError(f"{target}: was created meanwhile; choose another output, or add --overwrite")
-        os.replace(unfinished, target)
+        os.replace(unfinished_path, target)
 
 
-def _to_disk(path: Path) -> None:
+def _flush_file(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -131,15 +151,19 @@ def _to_disk(path: Path) -> None:
 # -- csv ------------------------------------------------------------------------------------------------------------
 
 
-def _layout_of(target: Path, table: Table) -> Layout:
-    """Return the layout of a csv file: that of the input, with the delimiter of its own ending."""
-    read, alike = table.layout, ending(table.path) == ending(target)
-    return Layout(read.delimiter if alike else usual_delimiter(target), read.line_end, read.byte_order_mark)
+def _output_layout(target: Path, table: Table) -> Layout:
+    """Return the layout of the output: the input's layout, with the default delimiter if the endings differ."""
+    input_layout, has_same_ending = table.layout, content_ending(table.path) == content_ending(target)
+    return Layout(
+        input_layout.delimiter if has_same_ending else default_delimiter(target),
+        input_layout.line_end,
+        input_layout.byte_order_mark,
+    )
 
 
-class _Csv:
-    def __init__(self, file: IO[str], layout: Layout, names: Sequence[str], quoted: bool) -> None:
-        self.formulas, self._quoted = 0, quoted
+class _CsvWriter:
+    def __init__(self, file: IO[str], layout: Layout, names: Sequence[str], *, escapes_formulas: bool) -> None:
+        self.formulas, self._escapes_formulas = 0, escapes_formulas
         self._rows = csv.writer(file, delimiter=layout.delimiter, lineterminator=layout.line_end)
         self._rows.writerow(map(self._field, names))
 
@@ -149,61 +173,68 @@ class _Csv:
             self._rows.writerow(map(self._field, row))
 
     def _field(self, value: Any) -> str:
-        field = _field(value)
-        if not field.startswith(FORMULA) or not isinstance(value, str) or NUMBER.fullmatch(field):
+        field = _format_field(value)
+        if not field.startswith(FORMULA_STARTS) or not isinstance(value, str) or SIGNED_NUMBER.fullmatch(field):
             return field
         self.formulas += 1
-        return f"'{field}" if self._quoted else field
+        return f"'{field}" if self._escapes_formulas else field
 
 
-def _field(value: Any) -> str:
-    """Format a csv field: empty for None, JSON for what is no text or number."""
+def _format_field(value: Any) -> str:
+    """Format a csv field: empty for None, JSON for values that are not text or numbers."""
     if isinstance(value, str):
         return representable(value)
     if value is None:
         return ""
     if isinstance(value, (bool, list, dict, tuple, bytes)):
-        return representable(_json(value))
+        return representable(_format_json(value))
     return str(value)
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------------
 
 
-class _Json:
-    """JSON lines, or one list. A row that was JSON stays as it is written, but for line breaks between its values."""
+class _JsonWriter:
+    """Writer of JSON lines or of one list; a JSON row keeps its text except for line breaks between values."""
 
     formulas = 0
 
-    def __init__(self, file: IO[str], added_names: Sequence[str], in_list: bool) -> None:
-        self._file, self._added, self._in_list = file, added_names, in_list
-        self._begun = False
+    def __init__(self, file: IO[str], added_names: Sequence[str], *, in_list: bool) -> None:
+        self._file, self._added_names, self._in_list = file, added_names, in_list
+        self._has_rows = False
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
-        new = [_json(dict(zip(self._added, values, strict=True))) for values in zip(*added_columns, strict=True)]
-        if rows.written is not None:
-            old = [re.sub(r"[\r\n]+", " ", text) for text in rows.written]
+        added_values = [
+            _format_json(dict(zip(self._added_names, values, strict=True)))
+            for values in zip(*added_columns, strict=True)
+        ]
+        if rows.row_texts is not None:
+            existing_values = [re.sub(r"[\r\n]+", " ", text) for text in rows.row_texts]
         else:
             columns = [rows.column(index) for index in range(len(rows.names))]
-            old = [_json(dict(zip(rows.names, values, strict=True))) for values in zip(*columns, strict=True)]
-        for before, after in zip(old, new, strict=True):
-            begun = before[:-1].rstrip()
-            row = f"{begun}{', ' if begun != '{' else ''}{after[1:]}"
-            self._file.write(f"{',' if self._begun else '['}\n{row}" if self._in_list else f"{row}\n")
-            self._begun = True
+            existing_values = [
+                _format_json(dict(zip(rows.names, values, strict=True))) for values in zip(*columns, strict=True)
+            ]
+        for row_text, added_text in zip(existing_values, added_values, strict=True):
+            open_object = row_text[:-1].rstrip()
+            row = f"{open_object}{', ' if open_object != '{' else ''}{added_text[1:]}"
+            self._file.write(f"{',' if self._has_rows else '['}\n{row}" if self._in_list else f"{row}\n")
+            self._has_rows = True
 
     def end(self) -> None:
-        """Close the list."""
+        """Write the end of the list."""
         if self._in_list:
-            self._file.write("\n]\n" if self._begun else "[]\n")
+            self._file.write("\n]\n" if self._has_rows else "[]\n")
 
 
-def _json(value: Any) -> str:
-    return representable(json.dumps(finite(value), ensure_ascii=False, allow_nan=False, default=_plain))
+def _format_json(value: Any) -> str:
+    return representable(
+        json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, default=_convert_for_json)
+    )
 
 
-def _plain(value: Any) -> Any:
-    """Return types that JSON lacks, times and decimals, as text."""
+def _convert_for_json(value: Any) -> Any:
+    """Return a time or a decimal number as text, because JSON lacks these types."""
     if isinstance(value, Decimal):
         return str(value)
     if hasattr(value, "isoformat"):
@@ -214,34 +245,41 @@ def _plain(value: Any) -> Any:
 # -- parquet --------------------------------------------------------------------------------------------------------
 
 
-def _schema(table: Table, added_types: Mapping[str, type]) -> pa.Schema:
-    """Return the schema: columns of parquet and JSON as they are, others as text, added ones."""
+def _output_schema(table: Table, added_types: Mapping[str, type]) -> pa.Schema:
+    """Return the schema of the output: the input's column types, or text, followed by the added columns."""
     schema = table.schema or pa.schema([(name, pa.string()) for name in table.names])
-    for name, kind in added_types.items():
-        schema = schema.append(pa.field(name, TYPES[kind]))
+    for name, value_type in added_types.items():
+        schema = schema.append(pa.field(name, PARQUET_TYPES[value_type]))
     return schema
 
 
-class _Parquet:
+class _ParquetWriter:
     formulas = 0
 
     def __init__(self, file: pq.ParquetWriter) -> None:
         self._file = file
 
     def write(self, rows: Rows, added_columns: Sequence[Sequence[Any]]) -> None:
-        kinds = self._file.schema.types
-        old = rows.arrays(kinds[: len(rows.names)])
-        plain = [[_json(value) if isinstance(value, list) else value for value in values] for values in added_columns]
-        new = [as_array(values, kind) for values, kind in zip(plain, kinds[len(old) :], strict=True)]
+        column_types = self._file.schema.types
+        existing_values = rows.arrays(column_types[: len(rows.names)])
+        storable_columns = [
+            [_format_json(value) if isinstance(value, list) else value for value in values] for values in added_columns
+        ]
+        added_values = [
+            build_array(values, kind)
+            for values, kind in zip(storable_columns, column_types[len(existing_values) :], strict=True)
+        ]
         if len(rows):
-            self._file.write_batch(pa.RecordBatch.from_arrays([*old, *new], schema=self._file.schema))
+            self._file.write_batch(
+                pa.RecordBatch.from_arrays([*existing_values, *added_values], schema=self._file.schema)
+            )
 
 
 # -- Excel ----------------------------------------------------------------------------------------------------------
 
 
-class _Xlsx:
-    """A sheet. Text stays text, whatever it begins with; a number that is written as Excel shows it becomes one."""
+class _XlsxWriter:
+    """Writer of an Excel sheet, where text in Excel's number format becomes a number and other text stays text."""
 
     formulas = 0
 
@@ -269,7 +307,7 @@ class _Xlsx:
 
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             return value if value is None or math.isfinite(value) else str(value)
-        text = _field(value)
+        text = _format_field(value)
         if isinstance(value, str) and len(text) <= MAX_DIGITS and SHEET_NUMBER.fullmatch(text):
             return float(text) if "." in text else int(text)
         if len(text) > MAX_CELL_CHARACTERS:
@@ -282,5 +320,5 @@ class _Xlsx:
         raise UserError(f"{self._target}: a sheet of Excel cannot hold {unsupported_content}; end the output in .csv")
 
     def save(self, path: Path) -> None:
-        """Write the file."""
+        """Write the workbook to a file."""
         self._book.save(path)

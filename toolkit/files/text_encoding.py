@@ -1,4 +1,4 @@
-"""Text files that are not UTF-8: detected, reported with their likely encoding, and read as the recipe says."""
+"""Text files in other encodings than UTF-8: detected, reported with a likely encoding, and read as configured."""
 
 from __future__ import annotations
 
@@ -13,28 +13,34 @@ from typing import TextIO
 import charset_normalizer
 
 from models.files.plain import UnreadableFile
-from toolkit.files.packed import is_packed, opened
+from toolkit.files.packed import is_packed, open_unpacked
 
 #: Bytes that are read at a time.
-BLOCK = 2**20
-#: Byte order marks of UTF-16 and UTF-32; the longer first, since they begin like the shorter ones.
-MARKS = (
+BLOCK_BYTES = 2**20
+#: Byte order marks of UTF-16 and UTF-32; UTF-32 comes first, because its marks begin like the marks of UTF-16.
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 #: Windows' encoding of Western languages: the likeliest by far, and it includes ISO 8859-1.
-WESTERN = "cp1252"
-#: What no Western text has: three accented letters in a row, and a non-letter within a word. Both show up if other
-#: languages are decoded as Western.
-NOT_WESTERN = re.compile(r"[\xc0-\xff]{3}|[^\W\d_][\xa1-\xb6\xb8-\xbf\xd7\xf7][^\W\d_]")
-#: Mojibake: UTF-8 once decoded as cp1252, then perhaps written in lower case. Common in Western text, so no evidence.
-TAKEN_TWICE = re.compile("[\xc2\xc3].|[\xe2\xe3][\xa0-\xbf]")
-#: Encodings of East Asia -> their language. Each reads most texts in the others, as nonsense.
-EAST_ASIAN = {"gb18030": "Chinese", "big5": "Chinese", "cp949": "Korean", "cp932": "Japanese", "euc_jp": "Japanese"}
-#: Language -> its most frequent letters, and all its letters.
-EVERYDAY = {
+WESTERN_ENCODING = "cp1252"
+#: Three accented letters in a row, or a non-letter within a word. Western text has neither; both occur if another
+#: language is decoded as Western.
+NOT_WESTERN_PATTERN = re.compile(r"[\xc0-\xff]{3}|[^\W\d_][\xa1-\xb6\xb8-\xbf\xd7\xf7][^\W\d_]")
+#: Mojibake: UTF-8 decoded as cp1252, perhaps in lower case. It is common in Western text and thus no evidence.
+MOJIBAKE_PATTERN = re.compile("[\xc2\xc3].|[\xe2\xe3][\xa0-\xbf]")
+#: East Asian encoding -> language. Each can decode most texts in the other encodings, with a wrong result.
+EAST_ASIAN_ENCODINGS = {
+    "gb18030": "Chinese",
+    "big5": "Chinese",
+    "cp949": "Korean",
+    "cp932": "Japanese",
+    "euc_jp": "Japanese",
+}
+#: Language -> patterns of its most frequent letters and of all its letters.
+LANGUAGE_LETTERS = {
     "Chinese": (
         re.compile(
             "[的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经"
@@ -54,46 +60,53 @@ EVERYDAY = {
     ),
     "Japanese": (re.compile("[\u3041-\u30ff]"), re.compile("[\u3041-\u30ff\u3400-\u9fff]")),
 }
-#: Two readings whose shares of everyday letters differ by no more are as likely.
-CLOSE = 0.1
-#: Bytes around the first invalid one that a guess uses: the words nearby, not megabytes.
-LOOKED_AT = 2**16
+#: Two encodings are equally likely if their ratings differ by at most this value.
+MAX_CLOSE_DIFFERENCE = 0.1
+#: Bytes around the first invalid byte from which the encoding is guessed.
+SAMPLE_BYTES = 2**16
 
 
-class WrongEncoding(ValueError):
-    """A file is not in the encoding that it should be in. The message is a line, without the file's name.
+class WrongEncodingError(ValueError):
+    """A text file is not in the expected encoding; the message is one line without the file's name.
 
     Attributes:
-        likely: an encoding that can read it; None where none is found, or several are as likely.
-        line: of the file, counted from 1, that has the first strange byte.
+        likely: likely encoding of the file; None if none is found or several are equally likely.
+        line: line of the first invalid byte, from 1.
     """
 
-    def __init__(self, wrong: str, readings: Mapping[str, str], line: int, certain: bool = True) -> None:
-        """
+    def __init__(
+        self, description: str, word_by_encoding: Mapping[str, str], line: int, *, is_certain: bool = True
+    ) -> None:
+        """Build the message from the likely encodings.
+
         Args:
-            readings: the likeliest encodings, the best first -> a word as they read it; empty where there is none.
-            certain: whether the first is likelier than the others.
+            description: description of the invalid byte.
+            word_by_encoding: likely encoding -> a word of the file decoded with it; the likeliest comes first.
+            line: line of the first invalid byte, from 1.
+            is_certain: whether the first encoding is likelier than the others.
         """
-        self.likely, self.line = next(iter(readings), None) if certain else None, line
-        self._wrong, self._readings = wrong, readings
-        super().__init__(self.told())
+        self.likely, self.line = next(iter(word_by_encoding), None) if is_certain else None, line
+        self._description, self._word_by_encoding = description, word_by_encoding
+        super().__init__(self.format_message())
 
-    def told(self, option: str = "") -> str:
-        """Return the message; ``option``, such as ``--encoding``, is written before the encoding's name."""
+    def format_message(self, option: str = "") -> str:
+        """Return the message, with an option such as ``--encoding`` before the encoding's name."""
         option = f"{option} " if option else ""
-        if self.likely is None and self._readings:
-            either = " or ".join(f"{name} ({word!r})" for name, word in self._readings.items())
-            return f"{self._wrong}; it may be {either}: set {option}to the one that reads right, if either does"
+        if self.likely is None and self._word_by_encoding:
+            choices = " or ".join(f"{name} ({word!r})" for name, word in self._word_by_encoding.items())
+            return f"{self._description}; it may be {choices}: set {option}to the one that reads right, if either does"
         if self.likely is None:
-            which = f"{option}to the one" if option else "the encoding"
-            return f"{self._wrong}; set {which} that it is in, such as cp1252 or utf-16"
-        shown, *others = (f"{name}{f' ({word!r})' if word else ''}" for name, word in self._readings.items())
-        seems = f"{shown}{''.join(f', not {other}' for other in others)}"
-        return f"{self._wrong}; it seems to be {seems}: set {option}{self.likely}"
+            remedy = f"{option}to the one" if option else "the encoding"
+            return f"{self._description}; set {remedy} that it is in, such as cp1252 or utf-16"
+        first_choice, *other_choices = (
+            f"{name}{f' ({word!r})' if word else ''}" for name, word in self._word_by_encoding.items()
+        )
+        likely_text = f"{first_choice}{''.join(f', not {other_choice}' for other_choice in other_choices)}"
+        return f"{self._description}; it seems to be {likely_text}: set {option}{self.likely}"
 
 
-def is_encoding(name: str) -> bool:
-    """Whether Python knows an encoding of text by this name."""
+def is_text_encoding(name: str) -> bool:
+    """Return whether Python has a text encoding with this name."""
     try:
         return getattr(codecs.lookup(name), "_is_text_encoding", True) and bool(" ".encode(name))
     except (LookupError, ValueError):
@@ -101,100 +114,121 @@ def is_encoding(name: str) -> bool:
 
 
 def check_encoding(path: Path, encoding: str = "utf-8") -> None:
-    """Check a whole file's encoding. Raises WrongEncoding, which names the likely one, if it is another, and
-    UnreadableFile if it is packed, and is to be or has to be read in another encoding."""
-    packed = is_packed(path)
-    if packed and codecs.lookup(encoding).name != "utf-8":
+    """Check that a whole file can be decoded.
+
+    Raises:
+        WrongEncodingError: the file is in another encoding; the message names the likely encoding.
+        UnreadableFile: the file is compressed, and its encoding is not UTF-8.
+    """
+    is_compressed = is_packed(path)
+    if is_compressed and codecs.lookup(encoding).name != "utf-8":
         raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
-    decoder, done = codecs.getincrementaldecoder(encoding)(), 0
-    with opened(path) as file:
+    decoder, num_decoded = codecs.getincrementaldecoder(encoding)(), 0
+    with open_unpacked(path) as file:
         while True:
-            block = file.read(BLOCK)
+            block = file.read(BLOCK_BYTES)
             try:
                 decoder.decode(block, final=not block)
-            except (UnicodeError, ValueError) as problem:
-                kept = len(getattr(problem, "object", block)) - len(block)  # of the block before
-                place = max(0, done - kept + getattr(problem, "start", 0))
-                line = _line_of(path, encoding, place)
-                if packed:
+            except (UnicodeError, ValueError) as error:
+                num_pending = len(getattr(error, "object", block)) - len(block)  # bytes of the previous block
+                byte_position = max(0, num_decoded - num_pending + getattr(error, "start", 0))
+                line = _find_line(path, encoding, byte_position)
+                if is_compressed:
                     raise UnreadableFile(f"{path}:{line}:", "is not UTF-8; unpack it, and set its encoding") from None
-                raise _explained(path, encoding, place, line) from None
+                raise _build_encoding_error(path, encoding, byte_position, line) from None
             if not block:
                 return
-            done += len(block)
+            num_decoded += len(block)
 
 
-def _explained(path: Path, encoding: str, place: int, line: int) -> WrongEncoding:
-    """Return an error with the likely encoding; ``place`` and ``line`` are about those of the first invalid byte."""
+def _build_encoding_error(path: Path, encoding: str, byte_position: int, line: int) -> WrongEncodingError:
+    """Return an error that names the likely encoding of a file.
+
+    Args:
+        path: text file.
+        encoding: expected encoding.
+        byte_position: position of about the first invalid byte.
+        line: line of that byte, from 1.
+    """
     with open(path, "rb") as file:
         head = file.read(4)
-        file.seek(max(0, place - LOOKED_AT // 4))
-        around = file.read(LOOKED_AT)
-    wrong = f"is not {encoding} (byte {place:,})"
-    marked = next((name for mark, name in MARKS if head.startswith(mark)), None)
-    names, certain = ([marked], True) if marked else _likely(around)
+        file.seek(max(0, byte_position - SAMPLE_BYTES // 4))
+        nearby_bytes = file.read(SAMPLE_BYTES)
+    message = f"is not {encoding} (byte {byte_position:,})"
+    marked_encoding = next((name for mark, name in BYTE_ORDER_MARKS if head.startswith(mark)), None)
+    names, is_certain = ([marked_encoding], True) if marked_encoding else _guess_encodings(nearby_bytes)
     if names[:1] in ([], [encoding]):
-        return WrongEncoding(wrong, {}, line)
-    return WrongEncoding(wrong, {name: _strange_word(around, name) for name in names}, line, certain)
+        return WrongEncodingError(message, {}, line)
+    return WrongEncodingError(
+        message, {name: _find_non_ascii_word(nearby_bytes, name) for name in names}, line, is_certain=is_certain
+    )
 
 
-def _line_of(path: Path, encoding: str, place: int) -> int:
-    """Return the line of a byte, by decoding what precedes it."""
-    decoder, line, left = codecs.getincrementaldecoder(encoding)("replace"), 1, place
-    with opened(path) as file:
-        while left > 0 and (block := file.read(min(BLOCK, left))):
+def _find_line(path: Path, encoding: str, byte_position: int) -> int:
+    """Return the line of a byte, from 1, by decoding all bytes before it."""
+    decoder, line, num_left = codecs.getincrementaldecoder(encoding)("replace"), 1, byte_position
+    with open_unpacked(path) as file:
+        while num_left > 0 and (block := file.read(min(BLOCK_BYTES, num_left))):
             line += decoder.decode(block).count("\n")
-            left -= len(block)
+            num_left -= len(block)
     return line
 
 
-def has_letters_of_utf8(path: Path) -> bool:
-    """Whether a file is UTF-8 with non-ASCII characters: hardly any text in another encoding is valid UTF-8."""
+def has_utf8_letters(path: Path) -> bool:
+    """Return whether a file is UTF-8 with non-ASCII characters; text in other encodings is hardly ever valid UTF-8."""
     try:
         check_encoding(path)
-    except WrongEncoding:
+    except WrongEncodingError:
         return False
     with open(path, "rb") as file:
-        return any(not block.isascii() for block in iter(lambda: file.read(BLOCK), b""))
+        return any(not block.isascii() for block in iter(lambda: file.read(BLOCK_BYTES), b""))
 
 
 @contextlib.contextmanager
-def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[TextIO]:
-    """Open a text file behind its byte order mark, if it has one; unpack it if it is compressed."""
-    with opened(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline=newline) as file:
-        marked = file.read(1) == "\ufeff"
-    with opened(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline=newline) as file:
-        file.read(1 if marked else 0)
+def open_text(path: Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[TextIO]:
+    """Open a text file, unpacked if it is compressed, after a byte order mark at its beginning."""
+    with open_unpacked(path) as binary_file, io.TextIOWrapper(binary_file, encoding=encoding, newline=newline) as file:
+        has_mark = file.read(1) == "\ufeff"
+    with open_unpacked(path) as binary_file, io.TextIOWrapper(binary_file, encoding=encoding, newline=newline) as file:
+        file.read(1 if has_mark else 0)
         yield file
 
 
-def _likely(around: bytes) -> tuple[list[str], bool]:
-    """Guess the encoding of some bytes by their letters. Returns the likeliest, and the second where letters of East
-    Asia are read by both; then whether the first is clearly better."""
-    lines = b"\n".join(line for line in around.splitlines() if not line.isascii())
+def _guess_encodings(nearby_bytes: bytes) -> tuple[list[str], bool]:
+    """Guess the encoding of some bytes from their letters.
+
+    Returns:
+        The likeliest encodings, at most two and perhaps none; and whether the first is clearly likelier.
+    """
+    non_ascii_lines = b"\n".join(line for line in nearby_bytes.splitlines() if not line.isascii())
     try:
-        western = lines.decode(WESTERN)
+        western_text = non_ascii_lines.decode(WESTERN_ENCODING)
     except UnicodeError:
-        western = ""
-    if western and not NOT_WESTERN.search(TAKEN_TWICE.sub("", western)):
-        return [WESTERN], True
-    best = charset_normalizer.from_bytes(lines).best()
-    if best is None or best.language not in (*EVERYDAY, "Unknown"):
-        return [best.encoding] if best else [], True
-    shares = {name: _everyday(lines.decode(name, "replace"), language) for name, language in EAST_ASIAN.items()}
-    first, second = sorted(shares, key=lambda name: shares[name], reverse=True)[:2]
-    return [first, second], shares[first] - max(shares[second], 0) > CLOSE
+        western_text = ""
+    if western_text and not NOT_WESTERN_PATTERN.search(MOJIBAKE_PATTERN.sub("", western_text)):
+        return [WESTERN_ENCODING], True
+    best_guess = charset_normalizer.from_bytes(non_ascii_lines).best()
+    if best_guess is None or best_guess.language not in (*LANGUAGE_LETTERS, "Unknown"):
+        return [best_guess.encoding] if best_guess else [], True
+    shares = {
+        name: _rate_letters(non_ascii_lines.decode(name, "replace"), language)
+        for name, language in EAST_ASIAN_ENCODINGS.items()
+    }
+    likeliest, second_likeliest = sorted(shares, key=lambda name: shares[name], reverse=True)[:2]
+    return [likeliest, second_likeliest], shares[likeliest] - max(shares[second_likeliest], 0) > MAX_CLOSE_DIFFERENCE
 
 
-def _everyday(text: str, language: str) -> float:
-    """The share of letters beyond ASCII that a language uses every day, less the share that it never uses."""
+def _rate_letters(text: str, language: str) -> float:
+    """Return the share of non-ASCII letters that a language uses often, minus the share that it never uses."""
     letters = [letter for letter in text if not letter.isascii() and (letter.isalpha() or letter == "\ufffd")]
-    everyday, used = EVERYDAY[language]
-    found = "".join(letters)
-    return (len(everyday.findall(found)) - len(letters) + len(used.findall(found))) / max(len(letters), 1)
+    everyday_pattern, letter_pattern = LANGUAGE_LETTERS[language]
+    letter_text = "".join(letters)
+    return (len(everyday_pattern.findall(letter_text)) - len(letters) + len(letter_pattern.findall(letter_text))) / max(
+        len(letters), 1
+    )
 
 
-def _strange_word(around: bytes, encoding: str) -> str:
-    """The first word with a letter beyond ASCII, as the encoding reads it."""
-    words = around.decode(encoding, "replace").split()
+def _find_non_ascii_word(nearby_bytes: bytes, encoding: str) -> str:
+    """Return the first word with a non-ASCII letter, decoded with an encoding; empty if there is none."""
+    words = nearby_bytes.decode(encoding, "replace").split()
     return next((word[:20] for word in words if not word.isascii() and word.isprintable()), "")

@@ -19,9 +19,9 @@ from rich.console import Console
 from models import families
 from models.files.plain import read_object
 from toolkit.errors import UserError
-from toolkit.files.cache import kept
-from toolkit.files.digest import digest
-from toolkit.files.whole import MANIFEST, sha256
+from toolkit.files.cache import get_or_create_entry
+from toolkit.files.digest import digest_parts, file_sha256
+from toolkit.files.whole import MANIFEST
 from toolkit.finetune.finish_early import assemble_again, newest_checkpoint
 from toolkit.finetune.model import load_model, save_model
 from toolkit.machine import runtime
@@ -190,5 +190,7 @@ def _best_so_far(recipe: Recipe, previous_recipe: Recipe, run: Path, console: Co
             if (weights / checkpoint.OPTIMIZER).exists():
                 shutil.copyfile(weights / checkpoint.OPTIMIZER, folder / checkpoint.OPTIMIZER)
 
-        folder = kept("weights", digest(previous_recipe.to_yaml(), sha256(weights / MANIFEST)), fill)
+        folder = get_or_create_entry(
+            "weights", digest_parts(previous_recipe.to_yaml(), file_sha256(weights / MANIFEST)), fill
+        )
     return folder, state["step"] if best is None else best

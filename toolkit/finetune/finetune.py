@@ -27,7 +27,7 @@ from rich.console import Console
 
 from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
-from toolkit.files.digest import digest
+from toolkit.files.digest import digest_parts
 from toolkit.files.whole import write_text
 from toolkit.finetune.assembly import AssembledRun, assemble, reference_python
 from toolkit.finetune.backward import resolve_backward
@@ -219,9 +219,9 @@ def _check_same_inputs(recipe: Recipe, job: AssembledRun) -> None:
     Raises:
         UserError: the inputs differ.
     """
-    ranks.agree("the keys of the recipe", digest(recipe.model_dump_json()))
+    ranks.agree("the keys of the recipe", digest_parts(recipe.model_dump_json()))
     input_digests = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}
-    ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(input_digests, sort_keys=True)))
+    ranks.agree("the data, tokenizer or starting checkpoint", digest_parts(json.dumps(input_digests, sort_keys=True)))
 
 
 def _train_first_process(

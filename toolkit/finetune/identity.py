@@ -14,8 +14,8 @@ from typing import Any
 
 from models.files.plain import read_object
 from toolkit.errors import UserError
-from toolkit.files.digest import digest_of_rows
-from toolkit.files.whole import sha256, write_text
+from toolkit.files.digest import digest_rows, file_sha256
+from toolkit.files.whole import write_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import IDENTITY
 from toolkit.run_folder.read import read_json
@@ -46,10 +46,10 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
     checkpoint_files = [] if checkpoint is None else [checkpoint / "config.json", *weight_files(checkpoint)]
     try:
         return {
-            "splits": {name: digest_of_rows(rows) for name, rows in splits.items()},
-            "files": {str(path): sha256(path) for path in _data_files(recipe)},
+            "splits": {name: digest_rows(rows) for name, rows in splits.items()},
+            "files": {str(path): file_sha256(path) for path in _data_files(recipe)},
             "tokenizer": tokenizer.fingerprint(),
-            "checkpoint": {path.name: sha256(path) for path in checkpoint_files},
+            "checkpoint": {path.name: file_sha256(path) for path in checkpoint_files},
             "commits": dict(recipe.found.commits),
         }
     except OSError as error:
@@ -114,7 +114,7 @@ def describe_changed_split(folder: Path, split_name: str, rows: Any) -> str | No
         return None
     recorded_splits = read_json(folder / FILE, "remove it to measure without this comparison").get("splits")
     then = recorded_splits.get(split_name) if isinstance(recorded_splits, dict) else None
-    now = digest_of_rows(rows)
+    now = digest_rows(rows)
     if then in (None, now):
         return None
     digests = f"SHA-256 {str(then)[:NUM_SHOWN_CHARACTERS]} then, {now[:NUM_SHOWN_CHARACTERS]} now"

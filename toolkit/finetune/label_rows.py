@@ -14,8 +14,8 @@ from models import families
 from models.files.hub import read_tensors, tensor_files
 from models.files.plain import read_object
 from models.files.tensor_file import write_tensors
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.digest import digest, sha256
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.digest import digest_parts, file_sha256
 from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import checkpoint_keys, head_of
 from toolkit.recipe.recipe import Recipe
@@ -70,8 +70,8 @@ def relabeled_checkpoint(recipe: Recipe, config: Any, checkpoint: Path, rows: Se
         write_text(folder / "config.json", json.dumps(keys, indent=1) + "\n")
         write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
 
-    key = digest(*map(sha256, files), json.dumps(keys), json.dumps(list(rows)), recipe.seed, CACHE_VERSION)
-    return kept("weights", key, fill)
+    key = digest_parts(*map(file_sha256, files), json.dumps(keys), json.dumps(list(rows)), recipe.seed, CACHE_VERSION)
+    return get_or_create_entry("weights", key, fill)
 
 
 def _with_rows(checkpoint_values: np.ndarray, own: np.ndarray, rows: Sequence[int | None]) -> np.ndarray:

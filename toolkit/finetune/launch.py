@@ -25,7 +25,7 @@ from rich.console import Console
 from models.files import another_python
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.lossless import remove_empty_folders
-from toolkit.files.ownership import claim, remove_from_run
+from toolkit.files.ownership import claim_folder, remove_from_run
 from toolkit.finetune.finetune import prepare_training
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import EXIT_STATUSES
@@ -127,7 +127,7 @@ def _run(
     """Start the processes, and wait for them; return the exit status."""
     logs = folder / LOGS
     folder.mkdir(parents=True, exist_ok=True)
-    claim(folder)  # an empty folder was released
+    claim_folder(folder)  # an empty folder was released
     logs.mkdir(exist_ok=True)
     command = another_python.module_command(sys.executable, "toolkit", "finetune", *arguments)
     reading, writing = os.pipe()

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.files.digest import digest, digest_of_array
-from toolkit.files.whole import appearing, sha256
+from toolkit.files.digest import digest_array, digest_parts, file_sha256
+from toolkit.files.whole import replace_when_written
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT, read_starts
@@ -85,16 +85,16 @@ def reuse_gate(gate_source: Path, folder: Path) -> str:
 
     if (constants := gate_source / REPORT / CONSTANTS).is_file():
         (folder / REPORT).mkdir(exist_ok=True)
-        with appearing(folder / REPORT / CONSTANTS) as copy:
+        with replace_when_written(folder / REPORT / CONSTANTS) as copy:
             shutil.copyfile(constants, copy)
     return f"of {gate_source.name}: {next(start['passed'] for start in read_starts(gate_source) if start['passed'])}"
 
 
 def _gate_digest(recipe: Recipe, job: AssembledRun, folder: Path, device: str, processes: int) -> str:
     """Return a digest of the gate's inputs and files."""
-    weights = {name: digest_of_array(value) for name, value in job.first_weights.items()}
+    weights = {name: digest_array(value) for name, value in job.first_weights.items()}
     report_digests = {
-        path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _gate_files()
+        path.name: file_sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _gate_files()
     }
     content = [
         recipe.to_yaml(),
@@ -106,7 +106,7 @@ def _gate_digest(recipe: Recipe, job: AssembledRun, folder: Path, device: str, p
         processes,
         report_digests,
     ]
-    return digest(json.dumps(content, sort_keys=True, default=str))
+    return digest_parts(json.dumps(content, sort_keys=True, default=str))
 
 
 def _gate_files() -> tuple[str, ...]:

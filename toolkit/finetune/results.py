@@ -16,7 +16,7 @@ from rich.table import Table
 from models.files.tensor_file import write_tensors
 from models.port.weights import values_of
 from toolkit.files import strict_json, whole
-from toolkit.files.whole import appearing, write_text
+from toolkit.files.whole import replace_when_written, write_text
 from toolkit.finetune.assembly import AssembledRun
 from toolkit.finetune.baselines import compare_with_baselines, describe_overfitting
 from toolkit.finetune.card import write_card
@@ -112,7 +112,10 @@ def write_adapter(model: Any, path: Path) -> None:
     weights = values_of(model)
     tensors = {name: weights[name] for name in weights if lora.trains(name)}
     numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
-    with appearing(path) as partial, explain_write_errors(partial, sum(value.nbytes for value in tensors.values())):
+    with (
+        replace_when_written(path) as partial,
+        explain_write_errors(partial, sum(value.nbytes for value in tensors.values())),
+    ):
         write_tensors(partial, tensors, {"lora": json.dumps(numbers)})
 
 
@@ -144,7 +147,7 @@ def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) 
     }
 
     whole.write_folder(
-        folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), manifest=False
+        folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), writes_manifest=False
     )
     names, length = prepared_data.label_names, job.fit.length
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, names, length, calibration)

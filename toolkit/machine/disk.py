@@ -27,7 +27,7 @@ class DestinationOccupiedError(WriteError):
 
 
 @contextlib.contextmanager
-def explain_write_errors(path: Path, file_bytes: int | None = None, resumes: bool = True) -> Iterator[None]:
+def explain_write_errors(path: Path, file_bytes: int | None = None, *, resumes: bool = True) -> Iterator[None]:
     """Explain failed writes in the ``with`` block.
 
     Args:

@@ -85,7 +85,7 @@ def return_large_blocks() -> Iterator[None]:
             libc.mallopt(MMAP_MAX, 0 if _is_kept else MMAP_MAX_DEFAULT)
 
 
-def allocate_mapped_zeros(shape: tuple[int, ...], dtype: str, huge_pages: bool = True) -> np.ndarray:
+def allocate_mapped_zeros(shape: tuple[int, ...], dtype: str, *, huge_pages: bool = True) -> np.ndarray:
     """Return an array of zeros in a separate memory mapping, which is unmapped with the array.
 
     Args:

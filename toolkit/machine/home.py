@@ -47,8 +47,8 @@ def _set_hub_folders(downloads: Path, temporary_home: Path) -> None:
     """Set the variables of the hub's folders: the user's downloads if readable, and writable folders of the cache.
 
     Args:
-        downloads: folder in the user's home with the hub's downloads and token. temporary_home: temporary home folder;
-        it receives the hub's modules, and all files if the cache is not writable.
+        downloads: folder in the user's home with the hub's downloads and token.
+        temporary_home: temporary home folder; it receives the hub's modules, and all files if the cache is read-only.
     """
     from toolkit.machine.runtime import configured_cache_folder
 

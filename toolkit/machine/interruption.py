@@ -138,7 +138,7 @@ def note_signals() -> Iterator[None]:
     """
     begins_here = begin_handling()
     try:
-        with _set_raising(False):
+        with _set_raising(raises=False):
             yield
     finally:
         if begins_here:
@@ -150,7 +150,7 @@ def raise_signals() -> Iterator[None]:
     """Let signals raise in this ``with`` block inside a block of :func:`note_signals`."""
     if _state.first_signal:
         raise SignalInterrupt
-    with _set_raising(True):
+    with _set_raising(raises=True):
         yield
 
 
@@ -161,14 +161,14 @@ def hold_signals() -> Iterator[None]:
         yield  # a signal does not raise here
         return
     earlier_signal = _state.first_signal
-    with _set_raising(False):
+    with _set_raising(raises=False):
         yield
     if _state.first_signal != earlier_signal and _state.status is None:
         raise SignalInterrupt
 
 
 @contextlib.contextmanager
-def _set_raising(raises: bool) -> Iterator[None]:
+def _set_raising(*, raises: bool) -> Iterator[None]:
     raised_before, _state.raises = _state.raises, raises
     try:
         yield

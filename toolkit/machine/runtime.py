@@ -167,7 +167,7 @@ def find_gpu_obstacle() -> str | None:
     return None
 
 
-def configure_paddle(device: str = "auto", num_threads: int | None = None, keeps_freed_memory: bool = True) -> str:
+def configure_paddle(device: str = "auto", num_threads: int | None = None, *, keeps_freed_memory: bool = True) -> str:
     """Set the environment, import Paddle and choose the device.
 
     Args:

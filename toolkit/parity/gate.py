@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from toolkit.errors import UserError
-from toolkit.files.strict_json import finite
+from toolkit.files.strict_json import replace_nonfinite
 from toolkit.machine.disk import find_write_obstacle
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.constants import with_rounded_constants
@@ -159,7 +159,7 @@ def judge_outputs(
             check_unchanged(recording)
         errors = read_outputs(place, recording, port)
         reference, candidate = compared(recording, errors, versions)
-        hashes = {path.name: files.sha256(path) for path in files_of(place).values()}
+        hashes = {path.name: files.file_sha256(path) for path in files_of(place).values()}
     randomized = recording.manifest["describes"]["randomized_parameters"]
     found = Measurement(reference, candidate, randomized, {**hashes, "bundle.json": recording.identity})
     request = replace(recording.request, dtypes=tuple(errors))
@@ -247,7 +247,7 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
     folder.mkdir(parents=True, exist_ok=True)
     if constants:
         files.write_tensors(folder / CONSTANTS, constants)
-    content = finite(as_content(report))
+    content = replace_nonfinite(as_content(report))
     files.write_report(folder / JSON, content)
     files.write_text(folder / JUNIT, junit(content))
     files.write_text(folder / PAGE, page(content))

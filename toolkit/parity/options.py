@@ -16,7 +16,7 @@ from models.port.lengths import LENGTH, Fit, LengthError
 from models.port.schema import ConfigError
 from models.port.weights import new_values
 from toolkit.errors import UserError
-from toolkit.files.paddle_checkpoint import ENDING, hf_folder
+from toolkit.files.paddle_checkpoint import PADDLE_ENDING, get_hf_folder
 from toolkit.machine import runtime
 from toolkit.machine.memory import COMPARED_BYTES, explain_too_large
 from toolkit.parity.job.build import LONG, is_streamed
@@ -220,7 +220,7 @@ def _checkpoint(weights_from: str) -> Path | None:
         return None
     try:
         local = Path(weights_from)
-        return hf_folder(local if local.suffix == ENDING else resolve_folder(*split_revision(weights_from)))
+        return get_hf_folder(local if local.suffix == PADDLE_ENDING else resolve_folder(*split_revision(weights_from)))
     except (OSError, ValueError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from models import families
-from toolkit.files.text_encoding import is_encoding
+from toolkit.files.text_encoding import is_text_encoding
 from toolkit.recipe import yaml_source
 from toolkit.recipe.keys import DELIMITER, ENCODED_KINDS, FILE_KINDS, HEADERLESS_KINDS, PROBLEM_METRICS, TRAINED_KINDS
 
@@ -109,7 +109,7 @@ def _check_files(recipe: Recipe) -> None:
             raise recipe.error(
                 "data.encoding", f"is for dataset: {_join_with_or(kinds)}, not for {data.dataset}; remove it"
             )
-        if not is_encoding(encoding):
+        if not is_text_encoding(encoding):
             hint = "utf-8, cp1252 or utf-16"
             raise recipe.error("data.encoding", f"no encoding of text is called {encoding!r}; set one such as {hint}")
 

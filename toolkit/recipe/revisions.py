@@ -10,7 +10,7 @@ from models.files.hub import current_commit, moved_to, resolve_folder
 from models.files.hub_errors import HubError, Wanted
 from models.files.plain import read_object
 from toolkit.errors import UserError
-from toolkit.files.paddle_checkpoint import hf_folder
+from toolkit.files.paddle_checkpoint import get_hf_folder
 from toolkit.recipe.recipe import Recipe
 
 #: Name of the file in a run folder with the run's data and commits (:mod:`toolkit.finetune.identity`).
@@ -120,7 +120,7 @@ def weights_folder(recipe: Recipe) -> Path | None:
         return None
     if recipe.hub_weights is None:
         try:
-            return hf_folder(recipe.resolve(recipe.model.weights))
+            return get_hf_folder(recipe.resolve(recipe.model.weights))
         except OSError as error:
             reason = f"cannot read {error.filename or recipe.model.weights}: {error.strerror or error}"
             raise recipe.error("model.weights", reason) from None

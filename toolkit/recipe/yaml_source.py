@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from toolkit.errors import UserError
-from toolkit.files.kinds import ARCHIVES, KINDS
-from toolkit.files.packed import ending
+from toolkit.files.kinds import ARCHIVE_ENDINGS, KIND_BY_ENDING
+from toolkit.files.packed import content_ending
 
 #: Folder of the recipes that the toolkit ships, in the source tree and in an installation from a wheel.
 RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
@@ -42,7 +42,7 @@ MAX_MESSAGE_LENGTH = 600
 #: Maximum length of a quoted value in a message, in characters.
 MAX_QUOTE_LENGTH = 80
 #: Endings of files that cannot be recipes. A JSON file may be a recipe.
-DATA_ENDINGS = {*ARCHIVES, *(end for end, kind in KINDS.items() if kind != "text" and end != ".json")}
+DATA_ENDINGS = {*ARCHIVE_ENDINGS, *(end for end, kind in KIND_BY_ENDING.items() if kind != "text" and end != ".json")}
 
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
@@ -113,7 +113,7 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
             content = file.read(MAX_BYTES + 1)
     except OSError as problem:
         raise UserError(f"{path}: cannot read the recipe: {problem.strerror}{_hint_for_missing(path)}") from None
-    if ending(path) in DATA_ENDINGS:
+    if content_ending(path) in DATA_ENDINGS:
         raise UserError(f"{path}: is data, not a recipe; next: {new_recipe}")
     doubt = "" if path.suffix in (".yaml", ".yml") else f"; if it is data, next: {new_recipe}"
     if len(content) > MAX_BYTES:

@@ -23,7 +23,7 @@ from models.files.tensor_file import OnDemand, write_tensors
 from toolkit.errors import ToolkitError
 from toolkit.files.lossless import remove_empty_folders
 from toolkit.files.ownership import is_run_folder, remove_from_run, replace_in_run
-from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder, write_text
+from toolkit.files.whole import MANIFEST, DamagedFolderError, verify_folder, write_folder, write_text
 from toolkit.machine.disk import explain_write_errors
 
 WEIGHTS = "weights.safetensors"
@@ -111,7 +111,7 @@ def load_weights(model: Any, folder: Path) -> None:
     """Load the weights of a checkpoint into a model.
 
     Raises:
-        DamagedFolder: the names or shapes do not fit the model.
+        DamagedFolderError: the names or shapes do not fit the model.
     """
     from safetensors import safe_open
 
@@ -124,7 +124,7 @@ def load_weights(model: Any, folder: Path) -> None:
             if name not in shapes or name not in model_tensors or shapes[name] != (*model_tensors[name].shape,)
         )
         if misfits:
-            raise DamagedFolder(f"{folder}: {misfits[0]} and {len(misfits) - 1} more do not fit the model")
+            raise DamagedFolderError(f"{folder}: {misfits[0]} and {len(misfits) - 1} more do not fit the model")
         for name in shapes:
             model_tensors[name].set_value(weights_file.get_tensor(name))
 
@@ -166,7 +166,7 @@ def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str,
     """Load the optimizer's tensors of a checkpoint, and ``schedule``, the return value of :func:`save_optimizer`.
 
     Raises:
-        DamagedFolder: the file has a tensor for a parameter that the model does not have.
+        DamagedFolderError: the file has a tensor for a parameter that the model does not have.
     """
     import paddle
     from safetensors import safe_open
@@ -177,7 +177,9 @@ def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str,
         for key in optimizer_file.keys():  # noqa: SIM118 - no mapping
             structured_name, accumulator = key.split("|")
             if structured_name not in paddle_names:
-                raise DamagedFolder(f"{folder}: the optimizer has a state for {structured_name}, which the model lacks")
+                raise DamagedFolderError(
+                    f"{folder}: the optimizer has a state for {structured_name}, which the model lacks"
+                )
             value = paddle.to_tensor(optimizer_file.get_tensor(key))
             if accumulator == "master":
                 state.setdefault("master_weights", {})[paddle_names[structured_name]] = value
@@ -289,7 +291,7 @@ class Checkpoints:
         """Return the folder of the best weights of a step."""
         return self.folder / f"best-{step:08d}"
 
-    def newest(self, on_damage: Callable[[DamagedFolder], None]) -> Path | None:
+    def newest(self, on_damage: Callable[[DamagedFolderError], None]) -> Path | None:
         """Return the newest checkpoint that is complete together with its best weights; None without such a checkpoint.
 
         ``on_damage`` is called with the error of each newer checkpoint that is damaged.
@@ -301,7 +303,7 @@ class Checkpoints:
                 if best_step is not None:
                     verify_folder(self.best(best_step))
                 return folder
-            except DamagedFolder as error:
+            except DamagedFolderError as error:
                 on_damage(error)
         return None
 
@@ -312,7 +314,7 @@ class Checkpoints:
     def begun_with(self) -> int | None:
         """Return the number of processes at the start of the run; None without a checkpoint."""
         for folder in reversed(self._of("step")):
-            with suppress(DamagedFolder, ValueError, TypeError):
+            with suppress(DamagedFolderError, ValueError, TypeError):
                 return int(read_state(folder).get("processes", 1))
         return None
 
@@ -364,7 +366,7 @@ class Checkpoints:
 
 
 def _best_step(checkpoint: Path) -> int | None:
-    with suppress(DamagedFolder):
+    with suppress(DamagedFolderError):
         return read_state(checkpoint).get("best_step")
     return None
 
@@ -373,13 +375,13 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     """Return the JSON values of a checkpoint: the caller's values, and `step`, `schedule` and `random_state`.
 
     Raises:
-        DamagedFolder: the file cannot be read, or a step is not a whole number.
+        DamagedFolderError: the file cannot be read, or a step is not a whole number.
     """
     try:
         state = dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
-        raise DamagedFolder(f"{checkpoint}: {STATE} cannot be read") from None
+        raise DamagedFolderError(f"{checkpoint}: {STATE} cannot be read") from None
     for key, step in (("step", state.get("step")), ("best_step", state.get("best_step") or 0)):
         if type(step) is not int or step < 0:
-            raise DamagedFolder(f"{checkpoint}: {key} in {STATE} is not a number of steps")
+            raise DamagedFolderError(f"{checkpoint}: {key} in {STATE} is not a number of steps")
     return state

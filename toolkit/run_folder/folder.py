@@ -18,13 +18,13 @@ from toolkit.errors import UserError
 from toolkit.files import ownership
 from toolkit.files.lossless import remove_empty_folders
 from toolkit.files.ownership import (
+    GATE_FILE_PATTERNS,
     LEDGER,
-    OF_A_GATE,
-    claim,
-    give_up_claim,
-    is_of_a_gate,
+    claim_folder,
+    find_unfinished_prefix,
+    is_gate_file,
     is_run_folder,
-    prefix_in,
+    release_claim,
     remove_from_run,
     remove_leftovers,
 )
@@ -38,7 +38,7 @@ from toolkit.run_folder.read import reading
 #: Name of the lock file. The system releases the lock when the process that holds it ends for any reason.
 LOCK = ".lock"
 #: Name of the folder with the gate's report, which may exist before the run starts.
-REPORT = ownership.REPORT
+REPORT = ownership.REPORT_FOLDER
 #: Name of the folder with the output of all processes except the first; removed when the run has finished.
 LOGS = "logs"
 #: Name of the folder with the run's checkpoints.
@@ -68,17 +68,17 @@ def lock_run_folder(recipe: Recipe) -> Iterator[Path]:
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     paths_before = _relative_paths(folder)
-    has_claimed = claim(folder)
+    has_claimed = claim_folder(folder)
     try:
         with _holding_lock(folder, patience=0):
-            has_claimed = claim(folder) or has_claimed  # another process may have ended and removed its claim
+            has_claimed = claim_folder(folder) or has_claimed  # another process may have ended and removed its claim
             try:
                 _remove_leftovers(folder)
                 _check_content(recipe, folder)
                 yield folder
             finally:
                 if has_claimed and _relative_paths(folder) - {LEDGER, LOCK} == paths_before:
-                    give_up_claim(folder)
+                    release_claim(folder)
     except Timeout:
         message = f"another process is using {folder}; wait until it has ended, or set another folder"
         raise recipe.error("train.output_dir", message) from None
@@ -120,7 +120,7 @@ def _remove_leftovers(folder: Path) -> None:
     if not is_run_folder(folder):
         return
     remove_leftovers(folder, (REPORT, CHECKPOINTS))
-    for name in OF_A_GATE:
+    for name in GATE_FILE_PATTERNS:
         remove_from_run(folder, folder / REPORT / f"{name}.partial")
     if (folder / "metrics.json").exists():  # the run finished, but was killed before it removed its checkpoints
         Checkpoints(folder / CHECKPOINTS).remove()
@@ -183,8 +183,8 @@ def _is_left_by_gate(path: Path) -> bool:
     Earlier versions had no ledger. Their report is recognized by its content.
     """
     if is_run_folder(path.parent):
-        return path.name in (LEDGER, LOCK, REPORT, LOGS) or path.name.startswith(prefix_in(path.parent))
-    return path.name == REPORT and path.is_dir() and all(map(is_of_a_gate, path.iterdir()))
+        return path.name in (LEDGER, LOCK, REPORT, LOGS) or path.name.startswith(find_unfinished_prefix(path.parent))
+    return path.name == REPORT and path.is_dir() and all(map(is_gate_file, path.iterdir()))
 
 
 def in_next_folder(recipe: Recipe) -> Recipe:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.files.csv_rows import long_fields
-from toolkit.files.whole import replacing
+from toolkit.files.csv_rows import allow_long_fields
+from toolkit.files.whole import open_replacement
 from toolkit.run_folder.read import reading
 
 #: Advice in messages about a damaged file.
@@ -34,7 +34,7 @@ def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         WriteError: the system cannot write the file; the old file stays.
     """
-    with replacing(path, errors="backslashreplace") as file:
+    with open_replacement(path, errors="backslashreplace") as file:
         writer = None
         for row in rows:
             if writer is None:
@@ -49,7 +49,7 @@ def read_predictions(path: Path) -> Iterator[dict[str, str]]:
     Raises:
         UserError: the file is missing or damaged.
     """
-    with reading(path, REMEDY), long_fields(), path.open(encoding="utf-8", newline="") as file:
+    with reading(path, REMEDY), allow_long_fields(), path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
             if None in row or None in row.values():
                 raise ValueError("a row has more or fewer cells than the header")

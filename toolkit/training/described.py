@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.files.digest import digest_of_array
+from toolkit.files.digest import digest_array
 
 if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
@@ -67,7 +67,7 @@ def _fields(trainer: Finetuner) -> Iterator[tuple[str, str]]:
 def digest_step(model: Any, loss: Any) -> dict[str, str]:
     """Return the SHA-256 of a loss, and of each gradient by the name of its parameter."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-    return {name: digest_of_array(value.numpy()) for name, value in {"loss": loss, **gradients}.items()}
+    return {name: digest_array(value.numpy()) for name, value in {"loss": loss, **gradients}.items()}
 
 
 def _describe_attributes(prefix: str, attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

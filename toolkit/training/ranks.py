@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.errors import ToolkitError, UserError
-from toolkit.files.digest import digest
+from toolkit.files.digest import digest_parts
 from toolkit.machine import interruption
 from toolkit.machine.runtime import is_first_process, num_processes, process_rank
 
@@ -172,7 +172,7 @@ def seed_of(seed: int, step: int = 0) -> int:
         step: first step of a run that is resumed with another number of processes, and so with new seeds; 0 for a new
             run.
     """
-    return seed if process_rank() == step == 0 else int(digest("process", seed, process_rank(), step)[:8], 16)
+    return seed if process_rank() == step == 0 else int(digest_parts("process", seed, process_rank(), step)[:8], 16)
 
 
 # -- sums and texts -------------------------------------------------------------------------------------------------

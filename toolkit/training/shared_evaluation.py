@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 from safetensors.numpy import load, save
 
-from toolkit.files.digest import digest
+from toolkit.files.digest import digest_parts
 from toolkit.machine.interruption import SignalInterrupt
 from toolkit.training import ranks
 
@@ -56,7 +56,7 @@ def in_own_order(arrays: Sequence[np.ndarray], order: np.ndarray) -> tuple[np.nd
 
 def seed_of_batch(seed: int, batch: int) -> int:
     """Return the seed of the generators for a batch of an evaluation."""
-    return seed if batch == 0 else int(digest("evaluation", seed, batch)[:8], 16)
+    return seed if batch == 0 else int(digest_parts("evaluation", seed, batch)[:8], 16)
 
 
 def evaluate_shared(

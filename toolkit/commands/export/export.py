@@ -18,7 +18,7 @@ from toolkit.commands.predict import MODEL_REMEDY, load_model, load_run, read_re
 from toolkit.errors import ParityDrift, UserError
 from toolkit.files.lossless import move_to_free_name, remove_empty_folders
 from toolkit.files.strict_json import dumps
-from toolkit.files.whole import files_in, write_text
+from toolkit.files.whole import list_files, write_text
 from toolkit.finetune.card import with_model
 from toolkit.machine import runtime
 from toolkit.machine.disk import explain_write_errors, find_write_obstacle
@@ -78,7 +78,7 @@ def export_run(folder: Path, format_name: str, output: Path | None, overwrite: b
         if not difference.is_within_bounds:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
         comparison = {"compared_with_the_port": {"on": source, **asdict(difference)}}
-        files = {"files": sorted(files_in(export_dir))}
+        files = {"files": sorted(list_files(export_dir))}
         write_text(
             export_dir / DESCRIPTION_FILE,
             dumps({**_describe_export(run, format_name), **format_facts, **comparison, **files}, indent=1) + "\n",
@@ -224,7 +224,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
         raise UserError(
             f"--output {target}: {DESCRIPTION_FILE} does not list the export's files; remove it, or name another folder"
         )
-    if extra_files := sorted(files_in(target) - {DESCRIPTION_FILE, *map(str, description["files"])}):
+    if extra_files := sorted(list_files(target) - {DESCRIPTION_FILE, *map(str, description["files"])}):
         raise UserError(
             f"--output {target}: holds {extra_files[0]}, which is not part of the export; name another folder"
         )

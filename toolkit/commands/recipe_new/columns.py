@@ -12,7 +12,7 @@ import numpy as np
 
 from toolkit.commands.recipe_new.target import NUMBER_NAMES, Target, indicators, no_indicator, target_of
 from toolkit.errors import UserError
-from toolkit.files.written_values import value_of
+from toolkit.files.written_values import parse_value
 from toolkit.recipe.yaml_source import suggest
 
 #: Common names of label columns; those that say it outright come first.
@@ -116,7 +116,7 @@ def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
     questions, contexts, answers = (sample.select_columns([name])[:][name] for name in columns_by_role.values())
     if not all(isinstance(value, str) for value in (*questions, *contexts)):
         return None
-    texts = [value_of(answer) if isinstance(answer, str) else answer for answer in answers]
+    texts = [parse_value(answer) if isinstance(answer, str) else answer for answer in answers]
     if not all(isinstance(text, str | list | dict | None) for text in texts):
         return None
     within = [

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.commands.recipe_new.look import DataFiles
 from toolkit.files.nested_columns import flatten_columns
-from toolkit.files.written_values import value_of
+from toolkit.files.written_values import parse_value
 from toolkit.tasks.token_classification.rows import TaggedText, counting_in, tag_names, tag_row
 from toolkit.tasks.token_classification.tags import entities
 
@@ -55,7 +55,7 @@ def _pairs(first: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value_of(value) if isinstance(value, str) else value, list)
+    return isinstance(parse_value(value) if isinstance(value, str) else value, list)
 
 
 def _have_entities(rows: Any, text: str, label: str) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.files.kinds import KINDS
-from toolkit.files.packed import ending
+from toolkit.files.kinds import KIND_BY_ENDING
+from toolkit.files.packed import content_ending
 
 #: Split -> pattern in its file's name. CoNLL-2003 has testa and testb.
 SPLIT_NAMES = {
@@ -98,14 +98,14 @@ def _saved_files(folder: Path) -> list[Path]:
 
 def plain_texts(folder: Path) -> list[Path]:
     """Return the ``.txt`` files of a folder; without any, its other files of text, but for a README."""
-    files = [path for path in visible(folder) if path.is_file() and KINDS.get(ending(path)) == "text"]
-    plain = [path for path in files if ending(path) == ".txt"]
+    files = [path for path in visible(folder) if path.is_file() and KIND_BY_ENDING.get(content_ending(path)) == "text"]
+    plain = [path for path in files if content_ending(path) == ".txt"]
     return plain or [path for path in files if path.stem.lower() != "readme"]
 
 
 def texts_in(folder: Path) -> list[Path]:
     """Return the texts of a label's folder; without any, the files whose names have no ending of data."""
-    others = (path for path in visible(folder) if path.is_file() and ending(path) not in KINDS)
+    others = (path for path in visible(folder) if path.is_file() and content_ending(path) not in KIND_BY_ENDING)
     return plain_texts(folder) or list(others)
 
 

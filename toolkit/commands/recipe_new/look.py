@@ -32,18 +32,18 @@ from toolkit.data.sources import read_file
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import (
     Layout,
-    first_rows,
+    default_delimiter,
+    detect_delimiter,
     has_plain_quotes,
     has_single_quotes,
     lacks_header,
-    likely_delimiter,
-    usual_delimiter,
+    read_first_rows,
 )
-from toolkit.files.json_rows import SPLIT, column_names
-from toolkit.files.kinds import KINDS, first_label, head_of, is_table, kind_of
-from toolkit.files.packed import begins_packed, ending
-from toolkit.files.sheet_rows import sheet_rows
-from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
+from toolkit.files.json_rows import SPLIT_COLUMN, default_column_names
+from toolkit.files.kinds import KIND_BY_ENDING, detect_kind, find_first_label, is_text_table, read_head
+from toolkit.files.packed import content_ending, has_packed_magic
+from toolkit.files.sheet_rows import read_sheet_rows
+from toolkit.files.text_encoding import WrongEncodingError, check_encoding, open_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.token_classification import conll
@@ -146,11 +146,11 @@ def look(
 def _file(path: Path, said: Said) -> DataFiles:
     if not said.as_text and _is_tagged(path):
         return _tagged(path, said)
-    kind = kind_of(path, "text" if said.as_text else "unknown")
+    kind = detect_kind(path, "text" if said.as_text else "unknown")
     if kind == "unknown":
-        known_endings = f"its name should end in one of {', '.join(KINDS)}, so that its kind is known"
+        known_endings = f"its name should end in one of {', '.join(KIND_BY_ENDING)}, so that its kind is known"
         raise UserError(f"{path}: {known_endings}; --task language_modeling reads it as text")
-    if kind == "text" and not said.as_text and (is_table(path) or said.layout.keys() - {"encoding"}):
+    if kind == "text" and not said.as_text and (is_text_table(path) or said.layout.keys() - {"encoding"}):
         kind = "csv"
     if kind == "text":
         return _text({code_of(path): [path]}, said)
@@ -159,9 +159,9 @@ def _file(path: Path, said: Said) -> DataFiles:
 
 def _is_tagged(path: Path) -> bool:
     """Whether a file is one of CoNLL, by its name or its content."""
-    if (end := ending(path)) in conll.ENDINGS:
+    if (end := content_ending(path)) in conll.ENDINGS:
         return True
-    return KINDS.get(end, "text") in ("text", "csv") and conll.looks_tagged(head_of(path))
+    return KIND_BY_ENDING.get(end, "text") in ("text", "csv") and conll.looks_tagged(read_head(path))
 
 
 def _tagged(path: Path, said: Said) -> DataFiles:
@@ -190,7 +190,7 @@ def _folder(folder: Path, said: Said) -> DataFiles:
         )
         return data_files
     entries = visible(folder)
-    tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
+    tables = [path for path in entries if path.is_file() and KIND_BY_ENDING.get(content_ending(path), "text") != "text"]
     tables = tables or [path for path in entries if path.is_file() and not said.as_text and _is_tagged(path)]
     if tables:
         tables = [path for path in tables if path == parts_of(path)[0]]
@@ -222,7 +222,9 @@ def _folder(folder: Path, said: Said) -> DataFiles:
         names = ", ".join(path.name for path in inner[:6])
         raise UserError(f"{folder}: holds no data but in its folders ({names}); name one")
     as_text = "; --task language_modeling reads its files as text" if texts_in(folder) else ""
-    raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}{as_text}")
+    raise UserError(
+        f"{folder}: holds no data; it should hold files that end in one of {', '.join(KIND_BY_ENDING)}{as_text}"
+    )
 
 
 def code_of(path: Path) -> str:
@@ -278,7 +280,7 @@ def _training_text(texts_by_code: dict[str, list[Path]], held_out: Sequence[Path
 
 
 def _whole(path: Path, encoding: str, newline: str | None = "") -> str:
-    with opened_text(path, encoding, newline=newline) as file:
+    with open_text(path, encoding, newline=newline) as file:
         return file.read()
 
 
@@ -309,7 +311,7 @@ def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
 def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     train = files["train"][0]
     data_files = DataFiles(kind, files)
-    if (by_name := KINDS.get(ending(train))) != kind:
+    if (by_name := KIND_BY_ENDING.get(content_ending(train))) != kind:
         otherwise = "; --task language_modeling reads it as text" if by_name == "text" else ""
         data_files.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
     layout = checked_layout(said.layout, kind, train)
@@ -318,16 +320,16 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     if kind in ("csv", "json"):
         data_files.encoding = _encoding(data_files, train, said)
     data_files.columns, is_labelled = layout.get("columns"), False
-    if kind == "csv" and not layout.keys() - {"encoding"} and (label := first_label(head_of(train))):
+    if kind == "csv" and not layout.keys() - {"encoding"} and (label := find_first_label(read_head(train))):
         data_files.delimiter, data_files.columns, is_labelled = " ", ["label", "text"], True
         data_files.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
     elif kind == "csv":
         data_files.quote = _quote(data_files, train, layout)
         data_files.delimiter = layout.get("delimiter") or _delimiter(data_files, train)
-        rows = first_rows(train, _layout(data_files, train), LOOKED_AT_ROWS)
+        rows = read_first_rows(train, _layout(data_files, train), LOOKED_AT_ROWS)
     if kind == "xlsx":
         known_columns = tuple(data_files.columns) if data_files.columns else None
-        rows = list(itertools.islice(sheet_rows(train, known_columns), LOOKED_AT_ROWS))
+        rows = list(itertools.islice(read_sheet_rows(train, known_columns), LOOKED_AT_ROWS))
     if kind == "csv" and data_files.columns is None:
         _check_title(train, rows)
     if data_files.columns is None and kind in ("csv", "xlsx"):
@@ -337,8 +339,8 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
         return data_files
     data_files.rows = rows_of_split(data_files, "train")
     data_files.separates_labels = is_labelled and any(" " in label for label in data_files.rows["label"][:])
-    names = column_names(sum(name != SPLIT for name in data_files.rows.column_names))
-    if kind == "json" and data_files.columns is None and set(names) == {*data_files.rows.column_names} - {SPLIT}:
+    names = default_column_names(sum(name != SPLIT_COLUMN for name in data_files.rows.column_names))
+    if kind == "json" and data_files.columns is None and set(names) == {*data_files.rows.column_names} - {SPLIT_COLUMN}:
         data_files.columns = names
         data_files.notes.append(f"rows are lists: their columns are called {', '.join(names)} (--columns names them)")
     _divide(data_files)
@@ -351,9 +353,9 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
 def _divide(data_files: DataFiles) -> None:
     """Keep the training rows of a table whose column ``split`` says which these are."""
     rows = data_files.rows
-    if rows is None or len(data_files.files) > 1 or SPLIT not in rows.column_names:
+    if rows is None or len(data_files.files) > 1 or SPLIT_COLUMN not in rows.column_names:
         return
-    values = [str(value) for value in rows.unique(SPLIT)]
+    values = [str(value) for value in rows.unique(SPLIT_COLUMN)]
     for split, pattern in SPLIT_NAMES.items():
         if (value := next((one for one in values if re.fullmatch(pattern, one, re.IGNORECASE)), None)) is not None:
             data_files.splits[split] = value
@@ -363,9 +365,9 @@ def _divide(data_files: DataFiles) -> None:
     left = [value for value in values if value not in data_files.splits.values()]
     said = ", ".join(f"{split}: {value}" for split, value in data_files.splits.items())
     unused = f"; not used: {', '.join(left)}" if left else ""
-    data_files.notes.append(f"the column {SPLIT} divides the rows ({said}){unused}")
-    chosen = [index for index, value in enumerate(rows[SPLIT]) if str(value) == data_files.splits["train"]]
-    data_files.rows = rows.select(chosen).remove_columns(SPLIT)
+    data_files.notes.append(f"the column {SPLIT_COLUMN} divides the rows ({said}){unused}")
+    chosen = [index for index, value in enumerate(rows[SPLIT_COLUMN]) if str(value) == data_files.splits["train"]]
+    data_files.rows = rows.select(chosen).remove_columns(SPLIT_COLUMN)
 
 
 def _encoding(data_files: DataFiles, path: Path, said: Said) -> str | None:
@@ -373,18 +375,18 @@ def _encoding(data_files: DataFiles, path: Path, said: Said) -> str | None:
     if (given := said.layout.get("encoding")) is not None:
         try:
             check_encoding(path, given)
-        except WrongEncoding as problem:
-            raise UserError(f"{path}:{problem.line}: {problem.told('--encoding')}") from None
+        except WrongEncodingError as problem:
+            raise UserError(f"{path}:{problem.line}: {problem.format_message('--encoding')}") from None
         return given
     try:
         check_encoding(path)
         return None
-    except WrongEncoding as problem:
+    except WrongEncodingError as problem:
         if problem.likely is None:
-            raise UserError(f"{path}: {problem.told('--encoding')}") from None
+            raise UserError(f"{path}: {problem.format_message('--encoding')}") from None
         try:
             check_encoding(path, problem.likely)
-        except WrongEncoding:
+        except WrongEncodingError:
             raise UserError(f"{path}: is not utf-8, nor all of it {problem.likely}; is it text?") from None
         data_files.notes.append(f"{path.name} {str(problem).rpartition(': set')[0]}")
         return problem.likely
@@ -392,7 +394,7 @@ def _encoding(data_files: DataFiles, path: Path, said: Said) -> str | None:
 
 def _layout(data_files: DataFiles, path: Path) -> Layout:
     return Layout(
-        data_files.delimiter or usual_delimiter(path),
+        data_files.delimiter or default_delimiter(path),
         encoding=data_files.encoding or "utf-8",
         quote=data_files.quote or '"',
     )
@@ -415,8 +417,8 @@ def _quote(data_files: DataFiles, path: Path, given: Mapping[str, Any]) -> str |
 
 def _delimiter(data_files: DataFiles, path: Path) -> str | None:
     """Return the delimiter that fits; None for the default one."""
-    likely = likely_delimiter(path, replace(_layout(data_files, path), delimiter=""))
-    if likely == usual_delimiter(path):
+    likely = detect_delimiter(path, replace(_layout(data_files, path), delimiter=""))
+    if likely == default_delimiter(path):
         return None
     data_files.notes.append(f"the columns are parted by {likely!r}")
     return likely
@@ -435,7 +437,7 @@ def _columns(data_files: DataFiles, rows: Sequence[Sequence[str]], header: bool 
     """Return names of the columns of a table without a header; None where there is one."""
     if header or not rows or (header is None and not lacks_header(rows)):
         return None
-    names = column_names(len(rows[0]))
+    names = default_column_names(len(rows[0]))
     shown = ", ".join(cell if len(cell) <= 20 else f"{cell[:19]}…" for cell in rows[0][:4])
     data_files.notes.append(
         f"the first row ({shown}) is data, so there is no header: the columns are called {', '.join(names)} "
@@ -452,7 +454,7 @@ def _squad(path: Path) -> list[squad.Example]:
     """
     with open(path, "rb") as file:
         head = file.read(LOOKED_AT_BYTES)
-    if begins_packed(head) or b'"paragraphs"' not in head or b'"data"' not in head:
+    if has_packed_magic(head) or b'"paragraphs"' not in head or b'"data"' not in head:
         return []
     return squad.read_examples(path)
 

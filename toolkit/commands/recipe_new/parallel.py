@@ -14,8 +14,8 @@ from pathlib import Path
 
 from toolkit.commands.recipe_new.folders import SPLIT_NAMES, visible
 from toolkit.errors import UserError
-from toolkit.files.kinds import KINDS
-from toolkit.files.packed import ending
+from toolkit.files.kinds import KIND_BY_ENDING
+from toolkit.files.packed import content_ending
 
 #: A word of a file's name, with its separator, that marks the file as texts or labels.
 TEXTS = re.compile(r"(?<![a-z])[_.-]?(texts?|sentences?|seq\.in|utterances?|inputs?|x)(?![a-z])", re.IGNORECASE)
@@ -63,7 +63,11 @@ def find_parallel(data: Path) -> dict[str, ParallelFiles]:
 
 
 def _pairs_in(folder: Path) -> list[ParallelFiles]:
-    files = [path for path in visible(folder) if path.is_file() and KINDS.get(ending(path), "text") == "text"]
+    files = [
+        path
+        for path in visible(folder)
+        if path.is_file() and KIND_BY_ENDING.get(content_ending(path), "text") == "text"
+    ]
     labels = {_key(path, LABELS): path for path in files if LABELS.search(path.name) and not NAMES.fullmatch(path.name)}
     pairs = []
     for texts_path in files:

@@ -10,8 +10,8 @@ from typing import Any
 
 import datasets
 
-from toolkit.files.nested_columns import values_of
-from toolkit.files.written_values import value_of
+from toolkit.files.nested_columns import read_column
+from toolkit.files.written_values import parse_value
 from toolkit.tasks.classification.label_lists import NO, YES
 
 #: A number, as it is written.
@@ -71,7 +71,7 @@ def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, ask
     present = [value for value in values if value not in (None, "")]
     if not present:
         return None
-    lists = [value_of(value) if isinstance(value, str) else value for value in present]
+    lists = [parse_value(value) if isinstance(value, str) else value for value in present]
     if all(isinstance(value, list) for value in lists):
         return _several([name], lists, None, absent) if _allowed("multi_label", problem) else None
     if any(isinstance(value, list | dict) for value in present):
@@ -154,7 +154,7 @@ def _written(rows: datasets.Dataset, name: str) -> list[Any]:
     """The values of a column as they are written, without blanks around them; lists as they are, None where there is
     no value."""
     kind = (rows.info.features or {}).get(name)  # `rows.features` copies all
-    values = values_of(rows, name)
+    values = read_column(rows, name)
     if isinstance(kind, datasets.ClassLabel):
         return [None if value in (None, -1) else kind.int2str(value) for value in values]
     if getattr(kind, "dtype", "").startswith("float") and all(v is None or v != v or v.is_integer() for v in values):

@@ -22,8 +22,8 @@ from toolkit.commands.recipe_new.pretrain import Unlabelled
 from toolkit.commands.recipe_new.target import Target, separated_target
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
-from toolkit.files.json_rows import SPLIT
-from toolkit.files.nested_columns import flatten_columns, names_within
+from toolkit.files.json_rows import SPLIT_COLUMN
+from toolkit.files.nested_columns import flatten_columns, list_innermost_columns
 from toolkit.recipe.keys import PROBLEM_METRICS
 from toolkit.tasks.classification.pairs import SEPARATOR as PAIR_SEPARATOR
 from toolkit.tasks.question_answering.squad import OTHER_KEYS
@@ -160,7 +160,7 @@ def classification(
 def _leave_unlabelled(data_files: DataFiles, target: Target) -> None:
     """Leave out the files of other splits that lack the labels, as those of a competition do."""
     for split, note in ({} if data_files.classes else data_files.split_notes()).items():
-        if lacking := set(target.columns) - set(names_within(rows_of_split(data_files, split).features)):
+        if lacking := set(target.columns) - set(list_innermost_columns(rows_of_split(data_files, split).features)):
             file, *_ = data_files.files.pop(split)
             data_files.notes.remove(note)
             data_files.notes.append(f"{file.name} is not used: it has no column {min(lacking)}")
@@ -524,7 +524,7 @@ def _files(data_files: DataFiles, write: PathWriter) -> list[Line]:
 def _splits(splits: Mapping[str, str]) -> list[Line]:
     """The column that divides the rows of one file."""
     return [
-        ("split_column", SPLIT, "the column that says of which split a row is"),
+        ("split_column", SPLIT_COLUMN, "the column that says of which split a row is"),
         ("splits", dict(splits), "what it says there"),
     ]
 

@@ -51,7 +51,7 @@ def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any], outpu
     path = folder / PAGE if output is None else output
     above = "" if output is None else f"{os.path.relpath(folder, output.absolute().parent)}/"
     with reading(folder, REMEDY):
-        text = page(recipe, folder, strict_json.finite(results), above)
+        text = page(recipe, folder, strict_json.replace_nonfinite(results), above)
     write_text(path, text)
     return path
 

@@ -129,7 +129,7 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> I
     size = sum(entry["bytes"] for entry in entries.values())
     console.print(
         f"recorded {folder}: {len(entries)} files, {size / 2**20:.1f} MiB; "
-        f"{MANIFEST} has SHA-256 {files.sha256(folder / MANIFEST)}",
+        f"{MANIFEST} has SHA-256 {files.file_sha256(folder / MANIFEST)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -198,7 +198,7 @@ def manifest_of(folder: Path, job: Job, num_randomized: int) -> dict[str, Any]:
         "versions": result.execution.versions,
         "flags": result.execution.flags,
         "files": {
-            name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256(folder / name)}
+            name: {"bytes": (folder / name).stat().st_size, "sha256": files.file_sha256(folder / name)}
             for name in sorted(_files_in(folder))
         },
     }
@@ -306,12 +306,12 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
         error_name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         reason = " ".join(f"{error_name}{error}".split())
         raise UserError(f"{folder}: describes no model that can be judged here: {reason}") from None
-    return Recording(folder, manifest, files.sha256(folder / MANIFEST), request, weights)
+    return Recording(folder, manifest, files.file_sha256(folder / MANIFEST), request, weights)
 
 
 def check_unchanged(recording: Recording) -> None:
     """Check that no file of a bundle has changed since it was opened. Raises UserError if one has."""
-    if files.sha256(recording.folder / MANIFEST) != recording.identity:
+    if files.file_sha256(recording.folder / MANIFEST) != recording.identity:
         raise UserError(f"{recording.folder}: {MANIFEST} was changed while the port ran; record the reference again")
     _check_files(recording.folder, recording.manifest["files"])
 
@@ -369,7 +369,7 @@ def _check_files(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None
         size = (folder / name).stat().st_size
         if size != entry["bytes"]:
             raise UserError(f"{folder}: {name} was changed: {size} bytes, recorded were {entry['bytes']}")
-        if files.sha256(folder / name) != entry["sha256"]:
+        if files.file_sha256(folder / name) != entry["sha256"]:
             raise UserError(f"{folder}: {name} was changed: its SHA-256 is not the recorded one")
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from toolkit.files import cache
-from toolkit.files.digest import digest_of_array
+from toolkit.files.digest import digest_array
 from toolkit.machine import runtime
 from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job
@@ -36,7 +36,7 @@ PACKAGES = ("models", "toolkit")
 
 def key_of(folder: Path, reference_python: str | None = None) -> str:
     """Return the key of a job folder that :func:`.build.write_job` has filled."""
-    contents = [files.sha256(folder / f"{name}.safetensors") for name in ("weights", "batch", "labels")]
+    contents = [files.file_sha256(folder / f"{name}.safetensors") for name in ("weights", "batch", "labels")]
     return _key(files.read_job(folder), contents, reference_python)
 
 
@@ -47,8 +47,8 @@ def key_of_request(
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
-        tensors = [(name, digest_of_array(weights[name])) for name in weights]
-    tensors += [(name, digest_of_array(value)) for name, value in batch.items()]
+        tensors = [(name, digest_array(weights[name])) for name in weights]
+    tensors += [(name, digest_array(value)) for name, value in batch.items()]
     return _key(job, [json.dumps(tensors)], reference_python)
 
 
@@ -60,11 +60,11 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
     if job.checkpoint is not None:
         del request["checkpoint"]  # the folder may lie elsewhere each time
         for file in sorted(Path(job.checkpoint).glob("*.safetensors")):
-            digest.update(files.sha256(file).encode())
+            digest.update(files.file_sha256(file).encode())
     if job.tokenizer and job.tokenizer.path:  # a file or folder that lies elsewhere each time
         del request["tokenizer"]["path"]
         for file in files_of(job.tokenizer):
-            digest.update(files.sha256(file).encode())
+            digest.update(files.file_sha256(file).encode())
     environment: dict[str, Any] = {"versions": runtime.installed_versions(), "flags": runtime.paddle_environment()}
     if reference_python is not None:
         # The path, too: a wrapper may run the same versions with something else changed.
@@ -78,14 +78,14 @@ def source_of(root: Path) -> str:
     """Return a SHA-256 of every Python file of :data:`PACKAGES` below a folder, by its name there."""
     digest = hashlib.sha256()
     for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}:{files.sha256(path)}\n".encode())
+        digest.update(f"{path.relative_to(root)}:{files.file_sha256(path)}\n".encode())
     return digest.hexdigest()
 
 
 def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] | None:
     """Return the measurements and constants that :func:`store` kept under ``key``; None without a complete entry."""
     try:
-        if (entry := cache.find(KIND, key)) is None:
+        if (entry := cache.find_entry(KIND, key)) is None:
             return None
         return from_json(kind, files.read_json(entry / MEASUREMENTS)), files.read_tensors(entry / CONSTANTS)
     except (OSError, ValueError):  # of an entry that was removed while it was read
@@ -99,4 +99,4 @@ def store(key: str, measurements: object, constants: Mapping[str, np.ndarray]) -
         files.write_tensors(folder / CONSTANTS, constants)
         files.write_json(folder / MEASUREMENTS, measurements)
 
-    cache.store(KIND, key, fill)
+    cache.store_entry(KIND, key, fill)

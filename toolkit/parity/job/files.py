@@ -56,7 +56,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from toolkit.files import strict_json
-from toolkit.files.digest import sha256 as sha256
+from toolkit.files.digest import file_sha256 as file_sha256
 from toolkit.machine.disk import explain_write_errors
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json, text_of

@@ -48,7 +48,7 @@ class Hashes:
             name, now = str(path.relative_to(self._job)), path.stat()
             state = now.st_size, now.st_mtime_ns
             if self._found.get(name, (None,))[0] != state:
-                self._found[name] = state, files.sha256(path)
+                self._found[name] = state, files.file_sha256(path)
 
 
 @contextlib.contextmanager

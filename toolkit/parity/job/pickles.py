@@ -14,8 +14,8 @@ from pathlib import Path
 
 from models.files.hub import pickle_files
 from models.files.plain import UnreadableFile, plain_file
-from toolkit.files.cache import kept
-from toolkit.files.digest import digest
+from toolkit.files.cache import get_or_create_entry
+from toolkit.files.digest import digest_parts
 from toolkit.machine.disk import describe_missing_space, format_bytes
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import child_process
@@ -39,7 +39,7 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
     if not pickles:
         return checkpoint
     names = ", ".join(path.name for path in pickles)
-    key = digest(*(files.sha256(plain_file(path)) for path in pickles), VERSION)
+    key = digest_parts(*(files.file_sha256(plain_file(path)) for path in pickles), VERSION)
 
     def fill(target: Path) -> None:
         size = sum(path.stat().st_size for path in pickles)
@@ -48,7 +48,7 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
         print(f"note: reading {names} ({format_bytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
         _convert(python or sys.executable, target, pickles)
 
-    return kept("weights", key, fill)
+    return get_or_create_entry("weights", key, fill)
 
 
 def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from toolkit.errors import UserError
 from toolkit.files.lossless import move_to_free_name
-from toolkit.files.ownership import STREAMED, is_of_a_gate
+from toolkit.files.ownership import STREAMED_FOLDER, is_gate_file
 from toolkit.machine import disk
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.job import files, stages
@@ -37,7 +37,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
 
     ``key`` identifies everything that the measurement depends on.
     """
-    path = folder / STREAMED
+    path = folder / STREAMED_FOLDER
     if (path / "key").exists() and (path / "key").read_text() == key:
         num_stages = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
         text = ", ".join(f"{side} after {count} stages" for side, count in num_stages.items())
@@ -47,11 +47,11 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
         stages.failed_weights(path).unlink(missing_ok=True)
         return path
     if os.path.lexists(path):
-        if not is_of_a_gate(path):
+        if not is_gate_file(path):
             raise UserError(f"{path}: exists and is not a folder of a gate; move it, or choose another folder")
         remove_job(path)
     check_space(folder, job)
-    with scratch_folder(f".{STREAMED}-", parent_folder=folder) as scratch:
+    with scratch_folder(f".{STREAMED_FOLDER}-", parent_folder=folder) as scratch:
         for name in (*SIDES, "weights"):
             (scratch / name).mkdir()
         files.write_json(scratch / "job.json", job)
@@ -63,7 +63,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
 
 def remove_job(path: Path) -> None:
     """Remove a job folder of :func:`open_job`; leave any other folder."""
-    if is_of_a_gate(path):
+    if is_gate_file(path):
         shutil.rmtree(path, ignore_errors=True)
 
 

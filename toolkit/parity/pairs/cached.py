@@ -33,7 +33,7 @@ def key_of(request: GateRequest) -> str:
     content = {
         "job": {name: value for name, value in job_content.items() if name != "reference_python"},
         "map": [request.pair_names, request.pair_layouts],
-        "files": {side: [str(path), files.sha256(path)] for side, path in sides.items()},
+        "files": {side: [str(path), files.file_sha256(path)] for side, path in sides.items()},
         "packages": sorted(f"{one.metadata['Name']} {one.version}" for one in metadata.distributions()),
         "flags": runtime.paddle_environment(),
         "trace": request.trace,
@@ -47,9 +47,11 @@ def key_of(request: GateRequest) -> str:
 
 def hashes_of(imported_files: list[str]) -> dict[str, str]:
     """Return the SHA-256 of each file that a pair's files have imported."""
-    return {name: files.sha256(Path(name)) for name in sorted(set(imported_files))}
+    return {name: files.file_sha256(Path(name)) for name in sorted(set(imported_files))}
 
 
 def is_unchanged(sha256_of_file: Mapping[str, str]) -> bool:
     """Return whether all files that a cached measurement imported are unchanged."""
-    return all(Path(name).is_file() and files.sha256(Path(name)) == sha256 for name, sha256 in sha256_of_file.items())
+    return all(
+        Path(name).is_file() and files.file_sha256(Path(name)) == sha256 for name, sha256 in sha256_of_file.items()
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.families import FAMILIES
 from toolkit.errors import UserError
-from toolkit.files.ownership import is_of_a_gate, is_report_of_a_run, remove_gate_file
+from toolkit.files.ownership import is_gate_file, is_run_report, remove_gate_file
 from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.family import ported
@@ -106,11 +106,11 @@ def remove_report(folder: Path) -> None:
     """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own. Raises UserError
     if one of its names is another file's. Nothing is removed."""
     earlier = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
-    in_a_run = is_report_of_a_run(folder)
+    in_a_run = is_run_report(folder)
     for path in earlier:
         if path.is_dir() and not path.is_symlink():
             raise UserError(f"{path}: is a folder, where a file is to be written; remove it")
-        if not in_a_run and not is_of_a_gate(path):
+        if not in_a_run and not is_gate_file(path):
             raise UserError(f"{path}: is not of an earlier gate, and would be lost; move it, or name another folder")
     for path in earlier:
         remove_gate_file(path)

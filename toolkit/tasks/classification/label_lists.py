@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.files.written_values import value_of
+from toolkit.files.written_values import parse_value
 from toolkit.recipe.recipe import Recipe, settled
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def label_lists(recipe: Recipe, split_name: str, rows: Dataset) -> list[list[Any
 
 def _parse_cell(value: Any, separator: str | None) -> Any:
     if separator is None or isinstance(value, list):
-        labels = value_of(value) if isinstance(value, str) else value
+        labels = parse_value(value) if isinstance(value, str) else value
         return (
             [label.strip() if isinstance(label, str) else label for label in labels]
             if isinstance(labels, list)

@@ -17,8 +17,8 @@ from models.port.tokenization import Tokenizer
 from toolkit.data.load import check_columns, hold_out, limited, load_stored
 from toolkit.data.rows import quietly
 from toolkit.data.sources import named_texts
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.digest import digest, digest_of_rows
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.digest import digest_parts, digest_rows
 from toolkit.recipe.keys import SOURCE_KEYS
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification.label_names import ids_by_name, join_names, name_labels, note_similar, rename_labels
@@ -86,7 +86,7 @@ def tokenize(
     target_feature = (
         Sequence(Value("float32")) if label_feature else feature if isinstance(feature, Value) else Value("int64")
     )
-    key = digest(digest_of_rows(dataset), tokenizer.fingerprint(), max_length, in_windows, CACHE_VERSION)
+    key = digest_parts(digest_rows(dataset), tokenizer.fingerprint(), max_length, in_windows, CACHE_VERSION)
     features = {"input_ids": Sequence(Value("int32")), "labels": target_feature, "truncated": Value("bool"),
                 TEXT_OF: Value("int32")}  # fmt: skip
 
@@ -119,7 +119,7 @@ def tokenize(
                 load_from_cache_file=False,
             )
 
-    return Dataset.from_file(str(kept("tokens", key, fill) / TOKENS_FILE))
+    return Dataset.from_file(str(get_or_create_entry("tokens", key, fill) / TOKENS_FILE))
 
 
 def _check_columns(recipe: Recipe, splits: DatasetDict) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from models.files.plain import UnreadableFile, read_text
 from toolkit.errors import UserError
-from toolkit.files.written_values import value_of
+from toolkit.files.written_values import parse_value
 
 #: Separator of a document's paragraphs.
 PARAGRAPH_SEPARATOR = "\n\n"
@@ -296,7 +296,7 @@ def _parse_answers(row: Mapping[str, Any], location: str) -> tuple[tuple[str, ..
 
 def _parse_cell(cell: Any) -> Any:
     """Return the list or object in a cell of csv, or the text itself."""
-    value = value_of(cell) if isinstance(cell, str) else cell
+    value = parse_value(cell) if isinstance(cell, str) else cell
     return (
         value if isinstance(value, Mapping) or (value and (_all_are(value, str) or _all_are(value, Mapping))) else cell
     )
@@ -304,7 +304,7 @@ def _parse_cell(cell: Any) -> Any:
 
 def _parse_starts(raw_starts: Any, count: int) -> Any:
     """Return the starts of ``count`` answers, from whole numbers, a single number or text; UNKNOWN_START if missing."""
-    raw_starts = value_of(raw_starts) if isinstance(raw_starts, str) else raw_starts
+    raw_starts = parse_value(raw_starts) if isinstance(raw_starts, str) else raw_starts
     if raw_starts is None or raw_starts == "":
         return [UNKNOWN_START] * count
     starts = [raw_starts] if isinstance(raw_starts, int | float | str) else raw_starts

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 
 from models.port.tokenization import Tokenizer
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.digest import digest
+from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
+from toolkit.files.digest import digest_parts
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, title: str = "text
     def fill(folder: Path) -> None:
         save_file(vars(tokenize(texts, tokenizer, title)), folder / TOKENS_FILE)
 
-    key = digest(tokenizer.fingerprint(), CACHE_VERSION, *texts)
-    return TokenizedTexts(**load_file(kept("tokens", key, fill) / TOKENS_FILE))
+    key = digest_parts(tokenizer.fingerprint(), CACHE_VERSION, *texts)
+    return TokenizedTexts(**load_file(get_or_create_entry("tokens", key, fill) / TOKENS_FILE))
 
 
 class QuestionTooLongError(ValueError):

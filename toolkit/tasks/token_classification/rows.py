@@ -14,7 +14,7 @@ import numpy as np
 import regex
 
 from models.port.tokenization import representable
-from toolkit.files.written_values import value_of
+from toolkit.files.written_values import parse_value
 from toolkit.tasks.question_answering.words import boundaries
 from toolkit.tasks.token_classification import conll
 from toolkit.tasks.token_classification.offsets import CHARACTERS, Counting, counting_of, entity_spans, place_span
@@ -137,7 +137,7 @@ def tag_row(text: Any, label: Any, names: Mapping[str, str], counting: Counting 
 
 
 def _as_list(label: Any) -> Any:
-    return value_of(label) if isinstance(label, str) else label
+    return parse_value(label) if isinstance(label, str) else label
 
 
 def counting_in(pairs: Iterable[tuple[Any, Any]]) -> Counting:
