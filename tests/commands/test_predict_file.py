@@ -22,7 +22,7 @@ from toolkit import cli
 from toolkit.commands import label_file as predict_file
 from toolkit.commands.label_file import label_file
 from toolkit.commands.predict import load_run
-from toolkit.data.source_layout import source_layout
+from toolkit.data.source_layout import find_source_layout
 from toolkit.errors import UserError
 from toolkit.files import table_writer, tables
 from toolkit.files.csv_rows import Layout
@@ -383,7 +383,7 @@ def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_n
 )
 def test_what_is_no_encoding_or_delimiter_is_refused(run, name, options, expected):
     with pytest.raises(UserError, match=re.escape(expected)):
-        source_layout(load_recipe(run / "recipe.yaml"), Path(name), **options)
+        find_source_layout(load_recipe(run / "recipe.yaml"), Path(name), **options)
 
 
 def test_a_table_without_a_header_is_labelled_with_the_names_of_the_command_line(run, tmp_path, command_line):
@@ -400,8 +400,8 @@ def test_a_table_without_a_header_is_labelled_with_the_names_of_the_command_line
 
 def test_a_tab_may_be_written_as_a_shell_can(run):
     recipe = load_recipe(run / "recipe.yaml")
-    assert source_layout(recipe, Path("a.csv"), delimiter="\\t") == ("csv", "\t", Layout())
-    assert source_layout(recipe, Path("a.csv"), encoding="cp1252") == ("csv", None, Layout(encoding="cp1252"))
+    assert find_source_layout(recipe, Path("a.csv"), delimiter="\\t") == ("csv", "\t", Layout())
+    assert find_source_layout(recipe, Path("a.csv"), encoding="cp1252") == ("csv", None, Layout(encoding="cp1252"))
 
 
 #: Cells as spreadsheets take them: of these the first seven are formulas.

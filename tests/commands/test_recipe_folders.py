@@ -10,14 +10,14 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 from test_recipe_new import labels, run, table, texts  # noqa: F401
 
-from toolkit.data.rows import quietly
+from toolkit.data.rows import call_without_progress
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks import task_of
 
 
 def rows(count: int = 60) -> Dataset:
     plain = Dataset.from_dict({"text": texts(count), "label": [number % 2 for number in range(count)]})
-    return quietly(plain.cast_column, "label", ClassLabel(names=["bad", "good"]))
+    return call_without_progress(plain.cast_column, "label", ClassLabel(names=["bad", "good"]))
 
 
 def splits_of(path: str) -> DatasetDict:
@@ -34,7 +34,9 @@ def write_texts(folder: Path, said: list[str], ending: str = ".txt", encoding: s
 
 def test_what_datasets_saved_is_read_with_its_splits_and_the_names_of_its_labels(run, tmp_path):  # noqa: F811
     saved = DatasetDict({"train": rows(), "test": rows(10), "other": rows(5)})
-    quietly(saved.save_to_disk, str(tmp_path / "saved [1]"), num_shards={"train": 3, "test": 1, "other": 1})
+    call_without_progress(
+        saved.save_to_disk, str(tmp_path / "saved [1]"), num_shards={"train": 3, "test": 1, "other": 1}
+    )
     status, out, err = run("recipe", "new", "saved [1]", "-o", "x.yaml")
     assert (status, err) == (0, "")
     assert "test is the test split" in out and "2 labels: bad 50%, good 50%" in out and "60 rows" in out
@@ -42,11 +44,11 @@ def test_what_datasets_saved_is_read_with_its_splits_and_the_names_of_its_labels
     found = splits_of("x.yaml")
     assert (len(found["train"]) + len(found["validation"]), len(found["test"])) == (60, 10)
     assert found["test"].features["label"].names == ["bad", "good"] and found["test"]["text"][:] == texts(10)
-    quietly(rows().save_to_disk, str(tmp_path / "one"))
+    call_without_progress(rows().save_to_disk, str(tmp_path / "one"))
     status, out, err = run("recipe", "new", "one")
     assert (status, err) == (0, "") and "not used" not in out
     assert list(splits_of("one.yaml")) == ["train", "validation"]
-    quietly(DatasetDict({"first": rows()}).save_to_disk, str(tmp_path / "none"))
+    call_without_progress(DatasetDict({"first": rows()}).save_to_disk, str(tmp_path / "none"))
     assert run("recipe", "new", "none")[2].startswith("error: none: has no split called train; it has first")
 
 
@@ -54,8 +56,10 @@ def test_a_clone_of_a_hub_repository_has_its_parts_in_a_folder(run, tmp_path):  
     (tmp_path / "clone/data").mkdir(parents=True)
     (tmp_path / "clone/README.md").write_text("---\nlicense: mit\n---\n")
     for part in range(3):
-        quietly(rows().shard(3, part).to_parquet, str(tmp_path / f"clone/data/train-{part:05}-of-00003.parquet"))
-    quietly(rows(10).to_parquet, str(tmp_path / "clone/data/test-00000-of-00001.parquet"))
+        call_without_progress(
+            rows().shard(3, part).to_parquet, str(tmp_path / f"clone/data/train-{part:05}-of-00003.parquet")
+        )
+    call_without_progress(rows(10).to_parquet, str(tmp_path / "clone/data/test-00000-of-00001.parquet"))
     status, out, err = run("recipe", "new", "clone")
     assert (status, err) == (0, "") and "3 files like train-00000-of-00003.parquet are the training split" in out
     found = splits_of("clone.yaml")

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from toolkit.commands.recipe_new.choose import MOST_PIECES, epochs_for, held_out, steps_for, tokens_of
 from toolkit.commands.recipe_new.write import scalar
-from toolkit.data.rows import quietly
+from toolkit.data.rows import call_without_progress
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.yaml_source import read
 
@@ -86,7 +86,7 @@ def class_table(folder: Path, name: str) -> Path:
         lines = [{"text": text, "spam": number % 2 == 0} for number, text in enumerate(columns["text"])]
         path.write_text(json.dumps(lines))
     if name == "rows.parquet":
-        quietly(Dataset.from_dict({**columns, "n": [0.5] * rows}).to_parquet, str(path))
+        call_without_progress(Dataset.from_dict({**columns, "n": [0.5] * rows}).to_parquet, str(path))
     return path
 
 
@@ -172,11 +172,11 @@ def test_questions_texts_and_folders_of_texts(run, tmp_path):
         "context": [f"At the sea, {number}." for number in range(20)],
     }
     answers = [{"text": ["the sea"], "answer_start": [3]}] * 20
-    quietly(Dataset.from_dict({**rows, "answers": answers}).to_parquet, str(tmp_path / "flat.parquet"))
+    call_without_progress(Dataset.from_dict({**rows, "answers": answers}).to_parquet, str(tmp_path / "flat.parquet"))
     assert run("recipe", "new", "flat.parquet")[::2] == (0, "")
     assert run("recipe", "check", "flat.yaml")[0] == 0
     one = {**rows, "context": ["At the sea."] * 20, "answers": answers}
-    quietly(Dataset.from_dict(one).to_parquet, str(tmp_path / "one.parquet"))
+    call_without_progress(Dataset.from_dict(one).to_parquet, str(tmp_path / "one.parquet"))
     assert "one.parquet: all questions are about one text" in run("recipe", "new", "one.parquet")[2]
     prose = "\n\n".join(texts(3000))
     for name in ("the-novel.txt", "novels/first part.txt", "novels/2.txt", "kinds/plays/a.txt", "kinds/poems/b.txt"):

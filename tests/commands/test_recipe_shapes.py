@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 from test_recipe_new import labels, run, table, texts  # noqa: F401
 
-from toolkit.data.rows import quietly
+from toolkit.data.rows import call_without_progress
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 
@@ -249,7 +249,7 @@ def test_nan_is_asked_about(run, tmp_path, kind):  # noqa: F811
 
 def test_floats_that_are_whole_are_labels(run, tmp_path):  # noqa: F811
     rows = {"text": texts(60), "label": [0.0, 1.0, None] * 20}
-    quietly(Dataset.from_dict(rows).to_parquet, str(tmp_path / "a.parquet"))
+    call_without_progress(Dataset.from_dict(rows).to_parquet, str(tmp_path / "a.parquet"))
     assert "20 of 60 rows have no label, the first is row 3" in run("recipe", "new", "a.parquet")[2]
     status, out, err = run("recipe", "new", "a.parquet", "--missing-labels", "drop")
     assert (status, err) == (0, "") and "2 labels: 0 50%, 1 50%" in out

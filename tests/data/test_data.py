@@ -13,7 +13,7 @@ import pytest
 from toolkit.commands.recipe_check import check_data
 from toolkit.data import load as data
 from toolkit.data.batches import collate
-from toolkit.data.built_in import built_in, nothing_but_options
+from toolkit.data.built_in import load_built_in, needs_only_option_checks
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
@@ -345,9 +345,9 @@ def test_rows_of_built_in_data_are_kept_as_they_were_made(tmp_path, monkeypatch)
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     recipe = load_recipe(ROOT / "recipes" / "reformer_cls.yaml", SMALL_CORPUS)
     made = cldr_languages.load(cldr_languages.Options.model_validate(recipe.data.options))
-    first = built_in(recipe, cldr_languages.__name__)
+    first = load_built_in(recipe, cldr_languages.__name__)
     monkeypatch.setattr(cldr_languages, "load", None)  # what is kept is not made again
-    again = built_in(recipe, cldr_languages.__name__)
+    again = load_built_in(recipe, cldr_languages.__name__)
     for kept in (first, again):
         assert list(kept) == list(made)
         for split, rows in made.items():
@@ -357,7 +357,7 @@ def test_rows_of_built_in_data_are_kept_as_they_were_made(tmp_path, monkeypatch)
 def test_a_check_of_built_in_data_makes_none_and_sees_what_only_rows_can_show(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "empty"))
     path = ROOT / "recipes" / "reformer_cls.yaml"
-    assert nothing_but_options(load_recipe(path, SMALL_CORPUS), cldr_languages.__name__)
+    assert needs_only_option_checks(load_recipe(path, SMALL_CORPUS), cldr_languages.__name__)
     assert check_data(load_recipe(path, SMALL_CORPUS)) == [] and not (tmp_path / "empty").exists()
     for changed, said in (
         ("data.text=words", "no column words in the train split"),

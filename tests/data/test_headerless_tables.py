@@ -11,8 +11,8 @@ import pytest
 
 from toolkit.commands.recipe_new.look import look
 from toolkit.commands.recipe_new.recipe_new import new_recipe
-from toolkit.data.load import load_stored
-from toolkit.data.source_layout import source_layout
+from toolkit.data.load import load_splits
+from toolkit.data.source_layout import find_source_layout
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import lacks_header
 from toolkit.files.tables import read_table
@@ -39,7 +39,7 @@ def test_a_new_recipe_names_the_columns_of_a_table_without_a_header(tmp_path, mo
     )
     recipe = load_recipe(made.paths[0])
     assert (recipe.data.columns, recipe.data.text, recipe.data.label) == (["column1", "column2"], "column2", "column1")
-    assert load_stored(recipe, {})["train"][0] == {"column1": "spam", "column2": "a 0, and more"}
+    assert load_splits(recipe, {})["train"][0] == {"column1": "spam", "column2": "a 0, and more"}
     made = new_recipe(Path("sms.tsv"), Path("named.yaml"), layout={"columns": "label,text"})
     assert "first row" not in made.assumed[0]
     recipe = load_recipe(made.paths[0])
@@ -84,14 +84,14 @@ def test_a_labelled_file_has_a_header_where_its_first_row_names_the_texts(tmp_pa
     recipe = recipe_of(tmp_path, columns=["kind", "body"], text="body", label="kind")
     for content, expected in {"a\tx\nb\ty\n": ["x", "y"], "body\tkind\nx\ta\n": ["x"], "body\nx\n": ["x"]}.items():
         (tmp_path / "p.tsv").write_text(content)
-        _, delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", ["body"])
+        _, delimiter, layout = find_source_layout(recipe, tmp_path / "p.tsv", ["body"])
         (rows,) = read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout).chunks()
         assert rows.values("body") == expected
     (tmp_path / "p.tsv").write_text("x\ny\n")
-    _, delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", ["body"])
+    _, delimiter, layout = find_source_layout(recipe, tmp_path / "p.tsv", ["body"])
     with pytest.raises(UserError, match=r"p.tsv:1: row 1 has 1 field and 2 columns are named; name one for each"):
         read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout)
-    _, delimiter, layout = source_layout(recipe, tmp_path / "p.tsv", columns="body")
+    _, delimiter, layout = find_source_layout(recipe, tmp_path / "p.tsv", columns="body")
     assert read_table(tmp_path / "p.tsv", ["body"], delimiter, layout=layout).size == 2
 
 
@@ -115,8 +115,8 @@ def test_quotes_that_are_text_are_said_to_be_and_read(tmp_path):
     found = look(tmp_path / "t.csv", {"quote": "none"})
     assert found.quote == "none" and list(found.rows["text"]) == ['"b" c', '"open']
     recipe = recipe_of(tmp_path, files={"train": "t.csv"}, quote="none")
-    assert list(load_stored(recipe, {})["train"]["text"]) == ['"b" c', '"open']
-    _, delimiter, layout = source_layout(recipe, tmp_path / "t.csv")
+    assert list(load_splits(recipe, {})["train"]["text"]) == ['"b" c', '"open']
+    _, delimiter, layout = find_source_layout(recipe, tmp_path / "t.csv")
     assert read_table(tmp_path / "t.csv", ["text"], delimiter, layout=layout).size == 2
 
 
@@ -133,7 +133,7 @@ def test_a_new_recipe_takes_the_splits_of_a_file_that_has_them(tmp_path, monkeyp
     assert "30 rows; texts in the column text" in made.assumed[1] and "test file" not in " ".join(made.assumed)
     recipe = load_recipe(made.paths[0])
     assert recipe.data.validation_fraction is None and recipe.data.columns == ["text", "label"]
-    found = load_stored(recipe, {})
+    found = load_splits(recipe, {})
     assert {split: len(rows) for split, rows in found.items()} == {"train": 30, "validation": 6, "test": 4}
     assert found["test"][3]["text"] == ROWS[-1][0]
     found = look(Path("full.json"))
@@ -155,8 +155,8 @@ def test_a_line_without_a_text_behind_its_label_is_named(tmp_path):
         look(path)
     recipe = recipe_of(tmp_path, files={"train": str(path)}, delimiter=" ", columns=["label", "text"])
     with pytest.raises(UserError, match=found):
-        load_stored(recipe, {})
-    _, delimiter, layout = source_layout(recipe, path, ["text"])
+        load_splits(recipe, {})
+    _, delimiter, layout = find_source_layout(recipe, path, ["text"])
     with pytest.raises(UserError, match=found):
         read_table(path, ["text"], delimiter, layout=layout)
 

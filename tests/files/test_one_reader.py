@@ -20,8 +20,8 @@ import pytest
 
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new.look import DataFiles, look
-from toolkit.data.load import load_stored
-from toolkit.data.source_layout import source_layout
+from toolkit.data.load import load_splits
+from toolkit.data.source_layout import find_source_layout
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout
 from toolkit.files.kinds import KIND_BY_ENDING
@@ -264,13 +264,13 @@ def trained_on(path: Path, kind: str, layout: Mapping[str, Any]) -> Any:
     files = {"train": str(path)}
     data = {"dataset": kind, "files": files, "max_length": 32, **layout}
     (path.parent / "x.yaml").write_text(f"{HEAD}data: {json.dumps(data | {'label': 'n'})}\n")
-    rows = load_stored(load_recipe(path.parent / "x.yaml"), {})["train"]
+    rows = load_splits(load_recipe(path.parent / "x.yaml"), {})["train"]
     return as_rows(rows.column_names, (row.values() for row in rows))
 
 
 def labelled(path: Path, recipe: Recipe, needed: Sequence[str] = ("text",), **layout: str | None) -> Any:
     """The header and rows of a file as `predict --input` reads it."""
-    kind, delimiter, rest = source_layout(recipe, path, needed, **layout)
+    kind, delimiter, rest = find_source_layout(recipe, path, needed, **layout)
     table = read_table(path, needed, delimiter, layout=rest, kind=kind)
     parts = ([part.column(index) for index in range(len(table.names))] for part in table.chunks())
     return as_rows(table.names, (row for columns in parts for row in zip(*columns, strict=True)))
@@ -362,11 +362,11 @@ def test_a_text_file_to_label_is_a_table_where_it_has_the_columns(tmp_path):
     recipe, path = load_recipe(tmp_path / "r.yaml"), tmp_path / "a.txt"
     for content, kind in {"text\tn\nx\t1\n": "csv", "a\tn\nx\t1\n": "text", "text\nx\n": "text"}.items():
         path.write_text(content)
-        assert source_layout(recipe, path, ["text"]).kind == kind
-    assert source_layout(recipe, path, ["text"], columns="text").kind == "csv"
+        assert find_source_layout(recipe, path, ["text"]).kind == kind
+    assert find_source_layout(recipe, path, ["text"], columns="text").kind == "csv"
     named = load_recipe(tmp_path / "r.yaml", ["data.columns=[n, text]"])
     path.write_text("1\tx\n2\ty\n")
-    assert source_layout(named, path, ["text"])[0::2] == ("csv", Layout(columns=("n", "text")))
+    assert find_source_layout(named, path, ["text"])[0::2] == ("csv", Layout(columns=("n", "text")))
 
 
 def test_where_a_column_is_missing_and_the_first_row_is_no_header_that_is_said(tmp_path):

@@ -14,7 +14,7 @@ from models import families
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLForSequenceClassification
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
-from toolkit.data.batches import without_padding
+from toolkit.data.batches import trim_padding
 from toolkit.parity.job.job import TASKS
 from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING
 from toolkit.training.shared_evaluation import EveryNth, in_own_order, longest_first
@@ -43,7 +43,7 @@ def test_a_reformer_reads_a_text_with_less_padding_as_with_all_of_it(shape):
     with paddle.no_grad():
         for lengths in ([3, 1], [20, 17, 9], [31, 32, 33], [48], [64, 5], [80, 90], [96, 2]):
             batch = texts(lengths)
-            fewer = without_padding(batch, model.config)
+            fewer = trim_padding(batch, model.config)
             cut.add(fewer["input_ids"].shape[1])
             whole, found = (model(**given).start_logits.numpy() for given in (batch, fewer))
             for row, length in enumerate(lengths):
@@ -60,7 +60,7 @@ def test_a_chunk_less_of_padding_is_another_text_to_a_reformer(shape):
         whole = model(**batch).start_logits.numpy()[:, :40]
         found = model(**{name: value[:, :40] for name, value in batch.items()}).start_logits.numpy()
     assert np.abs(found - whole).max() > 1e-2
-    assert without_padding(batch, model.config)["input_ids"].shape[1] == 48
+    assert trim_padding(batch, model.config)["input_ids"].shape[1] == 48
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 1), (0, 2), (3, 1), (1, 3)])
@@ -68,20 +68,20 @@ def test_a_local_layer_needs_as_much_padding_as_it_sees_to_its_wider_side(before
     """And a chunk at least; chunks have 8 tokens."""
     sides = {"local_num_chunks_before": before, "local_num_chunks_after": after}
     model = reformer(ReformerForSequenceClassification, attn_layers=["local"], **sides)
-    fewer = without_padding(texts([40]), model.config)
+    fewer = trim_padding(texts([40]), model.config)
     assert fewer["input_ids"].shape[1] == 40 + 8 * max(1, before, after)
 
 
 def test_beside_a_text_of_nothing_but_padding_no_padding_is_left_out():
     model = reformer(ReformerForSequenceClassification)
     for lengths, length in (([30, 7], 40), ([30, 0], WHOLE), ([0, 0], WHOLE)):
-        assert without_padding(texts(lengths), model.config)["input_ids"].shape[1] == length
+        assert trim_padding(texts(lengths), model.config)["input_ids"].shape[1] == length
 
 
 def test_where_the_bucket_count_follows_from_the_length_nothing_is_cut():
     model = reformer(ReformerForSequenceClassification, num_buckets=None)
     batch = texts([9])
-    assert without_padding(batch, model.config)["input_ids"].shape == [1, WHOLE]
+    assert trim_padding(batch, model.config)["input_ids"].shape == [1, WHOLE]
 
 
 def test_a_ctrl_reads_a_text_without_padding_as_with_it():
@@ -89,7 +89,7 @@ def test_a_ctrl_reads_a_text_without_padding_as_with_it():
     model = CTRLForSequenceClassification(config)
     model.eval()
     batch = texts([30, 7])
-    fewer = without_padding(batch, config)
+    fewer = trim_padding(batch, config)
     assert fewer["input_ids"].shape == [2, 30]
     with paddle.no_grad():
         np.testing.assert_allclose(model(**fewer).logits.numpy(), model(**batch).logits.numpy(), rtol=1e-5, atol=1e-5)
@@ -98,7 +98,7 @@ def test_a_ctrl_reads_a_text_without_padding_as_with_it():
 def test_labels_as_long_as_a_text_are_not_padding():
     config = CTRLConfig(n_positions=WHOLE, pad_token_id=PAD)
     labels = np.ones((1, WHOLE), np.float32)
-    fewer = without_padding({**texts([30]), "labels": labels}, config)
+    fewer = trim_padding({**texts([30]), "labels": labels}, config)
     assert fewer["input_ids"].shape == [1, 30] and fewer["labels"] is labels
 
 
@@ -129,11 +129,11 @@ def test_what_is_not_attended_to_but_is_no_pad_token_stays():
     model.eval()
     batch = texts([30, 7])
     batch["input_ids"][0, 50] = 5
-    fewer = without_padding(batch, config)
+    fewer = trim_padding(batch, config)
     assert fewer["input_ids"].shape == [2, 51]
     with paddle.no_grad():
         np.testing.assert_allclose(model(**fewer).logits.numpy(), model(**batch).logits.numpy(), rtol=1e-5, atol=1e-5)
-    assert without_padding(batch, CTRLConfig(n_positions=WHOLE))["input_ids"].shape == [2, WHOLE]
+    assert trim_padding(batch, CTRLConfig(n_positions=WHOLE))["input_ids"].shape == [2, WHOLE]
 
 
 def test_the_gate_leaves_padding_out_for_the_tasks_whose_evaluations_do():

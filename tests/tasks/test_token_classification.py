@@ -35,7 +35,7 @@ from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.commands.recipe_check import check_data  # noqa: E402
 from toolkit.commands.recipe_new.recipe_new import new_recipe  # noqa: E402
 from toolkit.commands.serve.requests import make_service  # noqa: E402
-from toolkit.data.batches import without_padding  # noqa: E402
+from toolkit.data.batches import trim_padding  # noqa: E402
 from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.finetune.model_config import check_model  # noqa: E402
 from toolkit.tasks.token_classification import task as tokens  # noqa: E402
@@ -305,7 +305,7 @@ def test_an_evaluation_leaves_out_padding_of_labels_too():
 
     batch = {"input_ids": np.array([[5, 6, 0, 0]]), "attention_mask": np.array([[1, 1, 0, 0]])}
     labels = {"labels": np.array([[1, -100, -100, -100]]), "several": np.zeros((1, 4), np.float32)}
-    cut = without_padding({**batch, **labels}, Config())
+    cut = trim_padding({**batch, **labels}, Config())
     assert cut["labels"].shape == cut["input_ids"].shape != (1, 4) and cut["several"].shape == (1, 4)
 
 

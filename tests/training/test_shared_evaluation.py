@@ -11,7 +11,7 @@ import paddle
 import pytest
 from test_trainer import Network, examples, finetuner
 
-from toolkit.data.batches import collate, loss_weights
+from toolkit.data.batches import collate, compute_loss_weights
 from toolkit.training import ranks, trainer
 from toolkit.training.shared_evaluation import EveryNth, evaluate_shared, in_own_order
 
@@ -102,7 +102,7 @@ def test_a_micro_batch_weighs_as_much_as_its_terms_of_those_of_all_processes(tmp
     [([4, 2], None, [2 / 3, 1 / 3]), ([4, 2], 12, [1 / 3, 1 / 6]), ([0, 0], None, [0, 0]), ([0, 3], 3, [0, 1])],
 )
 def test_weights_are_shares_of_the_whole_batch(terms, total, weights):
-    assert loss_weights(terms, total) == pytest.approx(weights)
+    assert compute_loss_weights(terms, total) == pytest.approx(weights)
 
 
 def test_the_loss_of_uneven_parts_in_two_processes_is_that_of_the_whole_batch(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import numpy as np
 from toolkit.commands.generate import check_generates_text, control_token, make_decoding, resolve_control
 from toolkit.commands.label_file import AdvanceFn, append_columns, check_files, read_source
 from toolkit.commands.predict import load_run, read_recipe
-from toolkit.data.source_layout import doubt, source_layout
+from toolkit.data.source_layout import describe_encoding_doubt, find_source_layout
 from toolkit.errors import UserError
 from toolkit.files.json_rows import TEXT_COLUMN
 from toolkit.recipe.recipe import settled
@@ -66,7 +66,7 @@ def generate_file(
     check_generates_text(folder, recipe)
     check_files(source, target, "prompts", overwrite, spreadsheet_safe)
     assert source is not None and target is not None
-    file_layout = source_layout(recipe, source, [column or "prompt"], **layout)
+    file_layout = find_source_layout(recipe, source, [column or "prompt"], **layout)
     if column is not None and file_layout.kind == "text":
         raise UserError(f"--prompt-column: {source} is text, with a prompt in each line; remove it")
     input_columns = {"prompt": TEXT_COLUMN if file_layout.kind == "text" else column or "prompt"}
@@ -74,7 +74,7 @@ def generate_file(
     run = load_run(folder)
     decoding = make_decoding(run, **options)
     code_tokens = control_token(run, resolve_control(run, control, console))
-    if (note := doubt(recipe, source, layout.get("encoding"))) is not None:
+    if (note := describe_encoding_doubt(recipe, source, layout.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
     def label(texts: Mapping[str, list[str]], rows: list[int], advance: AdvanceFn) -> LabeledRows:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from toolkit.commands.predict import load_run, read_recipe
-from toolkit.data.source_layout import SourceLayout, doubt, source_layout
+from toolkit.data.source_layout import SourceLayout, describe_encoding_doubt, find_source_layout
 from toolkit.errors import UserError
 from toolkit.files.json_rows import TEXT_COLUMN
 from toolkit.files.kinds import detect_kind
@@ -105,12 +105,12 @@ def label_file(
     assert source is not None and target is not None
     input_columns = _input_columns(recipe, task, columns)
     layout_options = layout or {}
-    file_layout = source_layout(recipe, source, input_columns.values(), **layout_options)
+    file_layout = find_source_layout(recipe, source, input_columns.values(), **layout_options)
     if file_layout.kind == "text":
         input_columns = _text_input_column(source, input_columns)
     table = read_source(source, list(input_columns.values()), target, file_layout, console)
     run = load_run(folder)
-    if (note := doubt(recipe, source, layout_options.get("encoding"))) is not None:
+    if (note := describe_encoding_doubt(recipe, source, layout_options.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 
     def label_fn(texts: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> LabeledRows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.data.built_in import nothing_but_options
+from toolkit.data.built_in import needs_only_option_checks
 from toolkit.data.source_names import check_source
 from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
@@ -30,7 +30,7 @@ def check_data(recipe: Recipe) -> list[str]:
     name = recipe.data.dataset
     if name not in (*task.CORPORA, *FILE_KINDS) and not recipe.resolve(name).is_dir():
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
-    if name in task.CORPORA and nothing_but_options(recipe, task.CORPORA[name]):
+    if name in task.CORPORA and needs_only_option_checks(recipe, task.CORPORA[name]):
         return []
     num_notes = len(recipe.found.notes)
     train = task.load_splits(recipe)["train"]
@@ -45,7 +45,7 @@ def _check_vocab_size(recipe: Recipe, texts: Sequence[str], control_codes: Seque
     Raises:
         UserError: the text is too short for a vocabulary of this size.
     """
-    from toolkit.data.load import LONG_TRAINING, build_tokenizer
+    from toolkit.data.load import LONG_TRAINING_CHARACTERS, build_tokenizer
 
-    if sum(map(len, texts)) <= LONG_TRAINING:
+    if sum(map(len, texts)) <= LONG_TRAINING_CHARACTERS:
         build_tokenizer(recipe, texts, control_codes)

@@ -1,4 +1,4 @@
-"""Refuse all but plain data in a folder or a hub data set, and report what `datasets` raises at the recipe's line."""
+"""Reject data that is not plain in a folder or hub data set, and report errors of `datasets` at the recipe's line."""
 
 from __future__ import annotations
 
@@ -12,78 +12,89 @@ import datasets
 
 from models.files.hub import forget_partial, refusal
 from models.files.hub_errors import GOES_ON, HubError, Wanted, explain
-from toolkit.data.rows import READERS, no_log, reraise_full_disk, said
+from toolkit.data.rows import READER_MODULES, describe_error, reraise_full_disk, silence_log
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.yaml_source import suggest
 
 
-def check_reader(recipe: Recipe, builder: Any, allowed: Collection[str]) -> None:
-    """Refuse what `datasets` would read with anything but a reader of plain data."""
+def check_reader(recipe: Recipe, builder: Any, allowed_modules: Collection[str]) -> None:
+    """Raise UserError if `datasets` would read the data with a module that is not in `allowed_modules`."""
     module = type(builder).__module__
-    if module not in allowed:
-        found = module.rpartition(".")[2]
+    if module not in allowed_modules:
+        data_kind = module.rpartition(".")[2]
         raise recipe.error(
             "data.dataset",
-            f"{recipe.data.dataset} holds data of the kind {found}, which is not read here; "
-            f"it should consist of files of one of the kinds {', '.join(READERS)}",
+            f"{recipe.data.dataset} holds data of the kind {data_kind}, which is not read here; "
+            f"it should consist of files of one of the kinds {', '.join(READER_MODULES)}",
         )
 
 
 @contextlib.contextmanager
-def load_explained(
+def explain_load_errors(
     recipe: Recipe,
-    wanted: Wanted | None = None,
-    lacking: Callable[[], str | None] = lambda: None,
-    scratch: Path | None = None,
+    hub_file: Wanted | None = None,
+    find_unfetched: Callable[[], str | None] = lambda: None,
+    library_path: Path | None = None,
 ) -> Iterator[None]:
-    """Report what `datasets` raises for a folder or a hub data set, at the recipe's line.
+    """Convert exceptions of `datasets` in the ``with`` block to a UserError at the recipe's line.
 
     Args:
-        wanted: the data set of the hub; None for a folder.
-        lacking: gives its file that was not fetched completely, if the client does not; None if not known.
-        scratch: the folder's path in the library.
+        recipe: recipe that names the data.
+        hub_file: the hub data set; None for a folder.
+        find_unfetched: function that returns the file that was not fetched completely; None if it is unknown.
+        library_path: path of the folder that was passed to `datasets`, which its messages name.
     """
     try:
-        with no_log():
+        with silence_log():
             yield
     except UserError:
         raise
-    except Exception as problem:
-        reraise_full_disk(problem)
-        if wanted is not None and (explained := _of_the_hub(problem, wanted, lacking)):
-            told = str(explained)
-            if recipe.data.streaming:  # nothing is kept of a streamed file
-                told = told.replace(GOES_ON, "")
-            raise recipe.error("data.dataset", told) from None
-        reason = said(problem) if scratch is None else said(problem).replace(str(scratch), recipe.data.dataset)
+    except Exception as error:
+        reraise_full_disk(error)
+        if hub_file is not None and (hub_error := _explain_hub_error(error, hub_file, find_unfetched)):
+            message = str(hub_error)
+            if recipe.data.streaming:  # a streamed file is not stored
+                message = message.replace(GOES_ON, "")
+            raise recipe.error("data.dataset", message) from None
+        reason = (
+            describe_error(error)
+            if library_path is None
+            else describe_error(error).replace(str(library_path), recipe.data.dataset)
+        )
         if reason.startswith(("Config name is missing", "BuilderConfig")):
-            raise _config_error(recipe, reason) from None
+            raise _build_config_error(recipe, reason) from None
         raise recipe.error("data.dataset", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
 
 
-def _of_the_hub(problem: Exception, wanted: Wanted, lacking: Callable[[], str | None]) -> HubError | None:
-    """Return the hub's answer, also where the library only reports that there is no such data set."""
-    if isinstance(problem, datasets.exceptions.DatasetNotFoundError):
-        return refusal(wanted._replace(file="README.md"))
-    explained = explain(problem, wanted)
+def _explain_hub_error(error: Exception, hub_file: Wanted, find_unfetched: Callable[[], str | None]) -> HubError | None:
+    """Return the error of the hub, even if the library only reports a missing data set; None for other errors."""
+    if isinstance(error, datasets.exceptions.DatasetNotFoundError):
+        return refusal(hub_file._replace(file="README.md"))
+    hub_error = explain(error, hub_file)
     if (
-        explained is None
-        or explained.reason not in ("interrupted", "corrupt", "offline")
-        or (file := lacking()) is None
+        hub_error is None
+        or hub_error.reason not in ("interrupted", "corrupt", "offline")
+        or (file := find_unfetched()) is None
     ):
-        return explained
-    wanted = wanted._replace(file=file)
-    if explained.reason == "corrupt":
-        forget_partial(wanted)
-    return explain(problem, wanted)
+        return hub_error
+    hub_file = hub_file._replace(file=file)
+    if hub_error.reason == "corrupt":
+        forget_partial(hub_file)
+    return explain(error, hub_file)
 
 
-def _config_error(recipe: Recipe, reason: str) -> UserError:
-    """Return the error for a `data.config` that is missing or names no configuration of the data. ``reason`` is the
-    library's message, which lists those there are."""
+def _build_config_error(recipe: Recipe, reason: str) -> UserError:
+    """Return the error for a `data.config` that is missing or unknown.
+
+    Args:
+        recipe: recipe that names the data.
+        reason: message of the library, which lists the existing configurations.
+    """
     name, config = recipe.data.dataset, recipe.data.config
-    known = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])
-    wrong = "missing" if config is None else f"{config}: {name} has no such configuration"
-    has = f"{name} has the configurations" if config is None else "it has"
-    return recipe.error("data.config", f"{wrong}; {has} {', '.join(known)}{suggest(config or '', known)}")
+    known_configs = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])
+    problem = "missing" if config is None else f"{config}: {name} has no such configuration"
+    introduction = f"{name} has the configurations" if config is None else "it has"
+    return recipe.error(
+        "data.config", f"{problem}; {introduction} {', '.join(known_configs)}{suggest(config or '', known_configs)}"
+    )

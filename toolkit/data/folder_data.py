@@ -13,8 +13,8 @@ import yaml
 from datasets import DatasetDict
 
 from models.files.plain import UnreadableFile, plain_file, read_text
-from toolkit.data.dataset_errors import check_reader, load_explained
-from toolkit.data.rows import READERS, as_written, prepare, quietly, stored
+from toolkit.data.dataset_errors import check_reader, explain_load_errors
+from toolkit.data.rows import READER_MODULES, call_without_progress, keep_csv_text, load_stored_rows, prepare_rows
 from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
 from toolkit.files.csv_rows import Layout
 from toolkit.files.digest import digest_parts, file_sha256
@@ -23,86 +23,125 @@ from toolkit.files.text_encoding import check_encoding
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 
-#: Files of a data folder that may say where its data is.
-CARDS = ("README.md", ".huggingface.yaml")
-#: Settings of a folder's files that do not change what its rows are, or that the check of them follows.
-LAYOUT = {"name", "version", "data_dir", "data_files", "description", "features", "sep", "delimiter", "encoding"}
-#: Most columns, or keys of JSON, of a file of a folder. With so many, `datasets` takes 5 seconds to read 20 rows of
-#: csv, or 2,000 rows of JSON with a new key each; with twice as many, four times as long.
-MOST_COLUMNS = 2048
+#: Files of a data folder that may name its data files.
+CARD_FILES = ("README.md", ".huggingface.yaml")
+#: Settings of a folder's card that do not change its rows, or that the check of its files uses.
+LAYOUT_SETTINGS = {
+    "name",
+    "version",
+    "data_dir",
+    "data_files",
+    "description",
+    "features",
+    "sep",
+    "delimiter",
+    "encoding",
+}
+#: Most columns, or keys of JSON, of a file in a folder. With 2,048 columns, `datasets` takes 5 seconds for 20 rows of
+#: csv, or for 2,000 rows of JSON that each add a key; with twice as many, it takes four times as long.
+MAX_FOLDER_COLUMNS = 2048
 
 
-def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
-    """The splits of a folder of data files, as `datasets` finds them by their names or the folder's card. Raises
-    UserError at the recipe's line if the folder holds no data, other than plain data, or names data elsewhere."""
+def load_folder(recipe: Recipe, folder: Path) -> DatasetDict:
+    """Return the splits of a folder of data files, which `datasets` finds by file names or the folder's card.
+
+    Raises:
+        UserError: the folder has no data or data that is not plain, or its card names data outside of the folder.
+    """
     folder = folder.resolve()
     _check_cards(recipe, folder)
     with scratch_folder("toolkit-") as scratch:
-        known = _named_plainly(folder, scratch)
-        with load_explained(recipe, scratch=known):
-            builder = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(scratch / "cache"))
-        check_reader(recipe, builder, READERS.values())
-        parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
-        for split, files in builder.config.data_files.items():
-            parts += [split, *(_checked_content(recipe, folder, known, Path(file), builder) for file in files)]
+        library_folder = _link_without_patterns(folder, scratch)
+        with explain_load_errors(recipe, library_path=library_folder):
+            builder = datasets.load_dataset_builder(
+                str(library_folder), recipe.data.config, cache_dir=str(scratch / "cache")
+            )
+        check_reader(recipe, builder, READER_MODULES.values())
+        key_parts: list[object] = [
+            type(builder).__module__,
+            _describe_settings(builder),
+            datasets.__version__,
+            CACHE_VERSION,
+        ]
+        for split_name, files in builder.config.data_files.items():
+            key_parts += [
+                split_name,
+                *(_check_and_hash(recipe, folder, library_folder, Path(file), builder) for file in files),
+            ]
 
-        def fill(unfinished: Path) -> None:
-            with scratch_folder("rows-", parent_folder=unfinished) as inner, load_explained(recipe, scratch=known):
-                again = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(inner / "cache"))
-                prepare(as_written(again), inner, unfinished)
+        def write_splits(unfinished_folder: Path) -> None:
+            with (
+                scratch_folder("rows-", parent_folder=unfinished_folder) as inner_scratch,
+                explain_load_errors(recipe, library_path=library_folder),
+            ):
+                new_builder = datasets.load_dataset_builder(
+                    str(library_folder), recipe.data.config, cache_dir=str(inner_scratch / "cache")
+                )
+                prepare_rows(keep_csv_text(new_builder), inner_scratch, unfinished_folder)
 
-        return stored(quietly(get_or_create_entry, "rows", digest_parts(*map(str, parts)), fill))
+        return load_stored_rows(
+            call_without_progress(get_or_create_entry, "rows", digest_parts(*map(str, key_parts)), write_splits)
+        )
 
 
-def _named_plainly(folder: Path, scratch: Path) -> Path:
-    """Return a path that is no pattern to the library: for one with brackets in it, a folder of links to the files."""
+def _link_without_patterns(folder: Path, scratch: Path) -> Path:
+    """Return the folder, or a folder of links to its files if its path has characters of a pattern."""
     if not re.search(r"[][*?]|::", str(folder)):
         return folder
-    known = scratch / "data"
+    link_folder = scratch / "data"
     for path, _, files in os.walk(folder):
-        below = known / os.path.relpath(path, folder)
-        below.mkdir(parents=True, exist_ok=True)
+        subfolder = link_folder / os.path.relpath(path, folder)
+        subfolder.mkdir(parents=True, exist_ok=True)
         for file in files:
-            (below / file).symlink_to(os.path.join(path, file))
-    return known
+            (subfolder / file).symlink_to(os.path.join(path, file))
+    return link_folder
 
 
-def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path, builder: Any) -> str:
-    """The SHA-256 of a folder's data file. Raises UserError if it lies elsewhere, or cannot be read."""
-    named = folder / file.relative_to(known) if file.is_relative_to(known) else file
+def _check_and_hash(recipe: Recipe, folder: Path, library_folder: Path, file: Path, builder: Any) -> str:
+    """Check a data file of a folder, and return its SHA-256.
+
+    Raises:
+        UserError: the file is outside of the folder, or cannot be read.
+    """
+    user_path = folder / file.relative_to(library_folder) if file.is_relative_to(library_folder) else file
     try:
-        if not Path(os.path.normpath(file)).is_relative_to(known) or file.suffix == ".zip":
-            raise UnreadableFile(named, f"is no plain data file of the folder {folder}")
+        if not Path(os.path.normpath(file)).is_relative_to(library_folder) or file.suffix == ".zip":
+            raise UnreadableFile(user_path, f"is no plain data file of the folder {folder}")
         _check_rows(plain_file(file), builder)
         return file_sha256(file)
-    except (OSError, ValueError, EOFError) as problem:
-        reason = " ".join(str(problem).split())
-        raise recipe.error("data.dataset", reason.replace(str(known), str(folder))) from None
+    except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise recipe.error("data.dataset", reason.replace(str(library_folder), str(folder))) from None
 
 
 def _check_rows(file: Path, builder: Any) -> None:
-    """Refuse a file of csv or JSON as :mod:`toolkit.files.tables` does, unless the card says how to read it. Raises
-    UnreadableFile also for what would cost `datasets` minutes, gigabytes or a crash."""
-    kind = next(kind for kind, module in READERS.items() if module == type(builder).__module__)
-    config, plain = vars(builder.config), vars(type(builder.config)())
-    if kind not in ("csv", "json") or any(config[key] != plain[key] for key in plain.keys() - LAYOUT):
+    """Check the rows of a csv or JSON file, unless the folder's card configures how the file is read.
+
+    Raises:
+        UnreadableFile: the file is not valid, or `datasets` would take minutes or gigabytes for it, or crash.
+    """
+    kind = next(kind for kind, module in READER_MODULES.items() if module == type(builder).__module__)
+    config, default_config = vars(builder.config), vars(type(builder.config)())
+    if kind not in ("csv", "json") or any(
+        config[key] != default_config[key] for key in default_config.keys() - LAYOUT_SETTINGS
+    ):
         return
     encoding = config["encoding"] or "utf-8"
     with convert_content_errors(file):
         check_encoding(file, encoding)
         table = read_whole_table(file, kind, Layout(config.get("sep", ","), encoding=encoding))
-    if max(len(table.names), count_stored_columns(table.schema.types if table.schema else ())) > MOST_COLUMNS:
-        raise UnreadableFile(file, f"has more than {MOST_COLUMNS:,} columns; leave out what is not used")
+    if max(len(table.names), count_stored_columns(table.schema.types if table.schema else ())) > MAX_FOLDER_COLUMNS:
+        raise UnreadableFile(file, f"has more than {MAX_FOLDER_COLUMNS:,} columns; leave out what is not used")
 
 
-def _settings(builder: Any) -> str:
-    """Settings that decide how the files are read, such as the delimiter that a card names."""
+def _describe_settings(builder: Any) -> str:
+    """Return the settings of a builder that affect how files are read, such as the delimiter, as text."""
     return repr({key: value for key, value in vars(builder.config).items() if key not in ("data_files", "data_dir")})
 
 
 def _check_cards(recipe: Recipe, folder: Path) -> None:
-    """Check that a folder's card names no data elsewhere: reading that would use the network."""
-    for name in CARDS:
+    """Raise UserError if a folder's card names data outside of the folder, which might use the network."""
+    for name in CARD_FILES:
         card = folder / name
         if not os.path.lexists(card):
             continue
@@ -111,23 +150,23 @@ def _check_cards(recipe: Recipe, folder: Path) -> None:
             block = re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL) if name == "README.md" else None
             yaml_text = block.group(1) if block else "" if name == "README.md" else text
             if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(yaml_text, Loader=yaml.SafeLoader)):
-                raise ValueError("aliases (*) are not read")  # a few of them can stand for gigabytes
-            content = yaml.safe_load(yaml_text)
-        except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as problem:
-            raise recipe.error("data.dataset", f"cannot read {card}: {' '.join(str(problem).split())[:300]}") from None
-        configs = content.get("configs") if isinstance(content, dict) else None
-        for path in _texts(configs, ("data_files", "data_dir")):
+                raise ValueError("aliases (*) are not read")  # a few aliases can expand to gigabytes
+            card_content = yaml.safe_load(yaml_text)
+        except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as error:
+            raise recipe.error("data.dataset", f"cannot read {card}: {' '.join(str(error).split())[:300]}") from None
+        configs = card_content.get("configs") if isinstance(card_content, dict) else None
+        for path in _find_texts(configs, ("data_files", "data_dir")):
             if "://" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
                 raise recipe.error("data.dataset", f"{card} names data outside of its folder: {path}")
 
 
-def _texts(content: Any, keys: Collection[str], inside: bool = False) -> Iterator[str]:
-    """Yield every text below one of these keys."""
-    if isinstance(content, dict):
-        for key, value in content.items():
-            yield from _texts(value, keys, inside or key in keys)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _texts(value, keys, inside)
-    elif inside and isinstance(content, str):
-        yield content
+def _find_texts(yaml_value: Any, keys: Collection[str], *, is_inside: bool = False) -> Iterator[str]:
+    """Yield every text that is nested inside one of these keys of a YAML value."""
+    if isinstance(yaml_value, dict):
+        for key, value in yaml_value.items():
+            yield from _find_texts(value, keys, is_inside=is_inside or key in keys)
+    elif isinstance(yaml_value, list):
+        for value in yaml_value:
+            yield from _find_texts(value, keys, is_inside=is_inside)
+    elif is_inside and isinstance(yaml_value, str):
+        yield yaml_value

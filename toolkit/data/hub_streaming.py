@@ -1,7 +1,7 @@
 """``data.streaming``: the first rows of a hub data set, which may be larger than the disk.
 
-Only the files that hold these rows are fetched, and of each only as much as is read. The rows are cached by all that
-selects them, so that a resumed run, or one without the hub, gets the same.
+Only the needed parts of the files with these rows are fetched. The rows are cached by all settings that select them, so
+that a resumed run, or a run without the hub, gets the same rows.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from datasets.utils.file_utils import xopen
 from tqdm import tqdm
 
 from models.files.hub_errors import Wanted, offline
-from toolkit.data.dataset_errors import check_reader, load_explained
-from toolkit.data.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
-from toolkit.data.row_selection import row_filter
-from toolkit.data.rows import READERS, as_written, quietly, stored
-from toolkit.data.splits import SPLITS, chosen
+from toolkit.data.dataset_errors import check_reader, explain_load_errors
+from toolkit.data.hub_data import STORED_ROWS, get_commit, make_builder, path_in_repository
+from toolkit.data.row_selection import make_row_filter
+from toolkit.data.rows import READER_MODULES, call_without_progress, keep_csv_text, load_stored_rows
+from toolkit.data.splits import SPLITS, choose_splits
 from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
 from toolkit.files.digest import digest_parts
 from toolkit.files.whole import write_text
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 
-#: File of a cache entry: by split, how its rows were found.
-COUNTS = "counts.json"
+#: File of a cache entry with the :class:`StreamedRows` of each split.
+COUNTS_FILE = "counts.json"
 #: Rows between updates of the progress bar.
-SHOWN_ROWS = 100
+ROWS_PER_UPDATE = 100
 
 
 class StreamedRows(NamedTuple):
-    """How the rows of a split were found.
+    """Row counts of a streamed split.
 
     Attributes:
-        rows: used ones.
-        read: rows examined to find them.
-        all: whether these are all that the split has.
+        rows: number of rows that are used.
+        read: number of rows that were examined to find them.
+        all: whether the split has no further rows.
     """
 
     rows: int
@@ -52,125 +52,143 @@ class StreamedRows(NamedTuple):
     all: bool
 
 
-def streamed(recipe: Recipe) -> DatasetDict:
-    """The first rows of each split that is used: ``data.limit`` of those that ``data.filter`` leaves, in the order of
-    the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed. Raises UserError at the recipe's line for
-    a split without a limit, or with no row left by the filter, and for a failure of the hub."""
-    wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
-    entry = quietly(get_or_create_entry, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
-    counts = json.loads((entry / COUNTS).read_text(encoding="utf-8"))
-    for split, found in counts.items():
-        recipe.found.note(_note(recipe, split, StreamedRows(*found)))
-    rows = stored(entry)
-    return DatasetDict({split: rows[split] for split in SPLITS if split in rows})
+def load_streamed_rows(recipe: Recipe) -> DatasetDict:
+    """Return the first ``data.limit`` rows of each used split that ``data.filter`` accepts.
+
+    They are in the order of the data set or, with ``data.shuffle_buffer``, drawn with the recipe's seed.
+
+    Raises:
+        UserError: a split has no limit or no accepted row, or the hub reports an error.
+    """
+    hub_file = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
+    entry = call_without_progress(
+        get_or_create_entry,
+        "rows",
+        _cache_key(recipe),
+        lambda unfinished_folder: _fetch_rows(recipe, hub_file, unfinished_folder),
+    )
+    counts = json.loads((entry / COUNTS_FILE).read_text(encoding="utf-8"))
+    for split_name, row_counts in counts.items():
+        recipe.found.note(_describe_streamed_rows(recipe, split_name, StreamedRows(*row_counts)))
+    splits = load_stored_rows(entry)
+    return DatasetDict({split_name: splits[split_name] for split_name in SPLITS if split_name in splits})
 
 
-def _key(recipe: Recipe) -> str:
-    """Equal for equal rows."""
+def _cache_key(recipe: Recipe) -> str:
+    """Return the key of the rows in the cache, from all settings that select them."""
     data = recipe.data
-    chosen_by = [data.config, data.splits, data.limit.model_dump(), data.filter, data.shuffle_buffer]
+    selection = [data.config, data.splits, data.limit.model_dump(), data.filter, data.shuffle_buffer]
     seed = recipe.seed if data.shuffle_buffer else None
     versions = (datasets.__version__, CACHE_VERSION)
-    return digest_parts("streamed", data.dataset, settled_commit(recipe), json.dumps([*chosen_by, seed]), *versions)
+    return digest_parts("streamed", data.dataset, get_commit(recipe), json.dumps([*selection, seed]), *versions)
 
 
-def _note(recipe: Recipe, split: str, found: StreamedRows) -> str:
-    limit, filtered = getattr(recipe.data.limit, split), recipe.data.filter is not None
-    if found.all:
-        which = "that data.filter keeps" if filtered else "in all"
-        return f"data.streaming: the {split} split has {found.rows} rows {which}, fewer than the {limit} of data.limit"
+def _describe_streamed_rows(recipe: Recipe, split_name: str, row_counts: StreamedRows) -> str:
+    limit, has_filter = getattr(recipe.data.limit, split_name), recipe.data.filter is not None
+    if row_counts.all:
+        share_note = "that data.filter keeps" if has_filter else "in all"
+        split_size = f"the {split_name} split has {row_counts.rows} rows {share_note}"
+        return f"data.streaming: {split_size}, fewer than the {limit} of data.limit"
     if recipe.data.shuffle_buffer is not None:
-        how = f"drawn among {recipe.data.shuffle_buffer} at a time"
+        order_note = f"drawn among {recipe.data.shuffle_buffer} at a time"
     else:
-        how = "in the order of the data set; data.shuffle_buffer draws them"
-    kept_of = f", of {found.read} that were looked at" if filtered else ""
-    return f"data.streaming: {found.rows} {split} rows{kept_of}, {how}"
+        order_note = "in the order of the data set; data.shuffle_buffer draws them"
+    examined_note = f", of {row_counts.read} that were looked at" if has_filter else ""
+    return f"data.streaming: {row_counts.rows} {split_name} rows{examined_note}, {order_note}"
 
 
-def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
-    """Write the rows of each split, and how they were found."""
+def _fetch_rows(recipe: Recipe, hub_file: Wanted, unfinished_folder: Path) -> None:
+    """Write the rows of each split, and their row counts, into a folder."""
     counts = {}
-    begun: list[str] = []  # files read so far
-    reading = load_explained(recipe, wanted, lambda: path_in_repository(begun[-1]) if begun else None)
-    with scratch_folder("rows-", parent_folder=unfinished) as scratch, reading:
-        builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
-        if type(builder).__module__ == STORED_ROWS:  # the library's own copy is for those who load the whole data set
-            raise offline(wanted._replace(revision=settled_commit(recipe)))
-        check_reader(recipe, builder, READERS.values())
-        places = {str(name): list(files) for name, files in builder.config.data_files.items()}
-        used = chosen(recipe, places)
-        _check_limits(recipe, used)
-        for split, name in used.items():
-            (unfinished / split).mkdir()
-            target = unfinished / split / "rows.arrow"
-            counts[split] = _fetch_split(recipe, builder, split, name, places[name], target, begun)
-    write_text(unfinished / COUNTS, json.dumps(counts))
+    opened_files: list[str] = []  # locations of the files that were opened, in order
+    explained_errors = explain_load_errors(
+        recipe, hub_file, lambda: path_in_repository(opened_files[-1]) if opened_files else None
+    )
+    with scratch_folder("rows-", parent_folder=unfinished_folder) as scratch, explained_errors:
+        builder = make_builder(recipe, cache_dir=str(scratch / "cache"))
+        if type(builder).__module__ == STORED_ROWS:  # the library's cache has only whole data sets
+            raise offline(hub_file._replace(revision=get_commit(recipe)))
+        check_reader(recipe, builder, READER_MODULES.values())
+        files_by_split = {str(name): list(files) for name, files in builder.config.data_files.items()}
+        source_splits = choose_splits(recipe, files_by_split)
+        _check_limits(recipe, source_splits)
+        for split_name, name in source_splits.items():
+            (unfinished_folder / split_name).mkdir()
+            target = unfinished_folder / split_name / "rows.arrow"
+            counts[split_name] = _fetch_split(
+                recipe, builder, split_name, name, files_by_split[name], target, opened_files
+            )
+    write_text(unfinished_folder / COUNTS_FILE, json.dumps(counts))
 
 
-def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:
-    for split, name in used.items():
-        if getattr(recipe.data.limit, split) is None:
-            what = f"missing: data.streaming needs the number of rows of the split {name} to fetch"
-            raise recipe.error(f"data.limit.{split}", f"{what}; set it, or data.splits: {{{split}: null}}")
+def _check_limits(recipe: Recipe, source_splits: Mapping[str, str]) -> None:
+    for split_name, name in source_splits.items():
+        if getattr(recipe.data.limit, split_name) is None:
+            message = f"missing: data.streaming needs the number of rows of the split {name} to fetch"
+            raise recipe.error(f"data.limit.{split_name}", f"{message}; set it, or data.splits: {{{split_name}: null}}")
 
 
 def _fetch_split(
-    recipe: Recipe, builder: Any, split: str, name: str, files: list[str], target: Path, begun: list[str]
+    recipe: Recipe, builder: Any, split_name: str, name: str, files: list[str], target: Path, opened_files: list[str]
 ) -> StreamedRows:
-    """Write the rows of a split into an Arrow file; the list ``begun`` gets each file when it is read."""
-    limit, buffer = getattr(recipe.data.limit, split), recipe.data.shuffle_buffer
-    draws = np.random.default_rng([recipe.seed, 3, SPLITS.index(split)])
-    if buffer is not None:
-        files = [files[place] for place in draws.permutation(len(files))]
-    rows = _rows(builder, name, files, begun)
-    first = next(rows, None)  # from here on the builder knows the columns
-    if first is None:
+    """Write the rows of a split into an Arrow file, and append each file to `opened_files` when it is opened."""
+    limit, buffer_size = getattr(recipe.data.limit, split_name), recipe.data.shuffle_buffer
+    generator = np.random.default_rng([recipe.seed, 3, SPLITS.index(split_name)])
+    if buffer_size is not None:
+        files = [files[index] for index in generator.permutation(len(files))]
+    rows = _read_split_rows(builder, name, files, opened_files)
+    first_row = next(rows, None)  # from here on the builder knows the columns
+    if first_row is None:
         raise recipe.error("data.dataset", f"the split {name} is empty")
     features = builder.info.features or getattr(builder.config, "features", None)
-    fits = row_filter(recipe, split, features)
-    found = read = 0
-    bar = tqdm(total=limit, desc=f"fetching {split}", unit=" rows", delay=2, leave=False)
-    with ArrowWriter(path=str(target), features=features) as writer, bar:
-        for read, row in enumerate(_shuffled(itertools.chain([first], rows), buffer, draws), 1):
-            if fits(row):
+    is_accepted = make_row_filter(recipe, split_name, features)
+    num_used = num_examined = 0
+    progress_bar = tqdm(total=limit, desc=f"fetching {split_name}", unit=" rows", delay=2, leave=False)
+    with ArrowWriter(path=str(target), features=features) as writer, progress_bar:
+        for num_examined, row in enumerate(
+            _shuffle_rows(itertools.chain([first_row], rows), buffer_size, generator), 1
+        ):
+            if is_accepted(row):
                 writer.write(row)
-                found += 1
-                bar.update()
-            if not read % SHOWN_ROWS:
-                bar.set_postfix_str(f"{read} looked at")
-            if found == limit:  # before the next row is asked for
+                num_used += 1
+                progress_bar.update()
+            if not num_examined % ROWS_PER_UPDATE:
+                progress_bar.set_postfix_str(f"{num_examined} looked at")
+            if num_used == limit:  # before the next row is requested
                 break
-        if not found:
-            raise recipe.error("data.filter", f"no row of the {split} split has these values, of {read} in all")
+        if not num_used:
+            raise recipe.error(
+                "data.filter", f"no row of the {split_name} split has these values, of {num_examined} in all"
+            )
         writer.finalize()
-    return StreamedRows(found, read, found < limit)
+    return StreamedRows(num_used, num_examined, num_used < limit)
 
 
-def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterator[Any]:
-    """Yield the rows of a split file by file, so that it is known which one is read."""
-    for place in files:
-        begun.append(place)
-        builder.config.data_files = {name: [place]}
-        if place == files[0]:
-            as_written(builder, lambda place: xopen(StreamingDownloadManager().extract(place), "rb"))
+def _read_split_rows(builder: Any, name: str, files: list[str], opened_files: list[str]) -> Iterator[Any]:
+    """Yield the rows of a split file by file, and append each file to `opened_files` before it is read."""
+    for location in files:
+        opened_files.append(location)
+        builder.config.data_files = {name: [location]}
+        if location == files[0]:
+            keep_csv_text(builder, lambda location: xopen(StreamingDownloadManager().extract(location), "rb"))
         yield from builder.as_streaming_dataset(split=name)
 
 
-def _shuffled(rows: Iterator[Any], buffer: int | None, draws: np.random.Generator) -> Iterator[Any]:
-    """Yield the rows, each drawn from ``buffer`` rows held at a time; in their order if it is None.
+def _shuffle_rows(rows: Iterator[Any], buffer_size: int | None, generator: np.random.Generator) -> Iterator[Any]:
+    """Yield the rows, each drawn from a buffer of ``buffer_size`` rows; in their order if it is None.
 
     The library's own shuffling opens many files at a time; how many depends on its version.
     """
-    if buffer is None:
+    if buffer_size is None:
         yield from rows
         return
-    held: list[Any] = []
+    held_rows: list[Any] = []
     for row in rows:
-        if len(held) < buffer:
-            held.append(row)
+        if len(held_rows) < buffer_size:
+            held_rows.append(row)
             continue
-        place = int(draws.integers(buffer))
-        yield held[place]
-        held[place] = row
-    for place in draws.permutation(len(held)):
-        yield held[place]
+        index = int(generator.integers(buffer_size))
+        yield held_rows[index]
+        held_rows[index] = row
+    for index in generator.permutation(len(held_rows)):
+        yield held_rows[index]

@@ -1,4 +1,4 @@
-"""Select rows, and assign them to splits, by a column: ``data.filter``, ``data.split_column``."""
+"""Select rows by the values of columns (``data.filter``), and assign them to splits (``data.split_column``)."""
 
 from __future__ import annotations
 
@@ -8,59 +8,63 @@ from typing import Any
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 
-from toolkit.data.splits import chosen
+from toolkit.data.splits import choose_splits
 from toolkit.errors import UserError
 from toolkit.files.nested_columns import MISSING, get_nested_value, list_innermost_columns
 from toolkit.recipe.recipe import Recipe
 
-SPLIT_COLUMN = "data.split_column"
+SPLIT_COLUMN_KEY = "data.split_column"
 
 
-def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Keep the rows that have, in each column of ``data.filter``, one of its values.
+def filter_rows(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Return the rows that have one of the accepted values in each column of ``data.filter``.
 
-    A value is compared as it is written: the number 1 and the text 1 are the same, and so are true and ``true``.
+    Values are compared as text: the number 1 equals the text ``1``, and true equals ``true``.
 
     Raises:
-        UserError: a column that the data lacks or that holds no plain values, or a split of which no row is left.
+        UserError: a column is missing or has nested values, or the filter accepts no row of a split.
     """
-    wanted = recipe.data.filter or {}
-    if not wanted:
+    accepted_values = recipe.data.filter or {}
+    if not accepted_values:
         return splits
-    found = DatasetDict()
-    for split, rows in splits.items():
-        kept = np.ones(len(rows), dtype=bool)
-        for column, values in wanted.items():
+    filtered_splits = DatasetDict()
+    for split_name, rows in splits.items():
+        keep_mask = np.ones(len(rows), dtype=bool)
+        for column, values in accepted_values.items():
             key = ("data", "filter", column)
-            texts = _as_texts(recipe, key, split, rows, column)
-            accepted = _accepted(values)
-            here = np.array([text in accepted for text in texts], dtype=bool)
-            if len(rows) and not here.any():
-                there = ", ".join(map(str, list(dict.fromkeys(texts))[:8]))
-                raise recipe.error(key, f"no row of the {split} split has this value; there are {there}")
-            kept &= here
-        if len(rows) and not kept.any():
-            raise recipe.error("data.filter", f"no row of the {split} split has all of these values")
-        recipe.found.note(f"data.filter keeps {kept.sum()} of {len(rows)} {split} rows")
-        found[split] = rows.select(np.flatnonzero(kept))
-    return found
+            texts = _column_texts(recipe, key, split_name, rows, column)
+            accepted_texts = _accepted_texts(values)
+            matches = np.array([text in accepted_texts for text in texts], dtype=bool)
+            if len(rows) and not matches.any():
+                present_values = ", ".join(map(str, list(dict.fromkeys(texts))[:8]))
+                raise recipe.error(key, f"no row of the {split_name} split has this value; there are {present_values}")
+            keep_mask &= matches
+        if len(rows) and not keep_mask.any():
+            raise recipe.error("data.filter", f"no row of the {split_name} split has all of these values")
+        recipe.found.note(f"data.filter keeps {keep_mask.sum()} of {len(rows)} {split_name} rows")
+        filtered_splits[split_name] = rows.select(np.flatnonzero(keep_mask))
+    return filtered_splits
 
 
-def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a test for single rows: whether a row has the values of ``data.filter``, as :func:`filtered`.
+def make_row_filter(recipe: Recipe, split_name: str, features: Features | None) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that returns whether ``data.filter`` accepts a row, as in :func:`filter_rows`.
 
     Args:
-        features: of the rows, as far as they are known.
+        recipe: recipe with the filter.
+        split_name: name of the split, for messages.
+        features: features of the rows; None if they are unknown.
 
     Raises:
-        UserError: a column that the data lacks; while rows are looked at, one that holds no plain values.
+        UserError: a column is missing; the returned function raises it for a nested value.
     """
-    wanted = {column: _accepted(values) for column, values in (recipe.data.filter or {}).items()}
+    accepted_texts = {column: _accepted_texts(values) for column, values in (recipe.data.filter or {}).items()}
     known_kinds: Mapping[str, Any] = features or {}
-    for column in wanted if features is not None else ():
+    for column in accepted_texts if features is not None else ():
         if get_nested_value(known_kinds, column) is MISSING:
-            known = ", ".join(list_innermost_columns(features))
-            raise recipe.error(("data", "filter", column), f"no column {column} in the {split} split; it has {known}")
+            known_columns = ", ".join(list_innermost_columns(features))
+            raise recipe.error(
+                ("data", "filter", column), f"no column {column} in the {split_name} split; it has {known_columns}"
+            )
 
     def text_of(row: Mapping[str, Any], column: str) -> str | None:
         value, kind = get_nested_value(row, column), get_nested_value(known_kinds, column)
@@ -69,56 +73,65 @@ def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callabl
         if isinstance(kind, ClassLabel):
             return None if value == -1 else kind.int2str(value)
         if isinstance(value, list | dict):
-            raise _no_value(recipe, ("data", "filter", column), split, column, value)
-        return _text(value)
+            raise _build_value_error(recipe, ("data", "filter", column), split_name, column, value)
+        return _format_value(value)
 
-    return lambda row: all(text_of(row, column) in accepted for column, accepted in wanted.items())
+    return lambda row: all(text_of(row, column) in column_texts for column, column_texts in accepted_texts.items())
 
 
 def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Divide the data's one split by the values of ``data.split_column``; ``data.splits`` says which is which. Raises
-    UserError if the data has splits of its own, or lacks the column, or one of the values that are named."""
+    """Divide the only split of the data by the values of ``data.split_column``, which ``data.splits`` assigns.
+
+    Raises:
+        UserError: the data has several splits, or lacks the column or one of the assigned values.
+    """
     column = recipe.data.split_column
     if column is None:
         return splits
     if len(splits) > 1:
-        own = ", ".join(splits)
-        raise recipe.error(SPLIT_COLUMN, f"the data has the splits {own} of its own, which this would mix; remove it")
+        split_names = ", ".join(splits)
+        raise recipe.error(
+            SPLIT_COLUMN_KEY, f"the data has the splits {split_names} of its own, which this would mix; remove it"
+        )
     ((name, rows),) = splits.items()
-    texts = _as_texts(recipe, ("data", "split_column"), name, rows, column)
-    there = [str(text) for text in dict.fromkeys(texts) if text is not None]
-    used = chosen(recipe, there, SPLIT_COLUMN, f"the column {column}", "row of the split")
-    parts = {split: np.flatnonzero([text == value for text in texts]) for split, value in used.items()}
-    if left := len(rows) - sum(map(len, parts.values())):
-        recipe.found.note(f"{left} of {len(rows)} rows are of no split that is used ({column}) and are left out")
-    return DatasetDict({split: rows.select(places) for split, places in parts.items()})
+    texts = _column_texts(recipe, ("data", "split_column"), name, rows, column)
+    present_values = [str(text) for text in dict.fromkeys(texts) if text is not None]
+    value_by_split = choose_splits(recipe, present_values, SPLIT_COLUMN_KEY, f"the column {column}", "row of the split")
+    indices_by_split = {
+        split_name: np.flatnonzero([text == value for text in texts]) for split_name, value in value_by_split.items()
+    }
+    if num_unused := len(rows) - sum(map(len, indices_by_split.values())):
+        recipe.found.note(f"{num_unused} of {len(rows)} rows are of no split that is used ({column}) and are left out")
+    return DatasetDict({split_name: rows.select(row_indices) for split_name, row_indices in indices_by_split.items()})
 
 
-def _as_texts(recipe: Recipe, key: tuple[str, ...], split: str, rows: Dataset, column: str) -> Sequence[str | None]:
-    """The values of a column as they are written; None where there is none."""
+def _column_texts(
+    recipe: Recipe, key: tuple[str, ...], split_name: str, rows: Dataset, column: str
+) -> Sequence[str | None]:
+    """Return the values of a column as text, with None for missing values."""
     if column not in rows.column_names:
-        known = ", ".join(list_innermost_columns(rows.features))
-        raise recipe.error(key, f"no column {column} in the {split} split; it has {known}")
+        known_columns = ", ".join(list_innermost_columns(rows.features))
+        raise recipe.error(key, f"no column {column} in the {split_name} split; it has {known_columns}")
     kind = rows.features[column]
     values = rows.select_columns([column])[:][column]
     if isinstance(kind, ClassLabel):
         return [None if value in (None, -1) else kind.int2str(value) for value in values]
-    if strange := next((value for value in values if isinstance(value, list | dict)), None):
-        raise _no_value(recipe, key, split, column, strange)
-    return [_text(value) for value in values]
+    if nested_value := next((value for value in values if isinstance(value, list | dict)), None):
+        raise _build_value_error(recipe, key, split_name, column, nested_value)
+    return [_format_value(value) for value in values]
 
 
-def _no_value(recipe: Recipe, key: tuple[str, ...], split: str, column: str, value: Any) -> UserError:
-    wrong = f"the column {column} of the {split} split holds {value!r}"
-    return recipe.error(key, f"{wrong}; it should hold words, numbers, or true and false")
+def _build_value_error(recipe: Recipe, key: tuple[str, ...], split_name: str, column: str, value: Any) -> UserError:
+    problem = f"the column {column} of the {split_name} split holds {value!r}"
+    return recipe.error(key, f"{problem}; it should hold words, numbers, or true and false")
 
 
-def _accepted(values: Any) -> set[str | None]:
-    """The texts of one value of ``data.filter``, or of a list of them."""
-    return {_text(value) for value in (values if isinstance(values, list) else [values])}
+def _accepted_texts(values: Any) -> set[str | None]:
+    """Return the texts of the accepted value, or list of accepted values, of a column in ``data.filter``."""
+    return {_format_value(value) for value in (values if isinstance(values, list) else [values])}
 
 
-def _text(value: Any) -> str | None:
+def _format_value(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

@@ -11,42 +11,59 @@ from toolkit.recipe.yaml_source import suggest
 SPLITS = ("train", "validation", "test")
 
 
-def chosen(
-    recipe: Recipe, there: Collection[str], key: str = "data.dataset", owner: str | None = None, what: str = "split"
+def choose_splits(
+    recipe: Recipe,
+    available_splits: Collection[str],
+    key: str = "data.dataset",
+    owner: str | None = None,
+    split_noun: str = "split",
 ) -> dict[str, str]:
-    """``train``, ``validation`` and ``test`` -> the data's name of the split that is used as such.
+    """Return a mapping from ``train``, ``validation`` and ``test`` to the data's name of the split.
 
-    ``data.splits`` names them. One that it sets to null is not used. One that it does not name is the data's split of
-    that name, if there is one, not used as another.
+    ``data.splits`` names the splits. A split that it sets to null is not used. If it does not name a split, the data's
+    split of the same name is used, unless this is already used as another split.
 
     Args:
-        there: the names of the splits that the data has.
-        key: the recipe's key that says where they are.
-        owner: what has them, in a message; None for the data set.
-        what: the word for one there.
+        recipe: recipe with the data section.
+        available_splits: names of the splits that the data has.
+        key: recipe key that names the source of the splits.
+        owner: source of the splits, for messages; None for the name of the data set.
+        split_noun: noun for a split, for messages.
 
     Raises:
-        UserError: at its line: a split that the data does not have, or that is named twice.
+        UserError: a split is missing from the data, or is named twice.
     """
-    named = {str(split): name for split, name in (recipe.data.splits or {}).items()}
-    used: dict[str, str] = {}
-    for split, name in named.items():
+    name_by_split = {str(split_name): name for split_name, name in (recipe.data.splits or {}).items()}
+    chosen_names: dict[str, str] = {}
+    for split_name, name in name_by_split.items():
         if name is None:
             continue
-        if name not in there:
-            raise _missing(recipe, f"data.splits.{split}", name, there, owner, what)
-        if name in used.values():
-            other = next(other for other, known in used.items() if known == name)
-            raise recipe.error(f"data.splits.{split}", f"{name} is named as {other} too; set another one, or null")
-        used[split] = name
-    for split in SPLITS:
-        if split not in named and split in there and split not in used.values():
-            used[split] = split
-    if "train" not in used:
-        raise _missing(recipe, "data.splits" if named else key, "train", there, owner, what)
-    return {split: used[split] for split in SPLITS if split in used}
+        if name not in available_splits:
+            raise _build_split_error(recipe, f"data.splits.{split_name}", name, available_splits, owner, split_noun)
+        if name in chosen_names.values():
+            other_split = next(other_split for other_split, other_name in chosen_names.items() if other_name == name)
+            raise recipe.error(
+                f"data.splits.{split_name}", f"{name} is named as {other_split} too; set another one, or null"
+            )
+        chosen_names[split_name] = name
+    for split_name in SPLITS:
+        if (
+            split_name not in name_by_split
+            and split_name in available_splits
+            and split_name not in chosen_names.values()
+        ):
+            chosen_names[split_name] = split_name
+    if "train" not in chosen_names:
+        raise _build_split_error(
+            recipe, "data.splits" if name_by_split else key, "train", available_splits, owner, split_noun
+        )
+    return {split_name: chosen_names[split_name] for split_name in SPLITS if split_name in chosen_names}
 
 
-def _missing(recipe: Recipe, key: str, name: str, there: Collection[str], owner: str | None, what: str) -> UserError:
-    remedy = suggest(name, there) or ("; name one in data.splits: {train: NAME}" if name == "train" else "")
-    return recipe.error(key, f"{owner or recipe.data.dataset} has no {what} {name}; it has {', '.join(there)}{remedy}")
+def _build_split_error(
+    recipe: Recipe, key: str, name: str, available_splits: Collection[str], owner: str | None, split_noun: str
+) -> UserError:
+    remedy = suggest(name, available_splits) or ("; name one in data.splits: {train: NAME}" if name == "train" else "")
+    return recipe.error(
+        key, f"{owner or recipe.data.dataset} has no {split_noun} {name}; it has {', '.join(available_splits)}{remedy}"
+    )

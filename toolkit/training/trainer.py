@@ -47,7 +47,7 @@ from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from paddlenlp.trainer.training_args import TrainingArguments
 
 # isort: split
-from toolkit.data.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
+from toolkit.data.batches import collate, compute_loss_weights, split_batch, sum_label_weights, trim_padding
 from toolkit.errors import ToolkitError
 from toolkit.machine import interruption
 from toolkit.machine.heap import reserve_small_blocks
@@ -347,11 +347,15 @@ class Finetuner(Trainer):
         """Return the share of each micro-batch in the loss terms of the step, over all processes."""
         if num_processes() == 1:
             is_whole_batch = len(micro_batches) == 1
-            return [1.0] if is_whole_batch else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
+            return (
+                [1.0]
+                if is_whole_batch
+                else compute_loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
+            )
         terms = [0.0 for _ in micro_batches]
         if self.sampler.has_examples(self.state.global_step % self.schedule.steps_per_epoch):
             terms = [self.num_loss_terms(batch) for batch in micro_batches]
-        return loss_weights(terms, ranks.total([sum(terms)])[0])
+        return compute_loss_weights(terms, ranks.total([sum(terms)])[0])
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
         """Sum gradients and loss over all processes. Agree also on whether to stop and whether to save."""
@@ -379,7 +383,7 @@ class Finetuner(Trainer):
         weights = getattr(self.model, "class_weights", None)
         if weights is None or batch["labels"].ndim > 1:
             return self.task.num_loss_terms(batch)
-        return weight_of_labels(batch["labels"].numpy(), weights)
+        return sum_label_weights(batch["labels"].numpy(), weights)
 
     def add_gradients(self, loss: paddle.Tensor) -> None:
         """Add the gradients of a micro-batch's share of the loss to the parameters' gradients, in float32.
@@ -483,7 +487,7 @@ class Finetuner(Trainer):
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
         """Return the loss of a batch and the outputs that the task keeps. Logits are freed with the batch."""
-        inputs = self._prepare_inputs(without_padding(inputs, self.model.config) if self._cut else inputs)
+        inputs = self._prepare_inputs(trim_padding(inputs, self.model.config) if self._cut else inputs)
         # Each batch has a separate seed, so it does not matter which process computes it.
         batch = self._batches_evaluated * num_processes() + process_rank() if self.shared else self._batches_evaluated
         seed_everything(seed_of_batch(self.recipe.seed, batch))

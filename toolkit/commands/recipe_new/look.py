@@ -27,7 +27,7 @@ from toolkit.commands.recipe_new.folders import (
     texts_in,
     visible,
 )
-from toolkit.data.source_layout import checked_layout
+from toolkit.data.source_layout import check_layout_options
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import (
@@ -121,7 +121,7 @@ def look(
     """Look at a file or a folder.
 
     Args:
-        layout: what the user says of a table, as :func:`toolkit.data.source_layout.source_layout` takes it.
+        layout: what the user says of a table, as :func:`toolkit.data.source_layout.find_source_layout` takes it.
         header: whether its first row is one; None for what it looks like.
         as_text: a text file is no table, though it may look like one.
 
@@ -167,7 +167,7 @@ def _is_tagged(path: Path) -> bool:
 def _tagged(path: Path, said: Said) -> DataFiles:
     """Read a CoNLL file."""
     data_files = DataFiles("text", {"train": [path], **splits_beside(path)}, tagged=True)
-    checked_layout(said.layout, "text", path)
+    check_layout_options(said.layout, "text", path)
     data_files.encoding = _encoding(data_files, path, said)
     try:
         sentences = conll.read_sentences(_whole(path, data_files.encoding or "utf-8", None))
@@ -287,7 +287,7 @@ def _whole(path: Path, encoding: str, newline: str | None = "") -> str:
 def _text(files: dict[str, list[Path]], said: Said) -> DataFiles:
     data_files = DataFiles("text", files)
     first = next(iter(files.values()))[0]
-    checked_layout(said.layout, "text", first)
+    check_layout_options(said.layout, "text", first)
     if said.header is not None:
         raise UserError(f"--header: is for csv, not for {first}; remove it")
     encodings: dict[str | None, list[Path]] = {}
@@ -314,7 +314,7 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     if (by_name := KIND_BY_ENDING.get(content_ending(train))) != kind:
         otherwise = "; --task language_modeling reads it as text" if by_name == "text" else ""
         data_files.notes.append(f"{train.name} is read as {kind}, as its content looks{otherwise}")
-    layout = checked_layout(said.layout, kind, train)
+    layout = check_layout_options(said.layout, kind, train)
     if said.header is not None and kind not in ("csv", "xlsx"):
         raise UserError(f"--header: is for csv, not for {train}; remove it")
     if kind in ("csv", "json"):

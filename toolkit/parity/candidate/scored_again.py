@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 
 from models.families import part
-from toolkit.data.batches import PADDED, without_padding
+from toolkit.data.batches import PADDING_ARRAYS, trim_padding
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job.results import Place
@@ -64,11 +64,11 @@ def _without_padding(
     step: Step, batch: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return ``scores`` with those read of short texts replaced, from a batch of these alone that is cut as an
-    evaluation's is (:func:`toolkit.data.batches.without_padding`)."""
+    evaluation's is (:func:`toolkit.data.batches.trim_padding`)."""
     all_scores = {name: value.copy() for name, value in scores.items()}
     if not (rows := rows_with_padding_to_spare(batch, step.model.config)):
         return all_scores
-    short_batch = without_padding({name: value[rows] for name, value in batch.items()}, step.model.config)
+    short_batch = trim_padding({name: value[rows] for name, value in batch.items()}, step.model.config)
     is_read = short_batch["attention_mask"].numpy() != 0  # (rows, length)
     short_scores = _scores(step, short_batch, rows)
     for name, value in all_scores.items():
@@ -79,8 +79,8 @@ def _without_padding(
 def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
     """Return the rows of a batch whose texts are short enough to be evaluated with less padding when alone."""
     whole = batch["input_ids"].shape[1]
-    alone = [{name: batch[name][row : row + 1] for name in PADDED} for row in range(len(batch["input_ids"]))]
-    return [row for row, one in enumerate(alone) if without_padding(one, config)["input_ids"].shape[1] < whole]
+    alone = [{name: batch[name][row : row + 1] for name in PADDING_ARRAYS} for row in range(len(batch["input_ids"]))]
+    return [row for row, one in enumerate(alone) if trim_padding(one, config)["input_ids"].shape[1] < whole]
 
 
 def write_rows(scores: np.ndarray, target: np.ndarray, rows: Sequence[int], is_read: np.ndarray) -> None:

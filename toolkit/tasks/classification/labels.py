@@ -14,9 +14,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
 
 from models.port.tokenization import Tokenizer
-from toolkit.data.load import check_columns, hold_out, limited, load_stored
-from toolkit.data.rows import quietly
-from toolkit.data.sources import named_texts
+from toolkit.data.load import check_columns, hold_out_splits, limit_rows, load_splits
+from toolkit.data.rows import call_without_progress
+from toolkit.data.sources import read_named_texts
 from toolkit.files.cache import CACHE_VERSION, get_or_create_entry
 from toolkit.files.digest import digest_parts, digest_rows
 from toolkit.recipe.keys import SOURCE_KEYS
@@ -40,16 +40,16 @@ def labeled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
 
     Args:
         recipe: recipe of the run.
-        corpora: built-in data sets of the task (:func:`toolkit.data.load.load_stored`).
+        corpora: built-in data sets of the task (:func:`toolkit.data.load.load_splits`).
 
     Raises:
         UserError: a file is missing or unreadable, a column is absent, a split is empty, or a label is missing or does
             not occur in training. The error names the line of the key to change.
     """
-    stored_splits = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
+    stored_splits = _from_sources(recipe) if recipe.data.dataset == "text" else load_splits(recipe, corpora)
     _check_columns(recipe, stored_splits)
     splits = _reduce_to_targets(recipe, _check_texts(recipe, _drop_unlabeled(recipe, stored_splits)))
-    return limited(recipe, hold_out(recipe, splits, _divide_rows))
+    return limit_rows(recipe, hold_out_splits(recipe, splits, _divide_rows))
 
 
 def _from_sources(recipe: Recipe) -> DatasetDict:
@@ -59,7 +59,7 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
     splits = DatasetDict()
     for split_name, key in SOURCE_KEYS.items():
         if getattr(recipe.data, key) is not None:
-            rows = list(named_texts(recipe, key))
+            rows = list(read_named_texts(recipe, key))
             columns = {column: [text for _, text in rows], target: [label for label, _ in rows]}
             splits[split_name] = Dataset.from_dict(columns)
     return splits
@@ -106,7 +106,7 @@ def tokenize(
                     TEXT_OF: [indices[text] for text in text_indices],
                 }
 
-            quietly(
+            call_without_progress(
                 dataset.map,
                 encode,
                 batched=True,
@@ -168,7 +168,7 @@ def _with_numbers_as_text(recipe: Recipe, split_name: str, rows: Dataset, column
             f"{len(numbers)} {split_name} rows have a number as their {column}, such as {example}; read as text"
         )
     texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
-    return quietly(rows.remove_columns(column).add_column, column, texts, feature=Value("string"))
+    return call_without_progress(rows.remove_columns(column).add_column, column, texts, feature=Value("string"))
 
 
 def _drop_unlabeled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -263,7 +263,7 @@ def _reduce_to_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     labeled_splits = DatasetDict()
     for split_name, (values, feature) in columns.items():
         texts = join_columns(splits[split_name], recipe.data.text_columns)
-        labeled_splits[split_name] = quietly(texts.add_column, "label", values, feature=feature)
+        labeled_splits[split_name] = call_without_progress(texts.add_column, "label", values, feature=feature)
     return labeled_splits
 
 
@@ -281,7 +281,7 @@ def _reduce_to_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         texts = join_columns(rows, recipe.data.text_columns)
         labels = [ids[value] for value in values[split_name]]
         feature = ClassLabel(names=unique_names)
-        labeled_splits[split_name] = quietly(texts.add_column, "label", labels, feature=feature)
+        labeled_splits[split_name] = call_without_progress(texts.add_column, "label", labels, feature=feature)
     return labeled_splits
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.data import batches
-from toolkit.data.batches import without_padding
+from toolkit.data.batches import trim_padding
 from toolkit.recipe.keys import SOURCE_KEYS
 from toolkit.recipe.recipe import settled
 from toolkit.tasks import metrics
@@ -413,7 +413,7 @@ def _logits(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
 
     from models.port.tokenization import pad
 
-    tokens = without_padding(pad(rows, run.length, run.tokenizer.pad_token_id), run.model.config)
+    tokens = trim_padding(pad(rows, run.length, run.tokenizer.pad_token_id), run.model.config)
     paddle.seed(run.recipe.seed)  # otherwise the LSH hashes of a text would depend on the texts before it
     with paddle.no_grad():
         logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits

@@ -94,10 +94,10 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
         UserError: a file or column is missing, there is no text, or a split cannot be held out. The error names the
             recipe's line.
     """
-    from toolkit.data.load import hold_out, limited, load_stored
+    from toolkit.data.load import hold_out_splits, limit_rows, load_splits
     from toolkit.tasks.language_modeling.documents import divide_documents
 
-    stored_splits = _from_sources(recipe) if recipe.data.sources else load_stored(recipe, CORPORA, _from_file)
+    stored_splits = _from_sources(recipe) if recipe.data.sources else load_splits(recipe, CORPORA, _from_file)
     splits = stored_splits if recipe.data.dataset in (*CORPORA, "text") else _select_columns(recipe, stored_splits)
     has_codes = has_control_codes(recipe.model.name)
     check_name = families.part(recipe.model.name, "tokenizer").check_control_code if has_codes else _check_group
@@ -107,8 +107,8 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
         except ValueError as error:
             raise recipe.error(_key_of(recipe, code), str(error)) from None
 
-    return limited(
-        recipe, hold_out(recipe, splits, _divide_text if recipe.data.dataset == "text" else divide_documents)
+    return limit_rows(
+        recipe, hold_out_splits(recipe, splits, _divide_text if recipe.data.dataset == "text" else divide_documents)
     )
 
 
@@ -150,12 +150,12 @@ def _from_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
     """
     import datasets
 
-    from toolkit.data.sources import plain_text, read_file
+    from toolkit.data.sources import read_file, read_plain_text
     from toolkit.tasks.language_modeling.documents import documents_of
 
     if recipe.data.dataset != "text":
         return read_file(recipe, split_name, path)
-    if not (text := plain_text(recipe, path)).strip():
+    if not (text := read_plain_text(recipe, path)).strip():
         raise UnreadableFile(path, "is empty")
     documents = documents_of(text)
     return datasets.Dataset.from_dict({"text": documents, "control": [NO_GROUP] * len(documents)})
@@ -165,12 +165,12 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     """Return the files of each control code or group, cut into documents."""
     import datasets
 
-    from toolkit.data.sources import named_texts
+    from toolkit.data.sources import read_named_texts
     from toolkit.tasks.language_modeling.documents import documents_of
 
     texts: list[str] = []
     codes: list[str] = []
-    for code, text in named_texts(recipe):
+    for code, text in read_named_texts(recipe):
         documents = documents_of(text)
         texts += documents
         codes += [code] * len(documents)

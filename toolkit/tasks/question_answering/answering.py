@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.data.batches import collate, without_padding
+from toolkit.data.batches import collate, trim_padding
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.interface import LabeledRows
@@ -64,7 +64,7 @@ def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lamb
     outputs, num_done = [], 0
     for start in range(0, len(windows), batch_size):
         stop = min(start + batch_size, len(windows))
-        batch = without_padding(collate([windows[index] for index in range(start, stop)]), run.model.config)
+        batch = trim_padding(collate([windows[index] for index in range(start, stop)]), run.model.config)
         paddle.seed(run.recipe.seed)  # otherwise the LSH hashes of a window would depend on the windows before it
         with paddle.no_grad():
             inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}

@@ -30,20 +30,20 @@ def load_splits(recipe: Recipe, corpora: Mapping[str, str]) -> datasets.DatasetD
 
     Args:
         recipe: recipe of the run.
-        corpora: built-in data sets of the task (:func:`toolkit.data.load.load_stored`).
+        corpora: built-in data sets of the task (:func:`toolkit.data.load.load_splits`).
 
     Raises:
         UserError: the data is wrong; the error names the line of the key to change.
     """
     from datasets import DatasetDict
 
-    from toolkit.data.load import hold_out, limited, load_stored
+    from toolkit.data.load import hold_out_splits, limit_rows, load_splits
 
-    stored_splits = load_stored(recipe, corpora, _read_file)
+    stored_splits = load_splits(recipe, corpora, _read_file)
     splits = DatasetDict(
         {split_name: _check_split(recipe, split_name, rows, corpora) for split_name, rows in stored_splits.items()}
     )
-    return limited(recipe, hold_out(recipe, splits, _divide_contexts))
+    return limit_rows(recipe, hold_out_splits(recipe, splits, _divide_contexts))
 
 
 def _read_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
@@ -75,7 +75,7 @@ def _check_split(
 ) -> datasets.Dataset:
     """Return the rows in SQuAD's columns, each row checked."""
     from toolkit.data.load import check_columns
-    from toolkit.data.rows import quietly
+    from toolkit.data.rows import call_without_progress
 
     document = recipe.data.document
     data_columns = {
@@ -93,7 +93,7 @@ def _check_split(
     squad_rows = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
     for key in squad.OTHER_KEYS:
         if key in rows.column_names and key not in squad_rows.column_names:
-            squad_rows = quietly(squad_rows.add_column, key, rows[key])
+            squad_rows = call_without_progress(squad_rows.add_column, key, rows[key])
     try:
         examples = _place_answers(
             recipe, squad.check_rows(squad_rows, f"the {split_name} split"), f"the {split_name} split"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.data.batches import collate, without_padding
+from toolkit.data.batches import collate, trim_padding
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.interface import LabeledRows
 from toolkit.tasks.token_classification.rows import Span, words_of
@@ -76,7 +76,7 @@ def entities_of(
     advance(int(np.sum(num_pending_windows == 0)))
     order = np.argsort(-windows.sizes, kind="stable")  # batches of like lengths: less padding
     for batch in np.split(order, range(batch_size, len(order), batch_size)) if len(order) else ():
-        inputs = without_padding(collate([windows[index] for index in batch]), run.model.config)
+        inputs = trim_padding(collate([windows[index] for index in batch]), run.model.config)
         paddle.seed(run.recipe.seed)  # or a window's LSH hashes would depend on its place among others
         with paddle.no_grad():
             inputs_of_model = {name: paddle.to_tensor(inputs[name]) for name in ("input_ids", "attention_mask")}

@@ -172,27 +172,27 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     """
     from datasets import DatasetDict
 
-    from toolkit.data.load import hold_out, limited, load_stored
+    from toolkit.data.load import hold_out_splits, limit_rows, load_splits
 
-    stored_splits = load_stored(recipe, {}, _read_file)
+    stored_splits = load_splits(recipe, {}, _read_file)
     splits = DatasetDict(
         {split_name: _tag_split(recipe, split_name, rows) for split_name, rows in stored_splits.items()}
     )
     if not any(tag != OUTSIDE for tags in splits["train"]["tags"] for tag in tags):
         raise recipe.error("data.label", "the train split has no entity")
-    return limited(recipe, hold_out(recipe, splits, _divide_rows))
+    return limit_rows(recipe, hold_out_splits(recipe, splits, _divide_rows))
 
 
 def _read_file(recipe: Recipe, split_name: str, path: Path) -> datasets.Dataset:
     """Read a file, which has CoNLL's format with ``dataset: text``."""
     from datasets import Dataset
 
-    from toolkit.data.sources import plain_text, read_file
+    from toolkit.data.sources import read_file, read_plain_text
 
     if recipe.data.dataset != "text":
         return read_file(recipe, split_name, path)
     try:
-        sentences = conll.read_sentences(plain_text(recipe, path))
+        sentences = conll.read_sentences(read_plain_text(recipe, path))
     except conll.ConllError as error:
         raise recipe.error(f"data.files.{split_name}", f"{path}:{error}") from None
     names = (*recipe.data.text_columns, *recipe.data.label_columns)
