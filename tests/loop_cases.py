@@ -347,13 +347,13 @@ class OneAfterAnother:
 
 def wrong_with(monkeypatch, threads: OneAfterAnother, call: LoopCall, counts=(1, 2, 3, 5)) -> str:
     """What is wrong with a call's outputs, however many threads share its work; "" where nothing is."""
-    given = loop_accuracy.drawn(call)
+    given = loop_accuracy.draw_arguments(call)
     truths = CHECKS[call.function].exact(*given)
     for threads.threads in counts if call.function not in TOGETHER else (1,):
         try:
             found = threads.outputs(monkeypatch, functools.partial(loop_outputs.outputs, call, given))
         except AssertionError as problem:
             return f"{call} with {threads.threads} threads: {problem}"
-        for _, message in faults([loop_accuracy.error(call, found, truths)]):
+        for _, message in faults([loop_accuracy.measure_error(call, found, truths)]):
             return f"{call} with {threads.threads} threads: {message}"
     return ""

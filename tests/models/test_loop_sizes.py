@@ -123,9 +123,9 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
 )
 def test_a_decoder_is_tried_on_a_part_of_a_large_vocabulary(function, given):
     """Of nothing else, though texts, heads and factors are as many."""
-    (call,) = loop_accuracy.calls([LoopCall(function, given)])
+    (call,) = loop_accuracy.select_calls([LoopCall(function, given)])
     assert call.given[1] == [2**17, given[1][1]] and call.given[3] == given[3]
-    assert list(faults([loop_accuracy.error(call, loop_outputs.outputs(call))])) == []
+    assert list(faults([loop_accuracy.measure_error(call, loop_outputs.outputs(call))])) == []
 
 
 @pytest.fixture(
@@ -147,7 +147,7 @@ def test_a_loop_is_right_with_openmps_threads_and_below_what_they_are_woken_for(
     for call in calls(function):
         numbers = max(math.prod(shape) for shape in call.given if loop_accuracy.is_shape(shape))
         if numbers in range(loop_code.ALONE // 8, 4 * loop_code.ALONE) or function in TOGETHER:
-            assert list(faults([loop_accuracy.error(call, loop_outputs.outputs(call))])) == []
+            assert list(faults([loop_accuracy.measure_error(call, loop_outputs.outputs(call))])) == []
     assert {True, False} == set(woken)
 
 

@@ -153,9 +153,9 @@ EQUAL = BitDifference(0, 4, 0)
     ("second", "extra", "words"),
     [
         (BitDifference(1, 4, 3), [], "logits: 1 of 4 elements differ, by at most 3 units"),
-        (BitDifference(1, 4, ulp.UNORDERED), [], "NaN among them"),
-        (BitDifference(4, 4, ulp.UNORDERED, "not computed by the port"), [], "not computed by the port"),
-        (BitDifference(4, 4, ulp.UNORDERED, "float32 [1]"), [], "logits: float32 [1]"),
+        (BitDifference(1, 4, ulp.NAN_DISTANCE), [], "NaN among them"),
+        (BitDifference(4, 4, ulp.NAN_DISTANCE, "not computed by the port"), [], "not computed by the port"),
+        (BitDifference(4, 4, ulp.NAN_DISTANCE, "float32 [1]"), [], "logits: float32 [1]"),
         (EQUAL, ["output:another"], "2 of 2 float32 tensors"),
     ],
 )
@@ -376,16 +376,16 @@ def test_units_in_the_last_place_are_counted_across_zero_and_signs():
     tiny = np.float32(1e-45)
     ours = np.array([1, np.nextafter(one, np.float32(2)), -1, 0.0, tiny, np.nan, np.nan, np.inf], np.float32)
     theirs = np.array([1, 1, np.nextafter(-one, np.float32(0)), -0.0, -tiny, np.nan, 1, np.inf], np.float32)
-    assert ulp.units_apart(ours, theirs).tolist() == [0, 1, 1, 0, 2, 0, ulp.UNORDERED, 0]
-    assert ulp.compare(ours, theirs) == BitDifference(4, 8, ulp.UNORDERED)
+    assert ulp.count_ulps(ours, theirs).tolist() == [0, 1, 1, 0, 2, 0, ulp.NAN_DISTANCE, 0]
+    assert ulp.compare_bits(ours, theirs) == BitDifference(4, 8, ulp.NAN_DISTANCE)
 
 
 def test_tensors_of_another_shape_or_dtype_are_never_equal():
     ones = np.ones((2, 1), np.float32)
-    assert ulp.compare(ones, ones) == BitDifference(0, 2, 0)
+    assert ulp.compare_bits(ones, ones) == BitDifference(0, 2, 0)
     for other in (np.ones(2, np.float32), np.ones((2, 2), np.float32), np.ones((2, 1)), np.ones((0, 1), np.float32)):
-        assert ulp.compare(other, ones).differing > 0
-        assert str(other.dtype) in ulp.compare(other, ones).problem
+        assert ulp.compare_bits(other, ones).differing > 0
+        assert str(other.dtype) in ulp.compare_bits(other, ones).problem
 
 
 def test_kinds_are_chosen_by_name():

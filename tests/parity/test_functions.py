@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.parity.followup.functions import INPUT, function_at_fault
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
-from toolkit.parity.measure.fingerprint import MINUS_INFINITY, distance, fingerprint
+from toolkit.parity.measure.fingerprint import MINUS_INFINITY, find_distance, take_fingerprint
 
 DRAWN = np.random.default_rng(0).standard_normal((6, 8, 10))
 MOVED = DRAWN.transpose(1, 0, 2)
@@ -19,25 +19,25 @@ def call(
     function: str, value: np.ndarray, inputs: tuple[int, ...] = (), layer: str = "", taken: int | None = None
 ) -> FunctionCall:
     taken = max(1, len(inputs)) if taken is None else taken
-    return FunctionCall(function, f"port.py:{function}", list(inputs), layer, taken, fingerprint(value))
+    return FunctionCall(function, f"port.py:{function}", list(inputs), layer, taken, take_fingerprint(value))
 
 
 def at_fault(
     calls: list[FunctionCall], *reference: np.ndarray, error: float | None = 0.1, given: np.ndarray = DRAWN
 ) -> str | None:
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"output:out": len(calls) - 1})
-    theirs = [found for value in reference if (found := fingerprint(value))]
-    inputs = {"out": found} if (found := fingerprint(given)) else {}
+    theirs = [found for value in reference if (found := take_fingerprint(value))]
+    inputs = {"out": found} if (found := take_fingerprint(given)) else {}
     found = function_at_fault("output:out", ours, Fingerprints(theirs, inputs), error)
     return found and found.function
 
 
 def test_a_fingerprint_tells_other_numbers_from_another_order():
-    moved, rounded, other = (fingerprint(one) for one in (MOVED, DRAWN * (1 + 1e-9), DRAWN + 1e-3))
-    here = fingerprint(DRAWN)
+    moved, rounded, other = (take_fingerprint(one) for one in (MOVED, DRAWN * (1 + 1e-9), DRAWN + 1e-3))
+    here = take_fingerprint(DRAWN)
     assert here and moved and rounded and other
-    assert distance(here, moved)[0] > 0.1 and distance(here, moved)[1] < 1e-12
-    assert max(distance(here, rounded)) < 1e-8 and min(distance(here, other)) > 1e-5
+    assert find_distance(here, moved)[0] > 0.1 and find_distance(here, moved)[1] < 1e-12
+    assert max(find_distance(here, rounded)) < 1e-8 and min(find_distance(here, other)) > 1e-5
 
 
 SILENT = [np.full(5, 0.5), np.zeros((2, 0)), np.array([True, True]), np.array(2.0)]
@@ -45,7 +45,7 @@ SILENT = [np.full(5, 0.5), np.zeros((2, 0)), np.array([True, True]), np.array(2.
 
 @pytest.mark.parametrize("value", SILENT)
 def test_what_says_nothing_has_no_fingerprint(value):
-    assert fingerprint(value) is None
+    assert take_fingerprint(value) is None
 
 
 def test_nan_is_like_nothing_and_zeros_are_told_by_where_they_come_from():
@@ -59,27 +59,27 @@ def test_nan_is_like_nothing_and_zeros_are_told_by_where_they_come_from():
 
 
 def test_a_single_number_is_told_from_another():
-    one, near, other = (fingerprint(np.array(value)) for value in (0.3, 0.3 + 1e-12, 0.31))
+    one, near, other = (take_fingerprint(np.array(value)) for value in (0.3, 0.3 + 1e-12, 0.31))
     assert one and near and other
-    assert max(distance(one, near)) < 1e-10 and min(distance(one, other)) > 1e-3
+    assert max(find_distance(one, near)) < 1e-10 and min(find_distance(one, other)) > 1e-3
 
 
 def test_what_a_mask_puts_in_place_of_minus_infinity_does_not_matter():
-    masked = [fingerprint(np.where(DRAWN > 0, DRAWN, low)) for low in (-np.inf, -1e9, 2 * MINUS_INFINITY)]
+    masked = [take_fingerprint(np.where(DRAWN > 0, DRAWN, low)) for low in (-np.inf, -1e9, 2 * MINUS_INFINITY)]
     assert masked[0] is not None and masked == [masked[0]] * 3
 
 
 @pytest.mark.parametrize("low", [-np.inf, -1e4, -1000.0, -100.0])
 def test_hidden_scores_do_not_outweigh_the_others(low):
     scores = 0.02 * DRAWN
-    here, near = (fingerprint(np.where(DRAWN[0, 0, 0] < DRAWN, one, low)) for one in (scores, scores * 1.01))
-    assert here and near and distance(here, near)[0] > 1e-3
+    here, near = (take_fingerprint(np.where(DRAWN[0, 0, 0] < DRAWN, one, low)) for one in (scores, scores * 1.01))
+    assert here and near and find_distance(here, near)[0] > 1e-3
 
 
 def test_a_mask_is_one_with_its_negation_and_with_what_is_added_for_it():
     hidden = DRAWN[0] > 0
     masks = [hidden, ~hidden, hidden.astype(np.float64), np.where(hidden, -1e9, 0.0), np.where(hidden, 0.0, -np.inf)]
-    found = [fingerprint(mask) for mask in masks]
+    found = [take_fingerprint(mask) for mask in masks]
     assert found[0] is not None and found[0].is_mask and found == [found[0]] * len(masks)
 
 
@@ -94,7 +94,7 @@ def test_the_input_of_a_module_is_at_fault_if_all_before_it_is_right():
     calls = [call("scale", DRAWN), call("square", DRAWN**2, (0,)), call("multiply", DRAWN**3, (1,))]
     numbers = {"output:out": 2, "input:out": 0}
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by=numbers, entered_at={"input:out": "port.py:7"})
-    seen = [found for one in (DRAWN, 2 * DRAWN) if (found := fingerprint(one))]
+    seen = [found for one in (DRAWN, 2 * DRAWN) if (found := take_fingerprint(one))]
     found = function_at_fault("output:out", ours, Fingerprints(seen, {"out": seen[1]}), 0.1)
     assert found and (found.function, found.where) == (INPUT, "port.py:7")
     found = function_at_fault("output:out", ours, Fingerprints(seen, {"out": seen[0]}), 0.1)
@@ -103,7 +103,7 @@ def test_the_input_of_a_module_is_at_fault_if_all_before_it_is_right():
 
 def test_what_lies_within_the_kernel_of_a_loss_is_named_only_on_one_line():
     labels = np.arange(60.0)
-    taken = [found for one in (DRAWN[0], labels[:8]) if (found := fingerprint(one))]
+    taken = [found for one in (DRAWN[0], labels[:8]) if (found := take_fingerprint(one))]
     calls = [call("scores", DRAWN[0]), call("gather", DRAWN[0, :, 3], (0,)), call("mean", np.array(0.3), (1,))]
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"loss": 2})
     theirs = Fingerprints(taken, {}, taken)
@@ -118,8 +118,8 @@ def test_a_large_tensor_is_told_from_one_with_another_element(size):
     one = np.random.default_rng(1).standard_normal(size)
     other = one.copy()
     other[size // 2] += 5.0
-    here, there = fingerprint(one), fingerprint(other)
-    assert here and there and min(distance(here, there)) > 1e-4
+    here, there = take_fingerprint(one), take_fingerprint(other)
+    assert here and there and min(find_distance(here, there)) > 1e-4
 
 
 def test_the_first_function_whose_result_the_reference_lacks_is_named():

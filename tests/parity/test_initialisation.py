@@ -13,7 +13,7 @@ from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Finding
 from toolkit.parity.judge.rng_tests import LIMIT
 from toolkit.parity.judge.verdict import judge
-from toolkit.parity.measure.initial_values import SAMPLED, TIMES, Samples, counted, sampled
+from toolkit.parity.measure.initial_values import MAX_SAMPLES, NUM_MODELS, Samples, compare_sides, sample_values
 
 WIDTH = 0.02
 #: Of a tiny vector, of 10^4 elements, and of more than are kept; a padding index's row is zero.
@@ -34,14 +34,16 @@ def model(seed: int, number: int, values: Callable = normal) -> Model:
 
 
 def samples(seed: int, values: Callable = normal, change: Callable[[Model], Model] = dict) -> Samples:
-    return sampled(change(model(seed, number, values)) for number in range(TIMES))
+    return sample_values(change(model(seed, number, values)) for number in range(NUM_MODELS))
 
 
 REFERENCE = samples(10**6)
 
 
 def faults(ours: Samples) -> dict[str, str]:
-    return dict(initialisation_tests.find_wrong_initializations(NewWeights("weights.py", counted(ours, REFERENCE))))
+    return dict(
+        initialisation_tests.find_wrong_initializations(NewWeights("weights.py", compare_sides(ours, REFERENCE)))
+    )
 
 
 def two_valued_within(draw: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -53,7 +55,7 @@ def two_valued_within(draw: np.random.Generator, shape: tuple[int, ...]) -> np.n
 def test_right_values_raise_no_alarm():
     largest = 0.0
     for seed in range(20):
-        new = counted(samples(seed), samples(seed + 1000))
+        new = compare_sides(samples(seed), samples(seed + 1000))
         assert list(initialisation_tests.find_wrong_initializations(NewWeights("weights.py", new))) == []
         z = [one.z for name, values in new.items() for one in initialisation_tests.deviations(name, values)]
         assert len(z) == 6 * len(SHAPES)
@@ -110,15 +112,15 @@ def test_the_row_of_a_padding_index_is_zero_on_both_sides_and_a_parameter_that_i
 
 
 def test_little_is_kept_of_a_large_parameter_and_it_comes_back_from_a_file_as_it_was():
-    assert [len(REFERENCE.values[name]) for name in ("tiny", "large")] == [5 * TIMES, SAMPLED]
-    again = Samples.of_tensors(REFERENCE.tensors())
+    assert [len(REFERENCE.values[name]) for name in ("tiny", "large")] == [5 * NUM_MODELS, MAX_SAMPLES]
+    again = Samples.of(REFERENCE.tensors())
     assert again.values.keys() == REFERENCE.values.keys() and list(again.zero_rows) == ["padded"]
     assert all((again.values[name] == value).all() for name, value in samples(10**6).values.items())
 
 
 def test_new_weights_are_named_by_first_use_and_after_what_the_step_shows():
     ours = samples(0, lambda draw, shape: 2 * normal(draw, shape))
-    new = NewWeights("weights.py", {f"{name}.weight": one for name, one in counted(ours, REFERENCE).items()})
+    new = NewWeights("weights.py", {f"{name}.weight": one for name, one in compare_sides(ours, REFERENCE).items()})
     verdict = judge(ReferenceResult(), CandidateResult(new_weights=new))
     assert {finding.verdict for finding in verdict.findings} == {"initialisation"}
     order = ["output:large", "output:matrix", "loss"]

@@ -8,7 +8,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter, are_one
-from toolkit.parity.measure.latest import Latest
+from toolkit.parity.measure.latest import LastMeasurement
 from toolkit.parity.reference.recorder import Draws, Recorder
 
 
@@ -58,7 +58,7 @@ def test_only_the_very_object_before_is_not_measured_again():
         return float(value.sum())
 
     value, equal = np.ones(3), np.ones(3)
-    found = Latest(measure, lambda first, second: (first, second) != ("d", "e"))
+    found = LastMeasurement(measure, lambda first, second: (first, second) != ("d", "e"))
     names = {"a": value, "b": value, "c": equal, "d": value, "e": value}
     assert [found(name, one) for name, one in names.items()] == [3.0] * 5
     assert measured == ["a", "c", "d", "e"]
@@ -66,7 +66,7 @@ def test_only_the_very_object_before_is_not_measured_again():
 
 @pytest.mark.parametrize("shape", [(3,), (300, 100)])
 def test_what_is_written_to_past_the_framework_is_measured_again(shape):
-    found, value = Latest(lambda name, value: float(value.sum())), np.ones(shape)
+    found, value = LastMeasurement(lambda name, value: float(value.sum())), np.ones(shape)
     assert found("a", value) == value.size
     value *= 2
     assert found("b", value) == 2 * value.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.parity.measure.naming import ModuleStack, TensorName, is_gradient, numbered
+from toolkit.parity.measure.naming import ModuleStack, TensorName, append_number, is_gradient
 
 ATTENTION = "reformer.encoder.layers.1.attention.self_attention"
 
@@ -71,7 +71,7 @@ def test_what_comes_after_the_step_is_told_from_the_step(text, is_of_training):
 
 
 def test_what_is_repeated_in_training_gets_a_number_from_the_second_time_on():
-    assert [numbered("loss", number) for number in (1, 2, 3)] == ["loss", "loss#2", "loss#3"]
+    assert [append_number("loss", number) for number in (1, 2, 3)] == ["loss", "loss#2", "loss#3"]
 
 
 def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chunk():

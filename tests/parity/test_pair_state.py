@@ -10,7 +10,7 @@ import pytest
 
 from toolkit.parity.job.buffers import hide_initial_infinities, restore_initial_infinities
 from toolkit.parity.job.synthetic import randomize_constant_buffers
-from toolkit.parity.measure.constants import UNIT, table_error
+from toolkit.parity.measure.constants import UNIT, measure_table_error
 
 PAIR = Path(__file__).parents[1] / "pairs" / "state"
 #: Words after the command -> the beginning of the headline of the faulty port.
@@ -71,7 +71,7 @@ def test_constant_buffers_of_real_numbers_are_moved_away_from_zero():
 
 def errors_of(exact: list[float], own: list[float], dtype: type = np.float64) -> float:
     truth = np.array(exact)
-    return table_error(np.array(own, dtype), truth, truth.astype(np.float32))
+    return measure_table_error(np.array(own, dtype), truth, truth.astype(np.float32))
 
 
 @pytest.mark.parametrize("masked", [-1e4, -1e9, -3.4e38, -math.inf])
@@ -97,7 +97,7 @@ def test_infinities_and_whole_numbers_must_be_the_same():
     assert errors_of([math.nan, 1.0], [math.nan, 1.0]) == 0.0
     for exact, own in (([-math.inf, 1.0], [-1e9, 1.0]), ([-math.inf], [math.inf]), ([1.0], [math.nan])):
         assert errors_of(exact, own) == math.inf
-    assert table_error(np.array([1, 2]), np.array([1, 3]), np.array([1, 3])) == math.inf
+    assert measure_table_error(np.array([1, 2]), np.array([1, 3]), np.array([1, 3])) == math.inf
     assert errors_of([0.0], [1e-30]) == math.inf
 
 
@@ -106,9 +106,9 @@ def test_in_float32_the_references_own_rounding_counts():
     exact, in_float32 = np.sin(angles), np.sin(angles.astype(np.float32))
     powers = (np.float32(10000.0) ** (-np.arange(0, 12, 2, dtype=np.float32) / np.float32(12))).astype(np.float32)
     own = np.sin(np.arange(600, dtype=np.float32)[:, None] * powers)
-    assert 0.5 < table_error(own, exact, in_float32) < 8
-    assert table_error(own.astype(np.float64), exact, in_float32) > 100
-    assert table_error(np.sin(1.001 * angles).astype(np.float32), exact, in_float32) > 8
+    assert 0.5 < measure_table_error(own, exact, in_float32) < 8
+    assert measure_table_error(own.astype(np.float64), exact, in_float32) > 100
+    assert measure_table_error(np.sin(1.001 * angles).astype(np.float32), exact, in_float32) > 8
 
 
 def test_an_infinity_of_a_mask_is_left_out_and_put_back():

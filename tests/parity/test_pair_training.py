@@ -11,7 +11,7 @@ import pytest
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import compare_trajectories, judge_trajectory
-from toolkit.parity.measure.trajectory import SAMPLES, places_of
+from toolkit.parity.measure.trajectory import SAMPLES, choose_elements
 
 PAIR = Path(__file__).parents[1] / "pairs" / "mlp"
 #: What the two files have besides ``build``: clipping, decay and a schedule, as each framework has them.
@@ -210,6 +210,6 @@ def test_steps_that_are_not_compared_are_not_counted_as_right():
 def test_elements_are_kept_where_gradients_are():
     gradient = np.zeros((10_000, 4))
     gradient[17] = 1.0
-    places = places_of("embedding", gradient)
+    places = choose_elements("embedding", gradient)
     assert {68, 69, 70, 71} <= set(places) and SAMPLES // 2 < len(places) <= SAMPLES
-    assert len(places_of("small", gradient[:100])) == 400
+    assert len(choose_elements("small", gradient[:100])) == 400

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolkit.parity.measure.same_numbers import COLUMNS, NOTHING, NUMBERS, ROWS, in_common, unread_differences
+from toolkit.parity.measure.same_numbers import (
+    COLUMNS,
+    NOTHING,
+    NUMBERS,
+    ROWS,
+    count_unread_differences,
+    find_common_part,
+)
 
 VALUE = np.random.default_rng(0).standard_normal((2, 3, 4))
 TWICE = np.concatenate([VALUE, VALUE + 1])
@@ -32,16 +39,16 @@ SCORES = np.where(np.argsort(VALUE.reshape(6, 4), -1) < 2, 0.0, VALUE.reshape(6,
     ],
 )
 def test_rows_columns_and_numbers_are_told_apart(ours, theirs, shared):
-    assert in_common(ours, theirs) == shared
+    assert find_common_part(ours, theirs) == shared
 
 
 def test_only_differences_that_the_loss_does_not_depend_on_count():
     ours = VALUE.copy()
     ours[0, 0, :2] += 1
     unread = np.zeros(VALUE.shape, bool)
-    assert unread_differences(ours, VALUE, unread, NOTHING) == 0
+    assert count_unread_differences(ours, VALUE, unread, NOTHING) == 0
     unread[0, 0, 1:] = True
-    assert unread_differences(ours, VALUE, unread, NOTHING) == 1
-    assert unread_differences(VALUE[:, ::-1].copy(), VALUE, unread, ROWS) == 0  # of its row a number is read
+    assert count_unread_differences(ours, VALUE, unread, NOTHING) == 1
+    assert count_unread_differences(VALUE[:, ::-1].copy(), VALUE, unread, ROWS) == 0  # of its row a number is read
     unread[0, 0] = True
-    assert unread_differences(VALUE[:, ::-1].copy(), VALUE, unread, ROWS) == 1
+    assert count_unread_differences(VALUE[:, ::-1].copy(), VALUE, unread, ROWS) == 1

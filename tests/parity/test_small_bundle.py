@@ -37,8 +37,8 @@ def at(*places) -> np.ndarray:
 )
 def test_a_sketch_tells_the_size_of_any_difference(difference, within):
     truth = np.random.default_rng(0).standard_normal(difference.shape)
-    found = error_stats.difference(truth + 1e-6 * difference, Sketch.of(truth))
-    whole = error_stats.difference(truth + 1e-6 * difference, truth)
+    found = error_stats.measure_error(truth + 1e-6 * difference, Sketch.of(truth))
+    whole = error_stats.measure_error(truth + 1e-6 * difference, truth)
     assert found.rms == pytest.approx(whole.rms, rel=within) and found.shape == [300, 512]
 
 
@@ -46,15 +46,15 @@ def test_sums_are_exact_to_rounding_however_the_elements_come():
     truth = np.random.default_rng(0).standard_normal((1000, 1000))
     pieces = np.split(truth.ravel(), [7, 300_001])
     assert np.array_equal(Sketch.of_pieces(pieces, truth.shape).values, Sketch.of(truth).values)
-    moved = error_stats.difference(np.nextafter(truth, np.inf), Sketch.of(truth))
-    assert moved.rms < 3 * error_stats.difference(np.nextafter(truth, np.inf), truth).rms
-    assert error_stats.difference(truth, Sketch.of(truth)).max == 0.0
+    moved = error_stats.measure_error(np.nextafter(truth, np.inf), Sketch.of(truth))
+    assert moved.rms < 3 * error_stats.measure_error(np.nextafter(truth, np.inf), truth).rms
+    assert error_stats.measure_error(truth, Sketch.of(truth)).max == 0.0
     truth[5, 5] = np.inf
     assert not error_stats.describe(Sketch.of(truth)).finite
 
 
 def test_another_shape_is_no_difference():
-    found = error_stats.difference(np.ones((512, 300)), Sketch.of(np.ones((300, 512))))
+    found = error_stats.measure_error(np.ones((512, 300)), Sketch.of(np.ones((300, 512))))
     assert found.rms is None and found.shape == [512, 300]
 
 

@@ -29,7 +29,8 @@ TAMPERINGS = {
     "math.sqrt": "import math\nmath.sqrt = lambda x: 0.0",
     "difference": (
         "from toolkit.parity.measure import error_stats\n"
-        "error_stats.difference = lambda value, truth: error_stats.TensorStats(list(truth.shape), True, 0.0, 0.0, 0.0)"
+        "error_stats.measure_error = "
+        "lambda value, truth: error_stats.TensorStats(list(truth.shape), True, 0.0, 0.0, 0.0)"
     ),
     "stats": (
         "from toolkit.parity.measure.error_stats import RunningStats\n"

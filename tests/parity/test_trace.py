@@ -19,7 +19,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ForcedInputDtype
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.masked_scores import compared
+from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.reference.points import Points, moved
 from toolkit.parity.trials.mutation import trial_request
 
@@ -178,14 +178,16 @@ def masked_scores() -> dict[str, np.ndarray]:
 def test_a_mask_of_the_future_is_seen_beside_the_lowest_number_and_a_score_beside_both():
     """RMS and maximum of the whole would be those of -1.8e308, next to which -1e4 is nothing, nor a score to that."""
     truth = masked_scores()
-    everything, left = compared("masked_scores:a", truth["masked_scores:a"] + 1e-6, truth["masked_scores:a"], truth)
+    everything, left = split_masked_scores(
+        "masked_scores:a", truth["masked_scores:a"] + 1e-6, truth["masked_scores:a"], truth
+    )
     assert everything[0] == "masked_scores:a" and left[0] == "unmasked_scores:a"
     np.testing.assert_array_equal(everything[2], [3.0, 2.0 - 1e4, -1e9])
     np.testing.assert_array_equal(left[1:], [[3.0 + 1e-6], [3.0]])
     truth["masked_scores:a"][0] = -1e9  # a row of padding
     masked, scaled = truth["masked_scores:a"], truth["scaled_scores:a"]
-    assert [name for name, *_ in compared("masked_scores:a", masked, masked, truth)] == ["masked_scores:a"]
-    assert next(compared("scaled_scores:a", np.zeros(3), scaled, truth))[2] is scaled
+    assert [name for name, *_ in split_masked_scores("masked_scores:a", masked, masked, truth)] == ["masked_scores:a"]
+    assert next(split_masked_scores("scaled_scores:a", np.zeros(3), scaled, truth))[2] is scaled
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

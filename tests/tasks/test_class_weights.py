@@ -31,7 +31,7 @@ from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job.build import batch_of, job_of, labels_of
 from toolkit.parity.job.class_labels import by_weight, contrasting
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.measure.updates import loss_terms, weights_of
+from toolkit.parity.measure.updates import count_loss_terms, weigh_terms
 from toolkit.parity.mutants import catalogue
 from toolkit.parity.mutants.shared import CLASS_WEIGHTS
 from toolkit.parity.reference import own_loss
@@ -217,10 +217,10 @@ def test_accumulating_gives_the_weighted_mean_of_one_large_batch(tmp_path, size)
 
 def test_the_gates_examples_weigh_as_their_classes():
     labels = {"labels": np.array([1, -100, 0])}
-    terms = loss_terms("classification", labels, WEIGHTS)
-    assert terms.tolist() == [3, 0, 0.25] and weights_of(terms).sum() == pytest.approx(1)
-    assert weights_of(np.array([0.1, 0.3])).tolist() == pytest.approx([0.25, 0.75])  # less than 1 together
-    assert loss_terms("classification", {"labels": np.eye(3)}, WEIGHTS).tolist() == [3, 3, 3]
+    terms = count_loss_terms("classification", labels, WEIGHTS)
+    assert terms.tolist() == [3, 0, 0.25] and weigh_terms(terms).sum() == pytest.approx(1)
+    assert weigh_terms(np.array([0.1, 0.3])).tolist() == pytest.approx([0.25, 0.75])  # less than 1 together
+    assert count_loss_terms("classification", {"labels": np.eye(3)}, WEIGHTS).tolist() == [3, 3, 3]
 
 
 def test_the_gate_contrasts_classes_by_their_weights():

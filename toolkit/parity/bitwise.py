@@ -123,7 +123,7 @@ class Bitwise:
 def _in_words(tensor: BitDifference) -> str:
     if tensor.problem is not None:
         return tensor.problem
-    apart = "NaN among them" if tensor.units == ulp.UNORDERED else f"by at most {tensor.units} units"
+    apart = "NaN among them" if tensor.units == ulp.NAN_DISTANCE else f"by at most {tensor.units} units"
     return f"{tensor.differing} of {tensor.of} elements differ, {apart} in the last place"
 
 

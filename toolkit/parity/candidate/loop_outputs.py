@@ -14,7 +14,7 @@ import paddle
 from models.operations import compiled
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.measure import loop_accuracy
-from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, drawn
+from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, draw_arguments
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def _describe_argument(value: Any) -> Any:
 
 def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
     """Send the loops' outputs of these calls for random input."""
-    for call in loop_accuracy.calls(calls):
+    for call in loop_accuracy.select_calls(calls):
         sender.send_json("loop", call)
         for number, output in enumerate(outputs(call)):
             sender.send_array("loop output", str(number), output)
@@ -67,7 +67,7 @@ def send_outputs(calls: Sequence[LoopCall], sender: Sender) -> None:
 
 def outputs(call: LoopCall, inputs: tuple | None = None) -> list[np.ndarray]:
     """Return the outputs of a call for its drawn input."""
-    results = getattr(compiled, call.function)(*map(_as_tensors, drawn(call) if inputs is None else inputs))
+    results = getattr(compiled, call.function)(*map(_as_tensors, draw_arguments(call) if inputs is None else inputs))
     return [one.numpy() for one in (results if isinstance(results, tuple) else (results,)) if one is not None]
 
 

@@ -14,8 +14,8 @@ from paddle import nn
 from models.operations import losses
 from toolkit.parity.candidate.scores import LOGITS
 from toolkit.parity.job.results import Place
-from toolkit.parity.measure.evaluation import DECODED, DECODING, named
-from toolkit.parity.measure.naming import numbered
+from toolkit.parity.measure.evaluation import DECODING, NUM_DECODED, name_in_run
+from toolkit.parity.measure.naming import append_number
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
@@ -59,8 +59,8 @@ def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
 def decoding_places(continuation: type, excluded_calls: Collection[int] = ()) -> dict[str, Place]:
     """Return the place that computes the scores of later tokens, by call except ``excluded_calls``."""
     place = place_of_code("Continuation.__call__", continuation.__call__)
-    calls = (number for number in range(2, DECODED + 2) if number not in excluded_calls)
-    return {numbered(named(DECODING, "logits"), number): place for number in calls}
+    calls = (number for number in range(2, NUM_DECODED + 2) if number not in excluded_calls)
+    return {append_number(name_in_run(DECODING, "logits"), number): place for number in calls}
 
 
 def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:

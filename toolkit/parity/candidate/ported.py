@@ -26,7 +26,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING, RUNS, UNPADDED, batches, is_scored
+from toolkit.parity.measure.evaluation import NO_PADDING, READ_WITHOUT_PADDING, RUNS, build_batches, is_scored
 from toolkit.parity.measure.naming import ModuleStack
 
 
@@ -140,7 +140,7 @@ class PortedStep(Step):
         return {
             **places(self.model),
             **head_places(type(self.model)),
-            **({UNPADDED: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
+            **({NO_PADDING: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
             **training.training_places(self.optimizer),
         }
 
@@ -149,7 +149,7 @@ class PortedStep(Step):
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
-        return batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
+        return build_batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         return is_scored(batch)

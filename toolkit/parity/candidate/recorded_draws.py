@@ -9,7 +9,7 @@ import paddle
 
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.messages import DrawRequest
-from toolkit.parity.measure.evaluation import TRAINING, named
+from toolkit.parity.measure.evaluation import TRAINING, name_in_run
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 
@@ -76,7 +76,7 @@ class RecordedDraws:
     def named_relu(self, name: str, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         """Return the output of :meth:`relu` for a draw with this name."""
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
-        self.sender.send_array("signs", named(self.run, name), np.where(nan, -1, positive).astype(np.int8))
+        self.sender.send_array("signs", name_in_run(self.run, name), np.where(nan, -1, positive).astype(np.int8))
         truth = self.tensors.get(name)
         if truth is None or truth.size != own.size:
             return own  # whatever is wrong shows in the output
@@ -93,7 +93,7 @@ class RecordedDraws:
         These are R64's if they have the same shape, otherwise ``own``.
         """
         name = str(TensorName("buckets", module))
-        self.sender.send_array("buckets", named(self.run, name), own.numpy())
+        self.sender.send_array("buckets", name_in_run(self.run, name), own.numpy())
         truth = self.tensors.get(name)
         if truth is None or list(truth.shape) != own.shape:
             return own
@@ -103,6 +103,6 @@ class RecordedDraws:
         self, name: str, shape: Sequence[int], description: str, rate: float | None = None
     ) -> np.ndarray | None:
         request = DrawRequest(description, [int(size) for size in shape], None if rate is None else float(rate))
-        self.sender.send_json("asked", request, named(self.run, name))
+        self.sender.send_json("asked", request, name_in_run(self.run, name))
         value = self.tensors.get(name)
         return None if value is None or list(value.shape) != list(shape) else value

@@ -28,7 +28,7 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.initial_values import TIMES, sampled
+from toolkit.parity.measure.initial_values import NUM_MODELS, sample_values
 from toolkit.parity.mutants import Mutant, by_name
 
 
@@ -111,8 +111,8 @@ def send_initial_values(job: Job, sender: Sender) -> None:
     """Send some values of each parameter of a few new models (:meth:`.Samples.tensors`), as training makes them."""
     sender.send_json("new place", f"models/{job.model}/weights.py")
     config = part(job.model, "schema").resolve(job.config)
-    models = (_new_model(job, config, job.seed + number) for number in range(TIMES))
-    sender.send_arrays("new values", sampled(models).tensors().items())
+    models = (_new_model(job, config, job.seed + number) for number in range(NUM_MODELS))
+    sender.send_arrays("new values", sample_values(models).tensors().items())
 
 
 def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:

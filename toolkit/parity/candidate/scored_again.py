@@ -15,7 +15,7 @@ from toolkit.data.batches import PADDING_ARRAYS, trim_padding
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job.results import Place
-from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, WHOLE, named
+from toolkit.parity.measure.evaluation import NARROW, NO_PADDING, WHOLE, name_in_run
 
 if TYPE_CHECKING:
     from toolkit.parity.candidate.step import Measure, Step
@@ -34,10 +34,10 @@ def evaluate(step: Step, batch: Mapping[str, paddle.Tensor], output: Any, measur
         if step.is_narrowed:
             scores = _scores(step, batch, range(len(batch["input_ids"])))
             for name, value in scores.items():
-                measure(named(NARROWED, name), value)
+                measure(name_in_run(NARROW, name), value)
         if step.reads_without_padding:
             for name, value in _without_padding(step, batch, scores).items():
-                measure(named(UNPADDED, name), value)
+                measure(name_in_run(NO_PADDING, name), value)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.outputs import parts_of
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.measure.evaluation import TRAINING, WHOLE, named
+from toolkit.parity.measure.evaluation import TRAINING, WHOLE, name_in_run
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Called with the name and value of each computed tensor, to send it; it is measured in the comparator.
@@ -250,7 +250,7 @@ class Step:
         for run, batch in self.evaluations().items():
 
             def measure_of_run(name: str, value: np.ndarray, run: str = run) -> None:
-                measure(named(run, name), value)
+                measure(name_in_run(run, name), value)
 
             self.recording = True
             with paddle.no_grad(), self.replay_draws(self._on_leave(measure_of_run), run, sender=self.sender):

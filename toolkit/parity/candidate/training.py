@@ -25,9 +25,9 @@ from toolkit.parity.candidate.step import Measure, Step, ignore
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Place
-from toolkit.parity.measure.evaluation import UPDATED
-from toolkit.parity.measure.naming import numbered
-from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms, sampled, weights_of
+from toolkit.parity.measure.evaluation import FINAL_LOSS
+from toolkit.parity.measure.naming import append_number
+from toolkit.parity.measure.updates import clean_examples, count_loss_terms, pick_updates, scale_gradient, weigh_terms
 from toolkit.recipe import keys as recipe_keys
 from toolkit.recipe import recipe
 from toolkit.terminal.console import LiteralConsole
@@ -44,7 +44,7 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
     the whole run, and the loss after the last update."""
     labels = files.read_tensors(folder / "labels.safetensors")
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
-    terms = loss_terms(job.task, labels, job.class_weights)
+    terms = count_loss_terms(job.task, labels, job.class_weights)
     forward_inputs = _ForwardInputs(labels, terms, truth, measure)
     finetuner.add_callback(forward_inputs)
     finetuner.add_callback(_AfterEachUpdate(finetuner, job.updates, measure))
@@ -55,8 +55,8 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
         finetuner.fit()
     measure("learning_rate", rates_of(finetuner, job.training.max_steps))
     step.model.train()
-    with paddle.no_grad(), step.replay_draws(ignore, UPDATED):
-        measure(numbered("loss", 2), step.model(**step.batch).loss.numpy())
+    with paddle.no_grad(), step.replay_draws(ignore, FINAL_LOSS):
+        measure(append_number("loss", 2), step.model(**step.batch).loss.numpy())
 
 
 def training_places(kind: str) -> dict[str, Place]:
@@ -115,7 +115,7 @@ def apply_gradients(
 
     Args:
         truth: R64's tensors by name, with its gradients.
-        terms: number of loss terms of each example, or its class weight, (N,); see :func:`.updates.loss_terms`.
+        terms: number of loss terms of each example, or its class weight, (N,); see :func:`.updates.count_loss_terms`.
         on_micro_batch: called with each micro-batch.
     """
 
@@ -125,11 +125,11 @@ def apply_gradients(
         on_micro_batch({key: value.numpy() for key, value in batch.items()})
         present = np.zeros(len(terms))
         np.add.at(present, batch[EXAMPLE].numpy(), 1)
-        shares, update = weights_of(terms * present), finetuner.state.global_step + 1
+        shares, update = weigh_terms(terms * present), finetuner.state.global_step + 1
         products = []
         for name, parameter in model.named_parameters():
             if f"gradient:{name}" in truth and name in table:
-                update_gradient = given_gradient(
+                update_gradient = scale_gradient(
                     truth[f"gradient:{name}"], update, shares, finetuner.recipe.train.optimizer
                 )
                 gradient = weights.to_paddle(update_gradient, table[name].role)
@@ -144,16 +144,16 @@ def apply_gradients(
 
 
 def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
-    """Return the learning rates of the updates of :func:`.updates.sampled` by the Trainer's schedule: float64 (N,)."""
+    """Return the learning rates of the updates of :func:`.updates.pick_updates` by the schedule: float64 (N,)."""
     rates = []
-    for update in sampled(max_steps):
+    for update in pick_updates(max_steps):
         finetuner.lr_scheduler.step(update - 1)
         rates.append(finetuner.lr_scheduler.get_lr())
     return np.array(rates, np.float64)
 
 
 class _ForwardInputs(trainer.TrainerCallback):
-    """Measures the inputs that each update's forwards received for its examples (see :func:`.updates.as_given`)."""
+    """Measures the inputs that each update's forwards received for its examples (:func:`.updates.clean_examples`)."""
 
     def __init__(
         self, examples: Mapping[str, np.ndarray], terms: np.ndarray, truth: Mapping[str, np.ndarray], measure: Measure
@@ -171,8 +171,8 @@ class _ForwardInputs(trainer.TrainerCallback):
             rows[batch[EXAMPLE]] = batch[key]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        for name, value in as_given(self.inputs_by_name, self.terms).items():
-            self.measure(numbered(name, state.global_step), value)
+        for name, value in clean_examples(self.inputs_by_name, self.terms).items():
+            self.measure(append_number(name, state.global_step), value)
         self.inputs_by_name.clear()
 
 
@@ -186,7 +186,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         for name, value in weights.dump(self.finetuner.model):
-            self.measure(numbered(f"updated:{name}", state.global_step), value)
+            self.measure(append_number(f"updated:{name}", state.global_step), value)
         if isinstance(self.finetuner.optimizer, optimizer.Lion):
             self._hand_on_moments(state.global_step)
         control.should_training_stop = state.global_step >= self.updates
@@ -198,7 +198,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
         for name, parameter in self.finetuner.model.named_parameters():
             if parameter.name in moments:
                 value = weights.to_paddle(moments[parameter.name].numpy(), table[name].role)
-                self.measure(numbered(f"moment:{name}", update), value)
+                self.measure(append_number(f"moment:{name}", update), value)
 
 
 class _BeforeTheFirstUpdate(trainer.TrainerCallback):

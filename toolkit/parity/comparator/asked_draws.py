@@ -10,7 +10,7 @@ from toolkit.parity.job.handover import Message
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.messages import DrawRequest
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, named
+from toolkit.parity.measure.evaluation import EVALUATIONS, TRAINING, name_in_run
 from toolkit.parity.measure.naming import TensorName
 
 #: Runs whose draws are compared.
@@ -61,11 +61,11 @@ class AskedDraws(MessageHandler):
     def unused(self) -> list[str]:
         """Return draws of the reference that matter to it, and that the port never asked for."""
         return sorted(
-            named(run, name)
+            name_in_run(run, name)
             for run in COMPARED_RUNS
             if run in self.reference.draws
             for name in self.reference.draws[run]
-            if self._matters(name) and named(run, name) not in self._asked
+            if self._matters(name) and name_in_run(run, name) not in self._asked
         )
 
     def _matters(self, name: str) -> bool:

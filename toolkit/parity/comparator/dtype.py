@@ -145,16 +145,16 @@ class DtypeLedger(MessageHandler):
     def _compare_output(self, name: str, value: np.ndarray, truth: np.ndarray | Sketch | None) -> None:
         """Measure an output of a pair. If it is a different quantity than R64's, record how it differs."""
         error = self.measured.tensors[name] = (
-            _difference(value, None) if truth is None else error_stats.difference(value, truth)
+            _difference(value, None) if truth is None else error_stats.measure_error(value, truth)
         )
         if truth is None or isinstance(truth, Sketch) or not value.size or not truth.size:
             return
         is_same_thing = error.rms is not None and error.rms < ANOTHER_THING * (error_stats.describe(truth).rms or 0.0)
         if is_same_thing or not error.finite or value.dtype.kind != "f" or not np.isfinite(truth).all():
             return
-        common_part, unread = same_numbers.in_common(value, truth), None
+        common_part, unread = same_numbers.find_common_part(value, truth), None
         if value.shape == truth.shape and not TensorName.parse(name).evaluation:
-            unread = same_numbers.unread_differences(
+            unread = same_numbers.count_unread_differences(
                 value, truth, self.reference.unread(name, truth.shape), common_part
             )
         self.measured.differing_outputs[name] = OutputDifference(common_part, unread)
@@ -168,9 +168,9 @@ class DtypeLedger(MessageHandler):
     def _handle_constant(self, message: Message, content: None) -> None:
         name, own, exact = message.name, message.value(), self.reference.constants[message.name]
         self.measured.constant_errors[name] = (
-            constants.angle_error(own, exact)
+            constants.measure_angle_error(own, exact)
             if self.reference.job.pair is None
-            else constants.table_error(own, exact, self.reference.float32_buffers[name])
+            else constants.measure_table_error(own, exact, self.reference.float32_buffers[name])
         )
 
     @handles("is plain first")
@@ -242,19 +242,19 @@ class DtypeLedger(MessageHandler):
         if not self._is_plain_first:
             truth = self.reference.truth
             self.measured.plain = {
-                name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth
+                name: error_stats.measure_error(plain[name], truth[name]) for name in gradients if name in truth
             }
 
 
 def difference_from_plain(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
     """Return the difference of the tensor of this name in ``again`` from ``plain``."""
-    return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
+    return error_stats.measure_error(again[name], plain) if name in again else TensorStats([], missing=True)
 
 
 def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
     if truth is None:
         return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
-    return error_stats.difference(value, truth)
+    return error_stats.measure_error(value, truth)
 
 
 def _are_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:

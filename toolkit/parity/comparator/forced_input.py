@@ -26,8 +26,8 @@ from toolkit.parity.job.results import (
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
-from toolkit.parity.measure.fingerprint import fingerprint
-from toolkit.parity.measure.masked_scores import compared
+from toolkit.parity.measure.fingerprint import take_fingerprint
+from toolkit.parity.measure.masked_scores import split_masked_scores
 
 
 class Points(MessageHandler):
@@ -71,7 +71,7 @@ class Points(MessageHandler):
                 origin.inputs,
                 origin.layer,
                 origin.num_tensors,
-                fingerprint(message.value()),
+                take_fingerprint(message.value()),
             )
         )
 
@@ -95,8 +95,8 @@ class Points(MessageHandler):
         if message.name.startswith("gradient:") and is_padding is not None and is_padding.shape == value.shape:
             # A padded output may get a gradient in its padding, which no layer reads. Packed sequences have none.
             value = np.where(is_padding, truth, value)
-        for part, own, true in compared(message.name, value, truth, self.truth):
-            self.measured.tensors[part] = error_stats.difference(own, true)
+        for part, own, true in split_masked_scores(message.name, value, truth, self.truth):
+            self.measured.tensors[part] = error_stats.measure_error(own, true)
             if message.name in self.measured.lines:
                 self.measured.lines[part] = self.measured.lines[message.name]
 

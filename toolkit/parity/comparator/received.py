@@ -11,7 +11,7 @@ from toolkit.parity.measure.sketch import Sketch
 
 
 def difference(message: Message, truth: np.ndarray | Sketch | None) -> TensorStats:
-    """Compare an array with its truth block by block (see :func:`.error_stats.difference`).
+    """Compare an array with its truth block by block (see :func:`.error_stats.measure_error`).
 
     Without a truth of the same shape, return only the shape and whether all elements are finite.
     """

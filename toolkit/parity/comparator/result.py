@@ -25,7 +25,7 @@ from toolkit.parity.job.results import (
     NewWeights,
 )
 from toolkit.parity.measure import loop_accuracy
-from toolkit.parity.measure.initial_values import Samples, counted
+from toolkit.parity.measure.initial_values import Samples, compare_sides
 from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 
@@ -108,7 +108,7 @@ class Side(MessageHandler):
     def _finish_loop(self) -> None:
         """Measure the last compiled loop: all its outputs have come."""
         if self._loop is not None:
-            self.own_report.loops.append(loop_accuracy.error(*self._loop))
+            self.own_report.loops.append(loop_accuracy.measure_error(*self._loop))
             self._loop = None
 
     def generators(self) -> GeneratorStats:
@@ -128,7 +128,7 @@ class Side(MessageHandler):
         if self.reference.job.pair is not None:
             return NewWeights()
         theirs = files.read_tensors(self.reference.folder / "reference" / "initial.safetensors")
-        return NewWeights(self.new_place, counted(Samples.of_tensors(self.new_values), Samples.of_tensors(theirs)))
+        return NewWeights(self.new_place, compare_sides(Samples.of(self.new_values), Samples.of_tensors(theirs)))
 
 
 class Ledger(MessageHandler):

@@ -90,8 +90,8 @@ class StageLedger(MessageHandler):
             self.measurements.tensors[name] = difference(message, truth)
             return
         value = message.value()
-        self.measurements.tensors[name] = error_stats.difference(value, np.empty(0) if truth is None else truth)
-        self.measurements.apart[name] = error_stats.difference(value, theirs)
+        self.measurements.tensors[name] = error_stats.measure_error(value, np.empty(0) if truth is None else truth)
+        self.measurements.apart[name] = error_stats.measure_error(value, theirs)
 
     @handles("held")
     def _handle_held(self, message: Message, content: None) -> None:
@@ -169,7 +169,7 @@ class Ledger(MessageHandler):
     @handles("constant")
     def _compare_constant(self, message: Message, content: None) -> None:
         theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[message.name]
-        self._constants[message.name] = constants.angle_error(message.value(), theirs)
+        self._constants[message.name] = constants.measure_angle_error(message.value(), theirs)
 
     @handles("done")
     def _finish(self, message: Message, content: None) -> None:

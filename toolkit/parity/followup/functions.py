@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
-from toolkit.parity.measure.fingerprint import Fingerprint, distance
+from toolkit.parity.measure.fingerprint import Fingerprint, find_distance
 from toolkit.parity.measure.naming import TensorName
 
 #: Two results are equal if their relative distance is below this share of the wrong tensor's own error, but at least
@@ -102,7 +102,7 @@ def function_at_fault(
         or module_input.result.size != expected_input.size
     ):
         return reordering_call
-    in_order, apart = distance(module_input.result, expected_input)
+    in_order, apart = find_distance(module_input.result, expected_input)
     if in_order <= max_distance:
         return None  # the module is wrong itself
     return reordering_call or (module_input if apart <= max_distance else None)
@@ -126,7 +126,7 @@ def leads_to_right_numbers(name: str, ours: ForcedInputDtype, theirs: Fingerprin
     others = []
     for number in sorted(users - {first_call}):
         result = ours.calls[number].result
-        if result is not None and (result.size != value.size or min(distance(result, value)) > MAX_DISTANCE):
+        if result is not None and (result.size != value.size or min(find_distance(result, value)) > MAX_DISTANCE):
             others.append(number)
     result_matches = _match_results(ours.calls, others, theirs.results, MAX_DISTANCE)
     return ResultMatch.AS_IT_IS in result_matches.values()
@@ -163,7 +163,7 @@ def _wrong_input(
         return (
             result is not None
             and result.size == expected_input.size
-            and distance(result, expected_input)[1] <= max_distance
+            and find_distance(result, expected_input)[1] <= max_distance
         )
 
     actual_input = ours.calls[number].result
@@ -188,7 +188,7 @@ def _hidden_in_loss(
 
     def is_taken(result: Fingerprint | None) -> bool:
         return result is not None and any(
-            one.size == result.size and distance(one, result)[1] <= max_distance for one in theirs.taken_by_losses
+            one.size == result.size and find_distance(one, result)[1] <= max_distance for one in theirs.taken_by_losses
         )
 
     hidden_calls: list[int] = []
@@ -233,7 +233,7 @@ def _completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int], nu
     while len(users) == 1:
         previous, current = current, users[0]
         one, other = calls[previous].result, calls[current].result
-        if one is None or other is None or one.size != other.size or distance(one, other)[1] > MAX_DISTANCE:
+        if one is None or other is None or one.size != other.size or find_distance(one, other)[1] > MAX_DISTANCE:
             completing = current  # a call that only changes the shape does not complete the constant
         users = [one for one in not_right if current in calls[one].inputs and takes_only(one, current)]
     return completing
@@ -270,7 +270,7 @@ def _match_results(
         similar_results = {
             (one.shape == result.shape, in_order <= max_distance)
             for one in by_size[result.size]
-            for in_order, apart in [distance(result, one)]
+            for in_order, apart in [find_distance(result, one)]
             if apart <= max_distance
         }
         if not similar_results:

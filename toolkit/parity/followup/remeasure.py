@@ -22,7 +22,7 @@ from toolkit.parity.job.results import Note, ReferenceResult
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.measure.evaluation import of_step
+from toolkit.parity.measure.evaluation import name_in_step
 
 #: Up to this many times its bound an error may be luck; wrong ports exceed that, most by a factor of 10^6.
 NEAR_BOUND = 10.0
@@ -134,7 +134,7 @@ def _with_remeasuring_note(
     """Return the reference's result with further runs and with a note on the verdict that was near its bound."""
     result = with_more_runs(reference, more)
     worst = max(filter(None, _beyond(verdict)), key=lambda one: one.margin)
-    few, all_runs = (_counts(one.tensors[of_step(worst.name)]) for one in (reference, result))
+    few, all_runs = (_counts(one.tensors[name_in_step(worst.name)]) for one in (reference, result))
     data = {"all_runs": all_runs, "few_runs": few, "name": worst.name, "margin": worst.margin, "dtype": worst.dtype}
     return replace(result, notes=[*reference.notes, Note("remeasured", data)])
 

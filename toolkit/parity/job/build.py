@@ -23,7 +23,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, random_texts, texts_of_characters
-from toolkit.parity.measure.updates import SHARES, inputs_of_examples, loss_terms
+from toolkit.parity.measure.updates import SHARES, count_loss_terms, make_distinct_inputs
 
 #: Number of runs of the reference that measure its rounding, in addition to the run that computes R64.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -166,7 +166,7 @@ def write_request(
 ) -> None:
     """Write the job of a whole model, whose port is also measured with ``mutants``, by name (see :func:`write_job`)."""
     labels = labels_of(request)
-    examples = {**inputs_of_examples(len(next(iter(labels.values())))), **labels}
+    examples = {**make_distinct_inputs(len(next(iter(labels.values())))), **labels}
     write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), examples, folder)
 
 
@@ -195,7 +195,7 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
     see. If classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
     label_batch = request.batch if request.labels is None else request.labels
     labels = {key: np.asarray(value) for key, value in label_batch.items() if key in LABELS}
-    terms = loss_terms(TASKS[request.head], labels)
+    terms = count_loss_terms(TASKS[request.head], labels)
     rows = np.flatnonzero(terms) if terms.any() else np.arange(len(terms))
     labels = {key: value[rows[: request.training.examples_of_update]] for key, value in labels.items()}
     if request.class_weights is not None:

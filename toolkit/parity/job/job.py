@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
 from toolkit.parity.job.pair import Pair
-from toolkit.parity.measure.updates import rows_of_update
+from toolkit.parity.measure.updates import count_update_rows
 
 #: Schema of the job folder, increased whenever a worker writes or needs other files.
 SCHEMA = 7
@@ -69,7 +69,7 @@ class TrainingSettings:
     @property
     def examples_of_update(self) -> int:
         """Number of the run's examples in a gate update."""
-        return rows_of_update(self.batch_size, self.gradient_accumulation_steps)
+        return count_update_rows(self.batch_size, self.gradient_accumulation_steps)
 
 
 @dataclass(frozen=True)

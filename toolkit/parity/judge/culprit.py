@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from toolkit.parity.judge.findings import ALONE, OF_RECOMPUTING, Finding, Verdict
-from toolkit.parity.measure.evaluation import UNWATCHED
+from toolkit.parity.measure.evaluation import NO_HOOKS
 from toolkit.parity.measure.naming import TensorName
 
 #: Dtypes, the most accurate first.
@@ -52,7 +52,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         if finding.verdict == "precision":  # the cause of every error in bfloat16, if no other dtype is wrong
             return (0, DTYPES.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
-        if name.evaluation == UNWATCHED:  # the step without hooks: a tensor that is wrong only there is right with them
+        if name.evaluation == NO_HOOKS:  # the step without hooks: a tensor that is wrong only there is right with them
             return (3, 0, rank_in_run(replace(finding, name=str(name.in_its_run)), ""))
         if name.evaluation in place_of_run[1:]:  # runs after the step: wrong only in evaluation
             own = replace(finding, name=str(name.in_its_run))

@@ -16,12 +16,12 @@ from toolkit.parity.job.results import FirstDivergence, Place, Training
 from toolkit.parity.judge.bounds import Comparison, compare, is_measured
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.naming import TensorName, numbered
+from toolkit.parity.measure.naming import TensorName, append_number
 
 #: The tensors of a training by name, each float64, (steps, elements).
 StepTensors = Mapping[str, np.ndarray]
 #: Name for the comparison of a loss, a single number that is its own extreme value.
-SCALAR_NAME = numbered("loss", 2)
+SCALAR_NAME = append_number("loss", 2)
 #: Kinds of the tensors that a step computes before its gradients, and of the gradients.
 KINDS_BEFORE_UPDATES = ("output", "logits", "loss", "losses", "gradient")
 

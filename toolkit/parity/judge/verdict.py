@@ -34,7 +34,7 @@ from toolkit.parity.judge.bounds import (
 from toolkit.parity.judge.findings import ALONE, Finding, Verdict
 from toolkit.parity.judge.notes import HINTS
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.evaluation import UNWATCHED, chosen, named, of_step
+from toolkit.parity.measure.evaluation import NO_HOOKS, name_choice, name_in_run, name_in_step
 from toolkit.parity.measure.naming import TensorName
 
 #: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
@@ -64,7 +64,7 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
         _judge_unwatched(reference, ours, dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
     uninformative_names = [
-        of_step(one.name) for one in verdict.comparisons if one.dtype == "float32" and not one.informative
+        name_in_step(one.name) for one in verdict.comparisons if one.dtype == "float32" and not one.informative
     ]
     verdict.notes += diagnosis.explain_lost_digits(
         reference.tensors, reference.facts.saturation, list(dict.fromkeys(uninformative_names))
@@ -210,17 +210,16 @@ def _find_lost_truth(reference: ReferenceResult) -> tuple[str, str] | None:
 def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
     """Judge verdict 4: a flipped bucket is excused only if the dtype cannot distinguish the two best buckets."""
     for module, flips in ours.facts.bucket_flips.items():
+        place = name_choice("buckets", module)
         if flips.shape is not None:
-            verdict.find("buckets", chosen("buckets", module), f"shape {flips.shape} differs", dtype)
+            verdict.find("buckets", place, f"shape {flips.shape} differs", dtype)
         elif flips.count:
             facts = reference.facts
             measured_slack = facts.bucket_slack_lowered if dtype == "bfloat16" else facts.bucket_slack
             slack = _slack(measured_slack[module], dtype)
             if not flips.largest_margin <= slack:
                 margin_text = f"one where the best bucket led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
-                verdict.find(
-                    "buckets", chosen("buckets", module), f"{flips.count} of {flips.of} differ, {margin_text}", dtype
-                )
+                verdict.find("buckets", place, f"{flips.count} of {flips.of} differ, {margin_text}", dtype)
             else:
                 data = {"dtype": dtype, "module": module, "count": flips.count, "of": flips.of}
                 if math.isfinite(slack):
@@ -240,7 +239,7 @@ def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, v
     for module, flips in ours.facts.relu_flips.items():
         slack = SIGN_FACTOR * _slack(largest_moves.get(module, 0.0), dtype)
         if not flips.largest_margin <= slack:
-            verdict.find("signs", chosen("relu", module), _sign_message(flips, slack), dtype)
+            verdict.find("signs", name_choice("relu", module), _sign_message(flips, slack), dtype)
         elif math.isfinite(slack):
             num_excused += flips.count
     if num_excused:
@@ -263,7 +262,7 @@ def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
         if not flips.largest_margin <= slack:
             margin_text = f"one where the score led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
             verdict.find(
-                "choices", chosen("choice", module), f"{flips.count} of {flips.of} differ, {margin_text}", dtype
+                "choices", name_choice("choice", module), f"{flips.count} of {flips.of} differ, {margin_text}", dtype
             )
         elif math.isfinite(slack):
             num_excused += flips.count
@@ -333,7 +332,7 @@ def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, d
 def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
     """Judge verdicts 2 and 3 for the step without hooks, as in training, if a bit differs from the step with hooks."""
     for name, error in ours.unwatched.items():
-        theirs, unwatched_name = reference.tensors.get(name), named(UNWATCHED, name)
+        theirs, unwatched_name = reference.tensors.get(name), name_in_run(NO_HOOKS, name)
         if theirs is None or error.rms is None:
             verdict.find(
                 "structure", unwatched_name, "with no hook on a layer, it is missing, or holds NaN or Inf", dtype

@@ -13,7 +13,7 @@ MAX_SCALE = 1024.0
 MASK_SIZE = 1e3
 
 
-def angle_error(own: np.ndarray, reference: np.ndarray) -> float:
+def measure_angle_error(own: np.ndarray, reference: np.ndarray) -> float:
     """Return the distance of two position tables (positions, width) in units of rounding of the angle.
 
     A unit is 2^-24 times the position, or 2^-24 for the first. Infinite if shape or dtype differs."""
@@ -23,7 +23,7 @@ def angle_error(own: np.ndarray, reference: np.ndarray) -> float:
     return float((np.abs(own.astype(np.float64) - reference) / (UNIT * angles)).max())
 
 
-def table_error(own: np.ndarray, exact: np.ndarray, in_float32: np.ndarray) -> float:
+def measure_table_error(own: np.ndarray, exact: np.ndarray, in_float32: np.ndarray) -> float:
     """Return the largest error of a buffer's elements, each in units of the element's rounding.
 
     Args:

@@ -161,7 +161,7 @@ def describe(value: np.ndarray | Sketch) -> TensorStats:
     return RunningStats.of(value).stats(value.shape)
 
 
-def difference(value: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
+def measure_error(value: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
     """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64; of the sketch of
     that difference, if there is only a sketch of the truth.
 

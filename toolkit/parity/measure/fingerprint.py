@@ -49,7 +49,7 @@ class Fingerprint:
         return math.prod(self.shape)
 
 
-def fingerprint(value: np.ndarray) -> Fingerprint | None:
+def take_fingerprint(value: np.ndarray) -> Fingerprint | None:
     """Return the fingerprint of a tensor; None where it would say nothing: no numbers, one value throughout, a whole
     number. NaN is like nothing else. What a mask hides has the size of the other elements, so that it does not outweigh
     them; a mask is the same as its negation."""
@@ -90,7 +90,7 @@ def _shape_of(value: np.ndarray) -> tuple[int, ...]:
     return tuple(length for length in value.shape if length != 1)
 
 
-def distance(one: Fingerprint, other: Fingerprint) -> tuple[float, float]:
+def find_distance(one: Fingerprint, other: Fingerprint) -> tuple[float, float]:
     """Return the relative distance of two tensors of one size: in order, and regardless of order."""
     if math.isnan(one.norm) or math.isnan(other.norm):
         return math.inf, math.inf

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 #: New models of each side, each from its own seed: of a small parameter one alone says little.
-TIMES = 8
+NUM_MODELS = 8
 #: Values kept of a parameter at most, of all models together.
-SAMPLED = 2**16
+MAX_SAMPLES = 2**16
 #: A shorter row may be all zero by chance.
 NARROW = 4
 #: Values beyond these joint standard deviations from the joint mean are counted.
@@ -68,7 +68,7 @@ class Samples:
         return values | {f"zero_rows:{name}": rows for name, rows in self.zero_rows.items()}
 
     @classmethod
-    def of_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Samples:
+    def of(cls, tensors: Mapping[str, np.ndarray]) -> Samples:
         """Read the result of :meth:`tensors`."""
         parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "zero_rows": {}}
         for key, value in tensors.items():
@@ -77,7 +77,7 @@ class Samples:
         return cls(**parts)
 
 
-def sampled(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
+def sample_values(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
     """Keep some values of each parameter, at places that are equal on both sides and in every run. ``models`` are the
     parameters of :data:`TIMES` models, each made anew."""
     values: dict[str, list[np.ndarray]] = {}
@@ -101,11 +101,11 @@ def _zero_rows(value: np.ndarray) -> np.ndarray:
 
 
 def _some(flat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    most = SAMPLED // TIMES
+    most = MAX_SAMPLES // NUM_MODELS
     return flat[draw.choice(flat.size, most, replace=False)] if flat.size > most else flat.copy()
 
 
-def counted(ours: Samples, theirs: Samples) -> dict[str, NewValues]:
+def compare_sides(ours: Samples, theirs: Samples) -> dict[str, NewValues]:
     """Counts of each parameter that either side makes."""
     return {name: _counted(name, ours, theirs) for name in {**theirs.values, **ours.values}}
 

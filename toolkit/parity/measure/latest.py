@@ -13,7 +13,7 @@ Found = TypeVar("Found")
 SAMPLE = 4096
 
 
-class Latest(Generic[Found]):
+class LastMeasurement(Generic[Found]):
     """Measures tensors one after another, but not twice if one is the very object of the one before: a fifth of all
     numbers of a long text. Frameworks count in-place changes of a tensor, which make another object; a sample detects
     writes to its memory past them.

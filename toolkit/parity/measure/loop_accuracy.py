@@ -58,7 +58,7 @@ class LoopError:
     where: str = ""
 
 
-def calls(recorded: Sequence[LoopCall]) -> Iterator[LoopCall]:
+def select_calls(recorded: Sequence[LoopCall]) -> Iterator[LoopCall]:
     """Calls to try: each once, on :data:`MOST_NUMBERS` at most; and rows as wide as any."""
     for call in recorded:
         yield _limited(call)
@@ -91,12 +91,12 @@ def _cut(shapes: Any, many: int, few: int) -> Any:
     return [_cut(one, many, few) for one in shapes] if isinstance(shapes, list) else shapes
 
 
-def drawn(call: LoopCall) -> tuple:
+def draw_arguments(call: LoopCall) -> tuple:
     """Arguments of a call, with NumPy arrays; the same ones each time."""
     return CHECKS[call.function].draw(np.random.default_rng(0), *call.given)
 
 
-def error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None) -> LoopError:
+def measure_error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None) -> LoopError:
     """How far off the outputs of a call are.
 
     Args:
@@ -104,7 +104,7 @@ def error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth]
         truths: what they should be, if known already.
     """
     check = CHECKS[call.function]
-    truths = check.exact(*drawn(call)) if truths is None else truths
+    truths = check.exact(*draw_arguments(call)) if truths is None else truths
     found = [_in_units(output, *truth) for output, truth in zip(outputs, truths, strict=True)]
     rms, largest = (max(column) for column in zip(*found, strict=True))
     if not np.isfinite(rms):

@@ -13,10 +13,10 @@ LOWEST = -1e9
 #: Scores before the masks: the first of these that an attention has.
 BEFORE = ("scaled_scores", "scores")
 #: Kind of the scores that masks leave as they are.
-UNMASKED = "unmasked_scores"
+UNMASKED_KIND = "unmasked_scores"
 
 
-def compared(
+def split_masked_scores(
     name: str, value: np.ndarray, true: np.ndarray, truth: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """What is measured of a tensor: names, its values and R64's.
@@ -33,12 +33,12 @@ def compared(
         yield name, value, true
         return
     yield name, np.maximum(value, LOWEST), np.maximum(true, LOWEST)
-    unmasked = left_as_they_are(name, true, truth)
+    unmasked = find_unmasked(name, true, truth)
     if unmasked is not None and unmasked.any() and value.shape == true.shape:
-        yield str(TensorName.parse(name)._replace(kind=UNMASKED)), value[unmasked], true[unmasked]
+        yield str(TensorName.parse(name)._replace(kind=UNMASKED_KIND)), value[unmasked], true[unmasked]
 
 
-def left_as_they_are(name: str, true: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def find_unmasked(name: str, true: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """Mask of R64's masked scores that are the scores themselves; None for any other tensor. See :func:`compared`."""
     parsed = TensorName.parse(name)
     if parsed.kind != "masked_scores":

@@ -79,7 +79,7 @@ def is_gradient(name: str) -> bool:
     return name.startswith("gradient:")
 
 
-def numbered(name: str, number: int) -> str:
+def append_number(name: str, number: int) -> str:
     """``name`` the first time, then ``name#2`` and so on, in a short training."""
     return name if number == 1 else f"{name}#{number}"
 

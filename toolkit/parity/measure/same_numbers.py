@@ -17,7 +17,7 @@ FEWEST = 4
 ROUNDING_UNITS = 2.0**10
 
 
-def in_common(ours: np.ndarray, theirs: np.ndarray) -> str:
+def find_common_part(ours: np.ndarray, theirs: np.ndarray) -> str:
     """Return what two outputs have in common: :data:`ROWS`, :data:`COLUMNS`, :data:`NUMBERS` or :data:`NOTHING`.
 
     Two numbers are the same if they differ by less than half of the digits of the less accurate array. This decides
@@ -40,7 +40,7 @@ def in_common(ours: np.ndarray, theirs: np.ndarray) -> str:
     return NUMBERS if is_part and _are_among(*numbers, within) else NOTHING
 
 
-def unread_differences(ours: np.ndarray, theirs: np.ndarray, unread: np.ndarray, common_part: str) -> int:
+def count_unread_differences(ours: np.ndarray, theirs: np.ndarray, unread: np.ndarray, common_part: str) -> int:
     """Return how many numbers of an output differ although the loss does not depend on them.
 
     Args:

@@ -47,7 +47,7 @@ class Trajectory:
         return {name: np.stack(values) for name, values in self._kept.items()}
 
 
-def places_of(name: str, gradient: np.ndarray) -> np.ndarray:
+def choose_elements(name: str, gradient: np.ndarray) -> np.ndarray:
     """Draw the elements of a parameter that are kept: all of a small one; else half of them where its gradient is not
     0, since most rows of an embedding are of no token of the batch."""
     if gradient.size <= SAMPLES:

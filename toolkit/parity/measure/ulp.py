@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 #: Distance if one of two numbers is NaN: larger than any other.
-UNORDERED = 2**33
+NAN_DISTANCE = 2**33
 
 
 @dataclass
@@ -21,20 +21,20 @@ class BitDifference:
     problem: str | None = None
 
 
-def compare(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
+def compare_bits(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
     """Compare a tensor of the port with the reference's."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
         problem = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
-        return BitDifference(max(ours.size, theirs.size, 1), theirs.size, UNORDERED, problem)
-    apart = units_apart(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
+        return BitDifference(max(ours.size, theirs.size, 1), theirs.size, NAN_DISTANCE, problem)
+    apart = count_ulps(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
     return BitDifference(int((apart != 0).sum()), int(apart.size), int(apart.max(initial=0)))
 
 
-def units_apart(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def count_ulps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Number of float32 steps between each pair of elements: int64."""
     distance = np.abs(_place(ours) - _place(theirs))
     nan = np.isnan(ours) | np.isnan(theirs)
-    return np.where(nan, np.where(ours.view(np.int32) == theirs.view(np.int32), 0, UNORDERED), distance)
+    return np.where(nan, np.where(ours.view(np.int32) == theirs.view(np.int32), 0, NAN_DISTANCE), distance)
 
 
 def _place(x: np.ndarray) -> np.ndarray:

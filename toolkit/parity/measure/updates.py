@@ -19,19 +19,21 @@ import numpy as np
 SHARES = ((1.0,), (-0.5, 0.25), (0.75, -1.0, 0.5), (-0.25, 1.5))
 #: In the place of the second update's for Lion, of whose sums it takes the sign alone: so graded that a wrong beta1
 #: turns the sign of some. With none of the usual betas (0.9 and 0.99, 0.5 and 0.75) is a sum 0: rounding would decide.
-GRADED = tuple(-0.97 * 2.0 ** (-step / 6) for step in range(60))
+LION_SHARES = tuple(-0.97 * 2.0 ** (-step / 6) for step in range(60))
 #: Factors by which an example scales the gradient's elements in turn; the next example starts one factor later.
-OF_EXAMPLES = (0.5, 1.0, 1.5)
+ROW_FACTORS = (0.5, 1.0, 1.5)
 #: Labels of this value add no loss term.
-IGNORED = -100
+IGNORED_LABEL = -100
 
 
-def rows_of_update(batch_size: int, accumulation_steps: int) -> int:
+def count_update_rows(batch_size: int, accumulation_steps: int) -> int:
     """Examples of an update here: three micro-batches tell as much as many; the last is one short if possible."""
     return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
 
 
-def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None) -> np.ndarray:
+def count_loss_terms(
+    task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None
+) -> np.ndarray:
     """Number of terms of the mean loss of each example, by the loss's definition: int64 (N,). If the mean is weighted
     by class, the weight of each example's class: float64 (N,).
 
@@ -43,12 +45,12 @@ def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Seque
         return np.ones(len(labels["start_positions"]), np.int64)
     given = labels["labels"]
     if class_weights is not None and given.ndim == 1:
-        return np.where(given == IGNORED, 0.0, np.asarray(class_weights, np.float64)[given.clip(0)])
+        return np.where(given == IGNORED_LABEL, 0.0, np.asarray(class_weights, np.float64)[given.clip(0)])
     kept = given[:, 1:] if task == "language_modeling" else given.reshape(len(given), -1)
-    return (kept != IGNORED).sum(1)
+    return (kept != IGNORED_LABEL).sum(1)
 
 
-def inputs_of_examples(count: int) -> dict[str, np.ndarray]:
+def make_distinct_inputs(count: int) -> dict[str, np.ndarray]:
     """Distinct tokens and masks of the examples of an update, int64 (N, T) each: no token comes twice, and a mask is
     the example's number, from 1 on, in binary digits."""
     length = count.bit_length()
@@ -56,7 +58,7 @@ def inputs_of_examples(count: int) -> dict[str, np.ndarray]:
     return {"input_ids": np.arange(count * length).reshape(count, length), "attention_mask": digits}
 
 
-def as_given(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str, np.ndarray]:
+def clean_examples(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str, np.ndarray]:
     """What an update's forwards should be given of each example, by ``trained:KEY``: float64 (N, ...), floats rounded
     to float32. An example without a loss term may be left out, and is all 0."""
     found = {}
@@ -67,13 +69,13 @@ def as_given(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str,
     return found
 
 
-def weights_of(terms: np.ndarray) -> np.ndarray:
+def weigh_terms(terms: np.ndarray) -> np.ndarray:
     """Weight of each example in the mean over all terms; 0 if there are none."""
     total = terms.sum()
     return terms / total if total else np.zeros(len(terms))
 
 
-def given_gradient(
+def scale_gradient(
     gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray, optimizer: str = "adamw"
 ) -> np.ndarray:
     """Gradient of a mean over examples, made from one of R64's.
@@ -83,7 +85,7 @@ def given_gradient(
         weights: of every example in the mean; they add up to 1.
         optimizer: of :class:`toolkit.parity.job.job.TrainingSettings`.
     """
-    shares = GRADED if optimizer == "lion" and update == 2 else SHARES[update - 1]
+    shares = LION_SHARES if optimizer == "lion" and update == 2 else SHARES[update - 1]
     return _times_in_turn(gradient, _factors(shares, tuple(map(float, weights))))
 
 
@@ -91,8 +93,8 @@ def given_gradient(
 def _factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> np.ndarray:
     """Factors of the elements of every gradient in turn: an update's shares, each times those of its examples."""
     of_examples = [
-        sum(weight * OF_EXAMPLES[(element + example) % len(OF_EXAMPLES)] for example, weight in enumerate(weights))
-        for element in range(len(OF_EXAMPLES))
+        sum(weight * ROW_FACTORS[(element + example) % len(ROW_FACTORS)] for example, weight in enumerate(weights))
+        for element in range(len(ROW_FACTORS))
     ]
     period = math.lcm(len(shares), len(of_examples))
     return np.resize(shares, period) * np.resize(of_examples, period)
@@ -108,6 +110,6 @@ def _times_in_turn(value: np.ndarray, factors: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def sampled(max_steps: int) -> list[int]:
+def pick_updates(max_steps: int) -> list[int]:
     """Updates of a run, counted from 1, whose learning rates are compared: all, or 1,000 of more."""
     return sorted({1 + round(place) for place in np.linspace(0, max_steps - 1, min(max_steps, 1000))})

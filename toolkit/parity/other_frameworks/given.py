@@ -74,7 +74,7 @@ def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, di
                     raise UserError(f"{place}: {name} is {_cut(saved_dtype)}; compute and save it in {dtype}")
                 same = list(shape) == list(truth.shape(name))
                 errors[dtype][name] = (
-                    error_stats.difference(tensors.read(name), truth[name]) if same else TensorStats(list(shape))
+                    error_stats.measure_error(tensors.read(name), truth[name]) if same else TensorStats(list(shape))
                 )
         if not errors[dtype]:
             raise UserError(f"{place}: holds no tensor")

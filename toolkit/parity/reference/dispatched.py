@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from toolkit.parity.job.results import Fingerprints
-from toolkit.parity.measure.fingerprint import Fingerprint, fingerprint
+from toolkit.parity.measure.fingerprint import Fingerprint, take_fingerprint
 from toolkit.parity.reference.points import values_of
 
 #: Kernels that compute a loss from scores and labels at once.
@@ -55,7 +55,7 @@ class DispatchedResults(TorchDispatchMode):
 
     def _enter(self, name: str, module: nn.Module, args: tuple) -> None:
         given = next((one for one in args if isinstance(one, torch.Tensor)), None)
-        found = None if given is None else fingerprint(values_of(given))
+        found = None if given is None else take_fingerprint(values_of(given))
         if found is not None:
             self.inputs.setdefault(name, found)
 
@@ -66,11 +66,11 @@ class DispatchedResults(TorchDispatchMode):
                 if isinstance(value, torch.Tensor):
                     self._see(value)
             if function.overloadpacket.__name__ in LOSSES:
-                fingerprints = (fingerprint(values_of(value)) for value in args if isinstance(value, torch.Tensor))
+                fingerprints = (take_fingerprint(values_of(value)) for value in args if isinstance(value, torch.Tensor))
                 self.taken_by_losses |= {one: None for one in fingerprints if one is not None}
         return result
 
     def _see(self, value: torch.Tensor) -> None:
-        found = fingerprint(values_of(value))
+        found = take_fingerprint(values_of(value))
         if found is not None:
             self.seen[found] = None

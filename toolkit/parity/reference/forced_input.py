@@ -14,7 +14,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.measure.masked_scores import compared
+from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.reference.dispatched import DispatchedResults
 from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
 from toolkit.parity.reference.points import Keep, Points
@@ -40,7 +40,7 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     records = {
         part: TensorRecord.of(error_stats.describe(true))
         for name, value in truth.items()
-        for part, _, true in compared(name, value, value, truth)
+        for part, _, true in split_masked_scores(name, value, value, truth)
     }
 
     def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:

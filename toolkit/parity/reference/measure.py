@@ -14,7 +14,7 @@ from toolkit.parity.job.results import Note, OwnLoss, ReferenceResult
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.latest import Latest
+from toolkit.parity.measure.latest import LastMeasurement
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.measure.sketch import COUNT, LARGE, Sketch
 from toolkit.parity.reference import own_loss
@@ -46,7 +46,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
             writer.add(name, kept)
             return name, error_stats.describe(kept)
 
-        written = Latest(write)
+        written = LastMeasurement(write)
 
         def keep(name: str, value: np.ndarray) -> None:
             first, stats = written(name, value)

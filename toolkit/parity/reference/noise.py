@@ -12,8 +12,8 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import are_one
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.latest import Latest
-from toolkit.parity.measure.masked_scores import compared
+from toolkit.parity.measure.latest import LastMeasurement
+from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference.points import Keep
 from toolkit.parity.reference.reordered import SumsReordered
@@ -72,10 +72,10 @@ def in_runs(
     """
 
     def errors(name: str, value: np.ndarray) -> tuple[str, list[tuple[str, TensorStats]]]:
-        parts = compared(name, value, truth[name], truth)
-        return name, [(part, error_stats.difference(own, true)) for part, own, true in parts]
+        parts = split_masked_scores(name, value, truth[name], truth)
+        return name, [(part, error_stats.measure_error(own, true)) for part, own, true in parts]
 
-    found = Latest(errors, functools.partial(are_one, truth))
+    found = LastMeasurement(errors, functools.partial(are_one, truth))
     for dtype, numbers in runs.items():
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:

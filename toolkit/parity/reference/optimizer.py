@@ -13,7 +13,7 @@ from transformers import get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.measure.updates import sampled
+from toolkit.parity.measure.updates import pick_updates
 
 
 class Optimizer:
@@ -45,8 +45,8 @@ class Optimizer:
         return self.settings.learning_rate * self.schedule.lr_lambdas[0](update - 1)
 
     def rates(self) -> np.ndarray:
-        """Rates of the updates of :func:`toolkit.parity.measure.updates.sampled`: float64 (N,)."""
-        return np.array([self.rate(update) for update in sampled(self.settings.max_steps)])
+        """Rates of the updates of :func:`toolkit.parity.measure.updates.pick_updates`: float64 (N,)."""
+        return np.array([self.rate(update) for update in pick_updates(self.settings.max_steps)])
 
     def update(self, number: int, rounded: bool = False) -> None:
         """Clip the gradients, change the parameters by them, and drop them.

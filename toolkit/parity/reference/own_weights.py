@@ -12,7 +12,7 @@ import torch
 from toolkit.parity.job import files
 from toolkit.parity.job.files import POSITIONS
 from toolkit.parity.job.job import Job
-from toolkit.parity.measure.initial_values import TIMES, sampled
+from toolkit.parity.measure.initial_values import NUM_MODELS, sample_values
 from toolkit.parity.reference.lora import adapt, initialise
 from toolkit.parity.reference.points import to_numpy
 from toolkit.parity.reference.step import Step
@@ -41,11 +41,11 @@ def write_loaded(step: Step, job: Job, path: Path) -> None:
 
 def write_initial(step: Step, job: Job, path: Path) -> None:
     """Write samples of the parameters of a few new models (:class:`.initial_values.Samples`)."""
-    files.write_tensors(path, sampled(_new_models(step, job)).tensors())
+    files.write_tensors(path, sample_values(_new_models(step, job)).tensors())
 
 
 def _new_models(step: Step, job: Job) -> Iterator[dict[str, np.ndarray]]:
-    for number in range(TIMES):
+    for number in range(NUM_MODELS):
         torch.manual_seed(job.seed + number)
         model = step.heads[job.head](step.configuration(job.config))
         adapt(model, job.lora)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from toolkit.parity.measure.masked_scores import left_as_they_are
+from toolkit.parity.measure.masked_scores import find_unmasked
 from toolkit.parity.measure.real_numbers import as_complex, as_real
 
 #: Called with the name and value of everything that is recorded, in execution order. An output's value is the
@@ -94,7 +94,7 @@ class Points:
             return x.clone()
         true = self.truth[name]
         truth = true.astype(value.dtype)
-        given, unmasked = moved(truth, self.nudge), left_as_they_are(name, true, self.truth)
+        given, unmasked = moved(truth, self.nudge), find_unmasked(name, true, self.truth)
         if unmasked is not None:  # a mask's own number is no result: one unit of -1e9 in float32 is 64
             given = np.where(unmasked, given, truth)
         return to_torch(given, x)

@@ -237,7 +237,7 @@ class Recorder:
 
     def _values(self, tensor: torch.Tensor) -> np.ndarray:
         """Return the values of a module's output. If it is the unchanged output of the module before, often its last
-        child, they are the same object, by which :class:`.latest.Latest` knows them."""
+        child, they are the same object, by which :class:`.latest.LastMeasurement` knows them."""
         if self._latest is None or self._latest[0] is not tensor or self._latest[1] != tensor._version:
             self._latest = tensor, tensor._version, values_of(tensor)
         return self._latest[2]

@@ -19,19 +19,19 @@ from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import (
-    NARROWED,
+    FINAL_LOSS,
+    NARROW,
+    NO_PADDING,
     READ_WITHOUT_PADDING,
     RUNS,
     TRAINING,
-    UNPADDED,
-    UPDATED,
     WHOLE,
-    batches,
+    build_batches,
     is_scored,
-    named,
+    name_in_run,
 )
-from toolkit.parity.measure.naming import numbered
-from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms, weights_of
+from toolkit.parity.measure.naming import append_number
+from toolkit.parity.measure.updates import clean_examples, count_loss_terms, scale_gradient, weigh_terms
 from toolkit.parity.reference.class_weights import weighted_loss
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.lora import adapt, merged
@@ -147,7 +147,7 @@ class Step:
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self._inputs(), self.config, self.reads_without_padding, self.evaluated_unit())
+        return build_batches(self._inputs(), self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
         """Whether an evaluation has a loss."""
@@ -178,7 +178,7 @@ class Step:
         )
 
     def _moved(self, of: Callable[[Draws], Mapping[str, float]]) -> dict[str, float]:
-        return {named(run, name): by for run, draws in self.draws.items() for name, by in of(draws).items()}
+        return {name_in_run(run, name): by for run, draws in self.draws.items() for name, by in of(draws).items()}
 
     @property
     def notes(self) -> list[Note]:
@@ -342,40 +342,40 @@ class Step:
             rounded: as :meth:`.optimizer.Optimizer.update`.
         """
         optimizer = Optimizer(self.model, self.settings)
-        terms = loss_terms(self.task, self.labels, self.class_weights)
-        weights, examples = weights_of(terms), as_given(self.labels, terms)
+        terms = count_loss_terms(self.task, self.labels, self.class_weights)
+        weights, examples = weigh_terms(terms), clean_examples(self.labels, terms)
         self.model.train()
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
             for name, value in examples.items():
-                keep(numbered(name, number), value)
+                keep(append_number(name, number), value)
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
-                    given = given_gradient(gradient, number, weights, self.settings.optimizer)
+                    given = scale_gradient(gradient, number, weights, self.settings.optimizer)
                     parameter.grad = torch.from_numpy(given).to(parameter)
                     if self.measures_bfloat16 and number == 1:
                         keep(f"accumulated:{name}", to_numpy(parameter.grad))
             optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
-                keep(numbered(f"updated:{name}", number), to_numpy(parameter))
+                keep(append_number(f"updated:{name}", number), to_numpy(parameter))
             for name, moment in optimizer.moments():
-                keep(numbered(f"moment:{name}", number), to_numpy(moment))
+                keep(append_number(f"moment:{name}", number), to_numpy(moment))
         keep("learning_rate", optimizer.rates())
-        recorder = Recorder(self.model, self.draws[UPDATED], keep)
+        recorder = Recorder(self.model, self.draws[FINAL_LOSS], keep)
         recorder.recording = False
         with torch.no_grad(), self.in_precision(), no_downcast(), recorder.watch(), self.clean(recorder, True):
-            keep(numbered("loss", 2), to_numpy(self._trained_on().loss))
+            keep(append_number("loss", 2), to_numpy(self._trained_on().loss))
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
         scores and the loss go to ``keep``."""
         self.model.eval()
-        again = {NARROWED: self.is_narrowed, UNPADDED: self.reads_without_padding}
+        again = {NARROW: self.is_narrowed, NO_PADDING: self.reads_without_padding}
         scores: dict[str, np.ndarray] = {}
         for run, batch in self.evaluations().items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
-                keep(named(run, name), value)
+                keep(name_in_run(run, name), value)
 
             recorder = Recorder(self.model, self.draws[run], measure)
             with (
@@ -395,7 +395,7 @@ class Step:
                     measure("loss", to_numpy(output.loss))
         for run in filter(again.get, again):  # last: what is wrong in another evaluation, too, is of a module
             for name, value in scores.items():
-                keep(named(run, name), value)
+                keep(name_in_run(run, name), value)
         with torch.no_grad(), self.in_precision(), no_downcast():
             self.decode(keep)
             for name, value in merged(self.model):

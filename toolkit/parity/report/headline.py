@@ -11,7 +11,7 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_part, is_of_recomputing, recomputing_at_fault
 from toolkit.parity.judge.findings import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.judge.updates import describe_wrong_parameters, update_number
-from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, UNWATCHED
+from toolkit.parity.measure.evaluation import NARROW, NO_HOOKS, NO_PADDING
 from toolkit.parity.measure.naming import TensorName
 
 
@@ -63,11 +63,11 @@ def headline(
         code = _code(name.kind, places)
         message = f"{describe_wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
         return Headline(f"update {update_number(name)} of the parameters: {code}", message)
-    if name.evaluation == NARROWED:
-        place = f"what the head does not read and the last layer leaves out: {_code(NARROWED, places)}"
-    elif name.evaluation == UNPADDED:
-        place = f"the padding that is left out: {_code(UNPADDED, places)}"
-    elif name.evaluation == UNWATCHED:
+    if name.evaluation == NARROW:
+        place = f"what the head does not read and the last layer leaves out: {_code(NARROW, places)}"
+    elif name.evaluation == NO_PADDING:
+        place = f"the padding that is left out: {_code(NO_PADDING, places)}"
+    elif name.evaluation == NO_HOOKS:
         return Headline(place_of(str(name.in_its_run), places), f"{culprit.name}: {culprit.message}")
     elif name.evaluation:
         place = place_of(culprit.name if culprit.name in places else str(name.in_its_run), places)

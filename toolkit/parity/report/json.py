@@ -10,7 +10,7 @@ from toolkit.parity.job.records import as_json
 from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import Comparison, is_measured, largest_noise
-from toolkit.parity.measure.evaluation import of_step
+from toolkit.parity.measure.evaluation import name_in_step
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.depth import depth_rows
 from toolkit.parity.report.report import Report
@@ -110,7 +110,7 @@ def _relative(comparisons: Sequence[Comparison], dtype: str) -> dict[str, float]
 
 
 def _tensor(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:
-    theirs = reference.tensors[of_step(comparison.name)]
+    theirs = reference.tensors[name_in_step(comparison.name)]
     name = TensorName.parse(comparison.name)
     return {
         **vars(comparison),

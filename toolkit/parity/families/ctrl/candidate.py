@@ -16,8 +16,8 @@ from toolkit.parity.candidate.places import decoding_places, line_of, place_of_c
 from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.step import Measure
 from toolkit.parity.job.results import Place
-from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
-from toolkit.parity.measure.naming import numbered
+from toolkit.parity.measure.evaluation import DECODING, name_in_run, split_for_decoding
+from toolkit.parity.measure.naming import append_number
 
 #: Number of the decoding call whose scores come from the layers themselves.
 BY_LAYERS = 3
@@ -56,11 +56,11 @@ class CTRLStep(PortedStep):
     def decode(self, measure: Measure) -> None:
         if not isinstance(self.model, CTRLLMHeadModel):
             return
-        first, *others = decoding_inputs(self.batch)
+        first, *others = split_for_decoding(self.batch)
         whole = self.model(**first).logits.numpy()
         begun, go_on = self.model.begin(**first)
         whole[:, -1] = begun.numpy()  # all that generation computes is compared, and the positions before it
-        measure(named(DECODING, "logits"), whole)
+        measure(name_in_run(DECODING, "logits"), whole)
         # A token is computed in three ways: for one text alone, by the layers (as with an adapter), and for several
         # texts. Each has its turn, the last two with their cache of the tokens before.
         _, alone = self.model.begin(**_first_text(first))
@@ -74,7 +74,7 @@ class CTRLStep(PortedStep):
                 logits[:1] = alone(one["input_ids"], one["attention_mask"][:, -1:]).numpy()
             elif number == BY_LAYERS:
                 logits = by_layers.logits[:, -1].numpy()
-            measure(numbered(named(DECODING, "logits"), number), logits[:, None])
+            measure(append_number(name_in_run(DECODING, "logits"), number), logits[:, None])
 
     def generate(self) -> None:
         self.decode(lambda *_: None)

@@ -14,8 +14,8 @@ from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.parity.job.results import Note
-from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
-from toolkit.parity.measure.naming import ModuleStack, numbered
+from toolkit.parity.measure.evaluation import DECODING, name_in_run, split_for_decoding
+from toolkit.parity.measure.naming import ModuleStack, append_number
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
@@ -62,10 +62,10 @@ class CTRLStep(Step):
             return
         past = None
         with own_mask():
-            for number, inputs in enumerate(decoding_inputs(self._inputs()), 1):
+            for number, inputs in enumerate(split_for_decoding(self._inputs()), 1):
                 output = self.model(**inputs, past_key_values=past, use_cache=True)
                 past = output.past_key_values
-                keep(numbered(named(DECODING, "logits"), number), to_numpy(output.logits))
+                keep(append_number(name_in_run(DECODING, "logits"), number), to_numpy(output.logits))
 
     def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
         return masked_scores_rounded_otherwise(recorder.stack, nudge)

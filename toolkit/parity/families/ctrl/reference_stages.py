@@ -79,7 +79,7 @@ class Ledger:
             self._hold(name, value)
             self.add_truth(name, error_stats.describe(value))
             return
-        self.add_noise(run, name, error_stats.difference(value, self.truth[name]))
+        self.add_noise(run, name, error_stats.measure_error(value, self.truth[name]))
         if run.name == "float32-0" and SHOWN.fullmatch(name):
             self._hold(f"float32:{name}", value)
 

@@ -37,8 +37,8 @@ from toolkit.parity.job.pair import CHOICES, RANDOM, OutputOrder, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, WHOLE
-from toolkit.parity.measure.naming import TensorName, numbered
-from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.measure.naming import TensorName, append_number
+from toolkit.parity.measure.updates import scale_gradient
 
 #: Matches the line of a forward that makes a loss.
 LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
@@ -303,7 +303,7 @@ class PairStep(Step):
                 adamw.step()
             for name, value in self._in_layout(lambda one: None if one.stop_gradient else one.numpy()):
                 if name in self.given_weights:
-                    measure(numbered(f"updated:{name}", update), value)
+                    measure(append_number(f"updated:{name}", update), value)
 
     def _remove_offsets(self) -> None:
         """Give parameters that a map shifts the reference's own numbers, which AdamW decays toward 0."""
@@ -370,7 +370,7 @@ def scaled_gradients(
 ) -> Iterator[None]:
     """Give every parameter the reference's gradient of an update inside the block, clipped to ``max_norm`` in all."""
     given = {
-        name: given_gradient(truth[f"gradient:{name}"], update, [1.0])
+        name: scale_gradient(truth[f"gradient:{name}"], update, [1.0])
         for name in step.layout.by_reference
         if f"gradient:{name}" in truth
     }

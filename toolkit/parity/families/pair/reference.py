@@ -33,9 +33,9 @@ from toolkit.parity.job.tensor_file import TensorWriter
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.mask_comparisons import MaskFacts
-from toolkit.parity.measure.naming import TensorName, numbered
+from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.measure.square_weights import SquareWeights
-from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.measure.updates import scale_gradient
 from toolkit.parity.reference.buffers import buffers_of, facts_of, frozen_parameters
 from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.clean import NanWatch
@@ -168,11 +168,11 @@ class PairStep(Step):
         for number in range(1, self.updates + 1):
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
-                    parameter.grad = torch.from_numpy(given_gradient(gradient, number, [1.0])).to(parameter)
+                    parameter.grad = torch.from_numpy(scale_gradient(gradient, number, [1.0])).to(parameter)
             optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
                 if parameter.requires_grad:
-                    keep(numbered(f"updated:{name}", number), to_numpy(parameter))
+                    keep(append_number(f"updated:{name}", number), to_numpy(parameter))
 
     def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
         """As :meth:`.step.Step.trace`, through the points that the port has, too."""

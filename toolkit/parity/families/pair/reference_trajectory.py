@@ -18,7 +18,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import TrajectoryFacts
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
-from toolkit.parity.measure.trajectory import Trajectory, places_of
+from toolkit.parity.measure.trajectory import Trajectory, choose_elements
 from toolkit.parity.reference.noise import sums_in_another_order
 from toolkit.parity.reference.optimizer import scale_error
 from toolkit.parity.reference.points import to_numpy
@@ -78,7 +78,7 @@ def _train(
         if not kept.places:  # the first step of all; a parameter may be used in later ones alone
             trained = {name: one for name, one in step.model.named_parameters() if one.requires_grad}
             none = {name: np.broadcast_to(0.0, one.shape) for name, one in trained.items()}
-            kept.places |= {name: places_of(name, gradients.get(name, none[name])) for name in none}
+            kept.places |= {name: choose_elements(name, gradients.get(name, none[name])) for name in none}
         kept.gradients(gradients)
         if not hasattr(step.source, "optimizer"):
             for parameter in step.model.parameters():

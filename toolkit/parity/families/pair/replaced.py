@@ -26,7 +26,7 @@ from toolkit.parity.candidate.places import display_path
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.pair import DrawFacts, PairMap
-from toolkit.parity.measure.evaluation import TRAINING, named
+from toolkit.parity.measure.evaluation import TRAINING, name_in_run
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 #: Folders of code that belongs to no port.
@@ -92,7 +92,7 @@ class PairDraws(RecordedDraws):
         if truth is None or theirs is None or truth.size != own.size or theirs.size != scores.size:
             return None  # whatever is wrong shows in the output
         given = own.numpy()
-        self.sender.send_array("choice", named(self.run, str(drawn)), given, list(scores.shape))
+        self.sender.send_array("choice", name_in_run(self.run, str(drawn)), given, list(scores.shape))
         truth = truth.reshape(given.shape)
         return None if (given == truth).all() else paddle.to_tensor(truth).astype(own.dtype)
 

@@ -23,8 +23,8 @@ from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure
 from toolkit.parity.families.reformer.evaluated import DECODED_BUCKETS, NARROWED_HEADS, first_of_rounds, unit
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.measure.evaluation import DECODING, NARROWED, WHOLE, decoding_inputs, named
-from toolkit.parity.measure.naming import TensorName, numbered
+from toolkit.parity.measure.evaluation import DECODING, NARROW, WHOLE, name_in_run, split_for_decoding
+from toolkit.parity.measure.naming import TensorName, append_number
 
 
 class ReformerStep(PortedStep):
@@ -54,7 +54,7 @@ class ReformerStep(PortedStep):
     def places(self) -> dict[str, Place]:
         return {
             **super().places(),
-            NARROWED: place_of_code("ReformerLayer.forward", ReformerLayer.forward),
+            NARROW: place_of_code("ReformerLayer.forward", ReformerLayer.forward),
             **decoding_places(Continuation),
             "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
             "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
@@ -75,16 +75,16 @@ class ReformerStep(PortedStep):
     def decode(self, measure: Measure) -> None:
         if not isinstance(self.model, ReformerModelWithLMHead):
             return
-        first, *others = (inputs["input_ids"] for inputs in decoding_inputs(self.batch))
+        first, *others = (inputs["input_ids"] for inputs in split_for_decoding(self.batch))
         with self.decoding_choices():
             logits, go_on = self.model.begin(first)
             for number, ids in enumerate([None, *others], 1):
                 logits = logits if ids is None else go_on(ids)
-                measure(numbered(named(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
+                measure(append_number(name_in_run(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
 
     def generate(self) -> None:
         if isinstance(self.model, ReformerModelWithLMHead):
-            first, second, *_ = (inputs["input_ids"] for inputs in decoding_inputs(self.batch))
+            first, second, *_ = (inputs["input_ids"] for inputs in split_for_decoding(self.batch))
             _, go_on = self.model.begin(first)
             go_on(second)
 

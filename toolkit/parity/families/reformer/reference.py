@@ -22,8 +22,8 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.measure.evaluation import DECODING, TRAINING, UPDATED, WHOLE, decoding_inputs, named
-from toolkit.parity.measure.naming import TensorName, numbered
+from toolkit.parity.measure.evaluation import DECODING, FINAL_LOSS, TRAINING, WHOLE, name_in_run, split_for_decoding
+from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.reference.clean import ExactNormaliser
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy, values_of
 from toolkit.parity.reference.recorder import Recorder, set_attribute
@@ -113,9 +113,9 @@ class ReformerStep(Step):
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         def slack_in(dtype: str) -> dict[str, float]:
             return {
-                named(run, module): by
+                name_in_run(run, module): by
                 for run, draws in self.draws.items()
-                if run != UPDATED  # keeps nothing but its loss
+                if run != FINAL_LOSS  # keeps nothing but its loss
                 for module, by in bucket_slack(draws.tensors, records, run, dtype).items()
             }
 
@@ -178,7 +178,7 @@ class ReformerStep(Step):
         if not isinstance(self.model, modeling_reformer.ReformerModelWithLMHead):
             return
         given, kept = self._inputs()["input_ids"], dict[torch.nn.Module, torch.Tensor]()
-        for number, inputs in enumerate(decoding_inputs(self._inputs()), 1):
+        for number, inputs in enumerate(split_for_decoding(self._inputs()), 1):
             length = inputs["attention_mask"].shape[1]
             missing = padded(self.config, length) - length
             ids = torch.nn.functional.pad(given[:, :length], (0, missing), value=self.config["pad_token_id"] or 0)
@@ -189,7 +189,7 @@ class ReformerStep(Step):
                 self._replaced_hashing(functools.partial(decoding_choice, self.draws[WHOLE].tensors, length)),
             ):
                 logits = self.model(ids, attention_mask=mask).logits[:, length - 1 : length]
-            keep(numbered(named(DECODING, "logits"), number), to_numpy(logits))
+            keep(append_number(name_in_run(DECODING, "logits"), number), to_numpy(logits))
 
     @contextlib.contextmanager
     def _given_buckets(self, drawn: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
@@ -322,7 +322,7 @@ def bucket_slack(
     for name in (drawn.module for drawn in parsed if drawn.kind == "buckets"):
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column = float(np.sqrt((rotations**2).sum(1)).max())
-        vectors = records[named(run, f"output:{name}.query_key")]
+        vectors = records[name_in_run(run, f"output:{name}.query_key")]
         noise = [error for error in vectors.noise[dtype] if error is not None]
         if vectors.max is None or len(noise) < len(vectors.noise[dtype]):
             slack[name] = math.inf
