@@ -37,10 +37,10 @@ ATTENTION = "reformer.encoder.layers.1.attention.self_attention"
         ("tokenizer:ids", TensorName("tokenizer", "ids")),
         (f"masked_scores:{ATTENTION}@1", TensorName("masked_scores", ATTENTION, "@1")),
         ("gradient:lm_head.bias", TensorName("gradient", "lm_head.bias")),
-        ("gradient:output:lm_head", TensorName("gradient", "lm_head", into="output")),
+        ("gradient:output:lm_head", TensorName("gradient", "lm_head", gradient_of="output")),
         ("gradient:output:classifier.dropout#1", TensorName("gradient", "classifier.dropout", "#1", "output")),
         (f"gradient:masked_scores:{ATTENTION}@1", TensorName("gradient", ATTENTION, "@1", "masked_scores")),
-        ("gradient:stream:transformer.h.0", TensorName("gradient", "transformer.h.0", into="stream")),
+        ("gradient:stream:transformer.h.0", TensorName("gradient", "transformer.h.0", gradient_of="stream")),
     ],
 )
 def test_a_name_is_the_one_that_its_parts_are_written_as(text, name):
@@ -82,7 +82,7 @@ def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chu
         stack.enter("ff")
         for _ in range(2):
             stack.enter("ff.dense")
-            names.extend([stack.draw("dropout"), stack.draw("dropout")])
+            names.extend([stack.next_name("dropout"), stack.next_name("dropout")])
             stack.leave()
         stack.leave()
 
@@ -113,7 +113,7 @@ def names_of_calls(*calls: tuple) -> list[str]:
 
     def run(module: str, *children: tuple) -> None:
         stack.enter(module)
-        names.append(stack.draw("dropout"))
+        names.append(stack.next_name("dropout"))
         for child in children:
             run(*child)
         stack.leave()

@@ -149,7 +149,7 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
     def on_operation(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
             return result
-        name = step.name_of(draws.stack.draw(operation))
+        name = step.name_of(draws.stack.next_name(operation))
         points.sender.send_json("lines", {name: _line(sys._getframe(2))})
         return points.pass_through(name, result)
 
@@ -165,7 +165,7 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
         """Pass on the gradient of a module's own backward before others are added: the reference has it alone."""
         if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
             return x
-        return points.pass_through(step.name_of(draws.stack.draw("input")), x)
+        return points.pass_through(step.name_of(draws.stack.next_name("input")), x)
 
     step.start()
     step.model.clear_gradients()

@@ -85,14 +85,14 @@ class WatchedSource:
         keep_mask = self.own.kept(p, shape)
         if self.counting:
             self.draws, self.cells = self.draws + 1, self.cells + keep_mask.size
-            self.receiver.mask(self.stack.draw("dropout"), p, shape, keep_mask.numpy())
+            self.receiver.mask(self.stack.next_name("dropout"), p, shape, keep_mask.numpy())
         return keep_mask
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         numbers = self.own.normal(shape, dtype, seed)
         if self.counting:
             self.draws += 1
-            self.receiver.rotation(self.stack.draw("normal"), shape, seed is not None, numbers.numpy())
+            self.receiver.rotation(self.stack.next_name("normal"), shape, seed is not None, numbers.numpy())
         return numbers
 
     def state(self) -> object:

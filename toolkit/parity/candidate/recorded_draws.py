@@ -50,7 +50,7 @@ class RecordedDraws:
             return (
                 remaining_names.pop(0) if remaining_names else str(TensorName(kind, "one more than in the run before"))
             )
-        name = self.stack.draw(kind)
+        name = self.stack.next_name(kind)
         self.order.setdefault(kind, []).append(name)
         return name
 

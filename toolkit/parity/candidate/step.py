@@ -331,7 +331,7 @@ def watch(
 
     def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
-            stack.enter(stack.called_as(names))
+            stack.enter(stack.choose_name(names))
             if on_enter is None or not args:
                 return None
             replacement = on_enter(args[0])  # an attention may be given its input as query, key and value

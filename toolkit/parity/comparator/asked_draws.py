@@ -46,7 +46,7 @@ class AskedDraws(MessageHandler):
     @handles("asked")
     def _check_request(self, message: Message, request: DrawRequest) -> None:
         name = TensorName.parse(message.name)
-        reference_name, draws = str(name.in_its_run), self.reference.draws[name.evaluation or TRAINING]
+        reference_name, draws = str(name.without_run), self.reference.draws[name.evaluation or TRAINING]
         if reference_name not in draws:
             self.problems[message.name] = f"{request.what} is drawn here, the reference draws nothing"
             return

@@ -69,7 +69,7 @@ class Choices(MessageHandler):
 
     def _in_run(self, message: Message) -> tuple[TensorName, TensorFile]:
         name = TensorName.parse(message.name)
-        return name.in_its_run, self.reference.draws[name.evaluation or TRAINING]
+        return name.without_run, self.reference.draws[name.evaluation or TRAINING]
 
 
 def _place(message: Message) -> str:

@@ -136,7 +136,7 @@ class DtypeLedger(MessageHandler):
         elif (
             not self._is_ported
             and not self.reference.job.brief
-            and TensorName.parse(message.name).in_its_run.kind == "output"
+            and TensorName.parse(message.name).without_run.kind == "output"
         ):
             self._compare_output(message.name, message.value(), truth)
         else:

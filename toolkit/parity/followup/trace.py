@@ -90,9 +90,9 @@ class OperationTrace:
 def describe(name: str) -> str:
     """Describe an operation: ``scores of MODULE``, ``the backward into scores of MODULE``."""
     tensor_name = TensorName.parse(name)
-    if tensor_name.into == "input":
+    if tensor_name.gradient_of == "input":
         return f"the backward of {tensor_name.module}{tensor_name.call}"
-    if tensor_name.into:
+    if tensor_name.gradient_of:
         return f"the backward into {describe(name.removeprefix('gradient:'))}"
     module = tensor_name.module + tensor_name.call
     if tensor_name.kind == "gradient":
@@ -331,8 +331,8 @@ def _is_interface(
     The operation may also be the gradient into such an output.
     """
     name = TensorName.parse(operation.name)
-    output = str(name._replace(kind="output", into=""))
-    is_of_output = "output" in (name.kind, name.into)
+    output = str(name._replace(kind="output", gradient_of=""))
+    is_of_output = "output" in (name.kind, name.gradient_of)
     if not is_of_output or ours.tensors[operation.name].shape == reference[operation.name].shape:
         return False
     return leads_to_right_numbers(output, ours, theirs)
@@ -417,13 +417,13 @@ def _without_size(error: TensorStats, theirs: TensorRecord) -> str:
 
 def in_order(names: Sequence[str]) -> list[str]:
     """Return the names in execution order: a parameter's gradient follows the gradient of its module's output."""
-    parameters = [name for name in names if is_gradient(name) and not TensorName.parse(name).into]
+    parameters = [name for name in names if is_gradient(name) and not TensorName.parse(name).gradient_of]
     parameter_names = set(parameters)
     order = [name for name in names if name not in parameter_names]
     last: dict[str, str] = {}
     for name in order:
         tensor_name = TensorName.parse(name)
-        if (tensor_name.kind, tensor_name.into) == ("gradient", "output"):
+        if (tensor_name.kind, tensor_name.gradient_of) == ("gradient", "output"):
             last[tensor_name.module] = name
     for name in parameters:
         after = last.get(TensorName.parse(name).module.rpartition(".")[0])

@@ -198,7 +198,7 @@ class PairMap:
     def compares(self, name: str) -> bool:
         """Return whether a tensor of the reference is compared: an output if its module has a counterpart, a buffer if
         it has one or should have one."""
-        tensor_name = TensorName.parse(name).in_its_run
+        tensor_name = TensorName.parse(name).without_run
         if tensor_name.kind == "buffer":
             return tensor_name.module in {*(match.reference for match in self.buffers), *self.reference_state}
         return tensor_name.kind != "output" or tensor_name.module in self.modules

@@ -41,7 +41,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return (verdict.reference_faults or verdict.findings)[0]
     orders: dict[str, list[str]] = {"": []}
     for name in map(TensorName.parse, order):
-        orders.setdefault(name.evaluation, []).append(str(name.in_its_run))
+        orders.setdefault(name.evaluation, []).append(str(name.without_run))
     place_of_run = list(orders)
     places = {run: {name: index for index, name in enumerate(names)} for run, names in orders.items()}
     recomputing = recomputing_at_fault(verdict)
@@ -53,9 +53,9 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
             return (0, DTYPES.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
         if name.evaluation == NO_HOOKS:  # the step without hooks: a tensor that is wrong only there is right with them
-            return (3, 0, rank_in_run(replace(finding, name=str(name.in_its_run)), ""))
+            return (3, 0, rank_in_run(replace(finding, name=str(name.without_run)), ""))
         if name.evaluation in place_of_run[1:]:  # runs after the step: wrong only in evaluation
-            own = replace(finding, name=str(name.in_its_run))
+            own = replace(finding, name=str(name.without_run))
             return (3, place_of_run.index(name.evaluation), rank_in_run(own, name.evaluation))
         return rank_in_run(finding, "")
 
@@ -89,7 +89,7 @@ def is_of_part(finding: Finding) -> bool:
     """Return whether the finding is a different parameter or draw, which changes everything computed from it."""
     name = TensorName.parse(finding.name)
     if name.kind == "gradient":
-        return not name.into and finding.message == ALONE
+        return not name.gradient_of and finding.message == ALONE
     return finding.verdict == "structure" and name.kind in PARTS
 
 

@@ -66,8 +66,8 @@ def replaceable_outputs(verdict: Verdict, reference: ReferenceResult, candidate:
     decided_names = {name for name, one in differing.items() if is_decided_behind(name, one, reference.facts)}
     names = [TensorName.parse(name) for name in {*differing, *(finding.name for finding in verdict.findings)}]
     replaceable_names = set()
-    for name in (one for one in names if one.in_its_run.kind == "output"):
-        own = name.in_its_run
+    for name in (one for one in names if one.without_run.kind == "output"):
+        own = name.without_run
         is_further_call = bool(own.call) and str(name) not in differing and read.get(str(own), 1.0) == 1.0
         agrees_in_step = bool(name.evaluation) and str(own) not in differing and read.get(str(own)) == 1.0
         is_only_reordered = str(name) in differing and differing[str(name)].shared == ROWS

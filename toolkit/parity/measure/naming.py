@@ -1,10 +1,10 @@
 """Names of tensors and random draws that mean the same in both frameworks.
 
-A draw is named after the module that asks for it: ``dropout:encoder.layers.0.attention.output``. A module that its
-parent calls more than once, as a chunked feed-forward its halves, adds the call's number: ``...dense#2``. Calls are
-counted within the parent's own call, so a block that runs again, as in a reversible backward, asks for the same names
-again. A call whose name an earlier one has adds zeros: ``#1`` is the second call of a layer within its block's first,
-``#1.0`` then the first within the block's second.
+A draw is named after the module that requests it: ``dropout:encoder.layers.0.attention.output``. If the parent calls a
+module several times, such as the layers of a chunked feed-forward, the number of the call is added: ``...dense#2``.
+Calls are counted within the parent's own call. So a block that runs again, as in a reversible backward, requests the
+same names again. Zeros are added to a name that an earlier call has: if ``#1`` is the second call of a layer within the
+first call of its block, ``#1.0`` is the first call of the layer within the second call of the block.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from typing import NamedTuple
 
 
 class TensorName(NamedTuple):
-    """The parts of a name, which is written ``KIND:MODULE CALL`` without the blank, or ``gradient:KIND:MODULE CALL``.
+    """The parts of a tensor's name, written ``KIND:MODULE`` or ``gradient:KIND:MODULE``, each with the call's suffix.
 
     Attributes:
         kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``moment`` (the
-            optimizer's of a parameter), ``accumulated`` (a parameter's gradient as an update is given it), ``trained``
-            (what the forwards of an update are given of its examples), ``learning_rate``, ``dropout``, ``normal``,
-            ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``; of an
-            evaluation, with its name before it: ``evaluation/output``.
-        module: the path of the module or parameter; empty where it is of the whole model.
-        call: which call of the module (``#1``), which draw within it (``@1``), which update (``#2``), or which of the
-            two residual streams (``#attention``); empty for the first.
-        into: for the gradient of an operation or output, its kind; empty for a parameter's.
+            optimizer's moment of a parameter), ``accumulated`` (a parameter's gradient that an update receives),
+            ``trained`` (an input of an update's forwards), ``learning_rate``, ``dropout``, ``normal``, ``buckets``,
+            ``logits``, ``loss``, or an operation such as ``scores``. A tensor of an evaluation has the evaluation's
+            name before its kind: ``evaluation/output``.
+        module: dotted path of the module or parameter; empty for the whole model.
+        call: number of the module's call (``#1``), of the draw within it (``@1``) or of the update (``#2``), or one of
+            the two residual streams (``#attention``); empty for the first.
+        gradient_of: kind of the operation or output whose gradient this is; empty for a parameter's gradient.
     """
 
     kind: str
     module: str = ""
     call: str = ""
-    into: str = ""
+    gradient_of: str = ""
 
     @classmethod
     def parse(cls, text: str) -> TensorName:
-        """Parse a name that ``str`` wrote."""
-        return _parsed(text)
+        """Parse the text of a name, such as ``dropout:encoder.layers.0#1``."""
+        return _parse_name(text)
 
     def __str__(self) -> str:
-        return ":".join(filter(None, (self.kind, self.into, self.module))) + self.call
+        return ":".join(filter(None, (self.kind, self.gradient_of, self.module))) + self.call
 
     @property
     def is_of_training(self) -> bool:
-        """Whether it belongs to the updates: their inputs, an updated parameter, or a later loss."""
+        """Whether the tensor belongs to the updates: their inputs, an updated parameter, or a later loss."""
         return self.kind in ("trained", "updated", "moment", "accumulated", "learning_rate") or (
             self.kind == "loss" and bool(self.call)
         )
 
     @property
     def evaluation(self) -> str:
-        """Its evaluation (:mod:`.evaluation`); empty for a tensor of the step."""
+        """The name of the tensor's evaluation (:mod:`.evaluation`); empty for a tensor of the step."""
         return self.kind.rpartition("/")[0]
 
     @property
-    def in_its_run(self) -> TensorName:
-        """The same without the evaluation's name."""
+    def without_run(self) -> TensorName:
+        """This name without the evaluation's name."""
         return self._replace(kind=self.kind.rpartition("/")[2])
 
 
 @functools.lru_cache(maxsize=2**16)
-def _parsed(text: str) -> TensorName:
-    """As :meth:`TensorName.parse`: a trial of all faults asks for each of a thousand names 500 times."""
-    path, mark, call = re.fullmatch(r"([^#@]*)([#@]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    kind, _, module = path.partition(":")
-    into = ""
+def _parse_name(text: str) -> TensorName:
+    # Cached: a trial of all faults parses each of a thousand names 500 times.
+    kind_and_module, mark, call = re.fullmatch(r"([^#@]*)([#@]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    kind, _, module = kind_and_module.partition(":")
+    gradient_of = ""
     if kind == "gradient" and ":" in module:
-        into, _, module = module.partition(":")
-    return TensorName(kind, module, mark + call, into)
+        gradient_of, _, module = module.partition(":")
+    return TensorName(kind, module, mark + call, gradient_of)
 
 
 def is_gradient(name: str) -> bool:
-    """Whether a name is that of a gradient."""
+    """Return whether a name is the name of a gradient."""
     return name.startswith("gradient:")
 
 
 def append_number(name: str, number: int) -> str:
-    """``name`` the first time, then ``name#2`` and so on, in a short training."""
+    """Return ``name`` for the number 1, and ``name#2`` and so on for later updates or calls."""
     return name if number == 1 else f"{name}#{number}"
 
 
@@ -90,12 +90,12 @@ CallPath = tuple[tuple[str, int], ...]
 
 @dataclass
 class _Call:
-    """A running module.
+    """A call of a module that has not ended.
 
     Attributes:
-        path: the calls that lead to it, its own last.
-        number: suffix of its name after the module's name, such as ``#1``; empty for the first call.
-        counts: how often it has called each child and asked for each kind of draw.
+        path: the calls from the outermost module to this call.
+        number: suffix of the call's name after the module's name, such as ``#1``; empty for the first call.
+        counts: number of the calls of each child, and of the draws of each kind, so far.
     """
 
     module: str
@@ -105,7 +105,7 @@ class _Call:
 
 
 class ModuleStack:
-    """Which modules are running, innermost last."""
+    """The modules that are running, the innermost last."""
 
     def __init__(self) -> None:
         self._calls = [_Call("")]
@@ -113,32 +113,34 @@ class ModuleStack:
 
     @property
     def module(self) -> str:
-        """The path of the innermost module."""
+        """The dotted path of the innermost module."""
         return self._calls[-1].module
 
-    def called_as(self, names: Sequence[str]) -> str:
-        """Path by which a shared module is about to run: the one within the running module, such as
-        ``decoder.embed_tokens`` of an embedding shared with the encoder; else the first."""
+    def choose_name(self, names: Sequence[str]) -> str:
+        """Return the name of a shared module's next call: the name within the running module, otherwise the first.
+
+        An embedding that encoder and decoder share is ``decoder.embed_tokens`` while the decoder runs.
+        """
         return next((name for name in names if name.rpartition(".")[0] == self.module), names[0])
 
     def enter(self, module: str) -> None:
-        """Start ``module`` (its dotted path, "" for the model itself)."""
+        """Record the start of a module, given its dotted path; the path of the model itself is empty."""
         path = (*self._calls[-1].path, (module, self.count(module)))
         self._calls.append(_Call(module, path, self._number(module, path)))
 
     def leave(self, kind: str = "output") -> str:
-        """End the innermost module; return the name of its output."""
+        """Record the end of the innermost module, and return the name of its output."""
         name = self._name(kind)
         self._calls.pop()
         return str(name)
 
-    def draw(self, kind: str) -> str:
-        """Name of the next draw of ``kind`` (dropout, normal) by the innermost module, or of its next operation."""
+    def next_name(self, kind: str) -> str:
+        """Return the name of the innermost module's next draw (``dropout``, ``normal``) or operation of this kind."""
         number, name = self.count(kind), self._name(kind)
         return str(name._replace(call=f"{name.call}@{number}") if number else name)
 
     def count(self, kind: str) -> int:
-        """Count one more of ``kind`` in the innermost module; return the count before."""
+        """Increment the innermost module's count of this kind, and return the previous count."""
         number = self._calls[-1].counts[kind]
         self._calls[-1].counts[kind] += 1
         return number
@@ -147,7 +149,7 @@ class ModuleStack:
         return TensorName(kind, self.module, self._calls[-1].number)
 
     def _number(self, module: str, path: CallPath) -> str:
-        """Return the suffix of a call's name after the module's name, and note the call that has this name.
+        """Return the suffix of a call's name after the module's name, and record the name as used.
 
         A block that a backward runs again lacks the calls around it, so its path is the end of the earlier path.
         """

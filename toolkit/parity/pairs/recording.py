@@ -101,7 +101,7 @@ def keep_counterparts(reference: ReferenceResult, pair_map: PairMap, pair: Pair)
         tensors={
             name: record
             for name, record in reference.tensors.items()
-            if pair_map.compares(name) and not (pair.has_loss and TensorName.parse(name).in_its_run.kind == "logits")
+            if pair_map.compares(name) and not (pair.has_loss and TensorName.parse(name).without_run.kind == "logits")
         },
         facts=replace(facts, epsilons={name: one for name, one in facts.epsilons.items() if name in pair_map.modules}),
         accept=pair.accept,

@@ -56,7 +56,7 @@ class Choices(TorchFunctionMode):
         name = CHOOSING.get(function)
         if name is None:
             if self.note is not None and function in OTHERS and args and getattr(args[0], "requires_grad", False):
-                self.note(self.recorder.stack.draw(OTHERS[function]))
+                self.note(self.recorder.stack.next_name(OTHERS[function]))
             return function(*args, **kwargs)
         given = _arguments(name, args, kwargs)
         x, dim = given["input"], given["dim"]
@@ -68,7 +68,7 @@ class Choices(TorchFunctionMode):
         own = found if isinstance(found, torch.Tensor) else found[1]
         kept = own.numel() == scores.numel() // scores.shape[along] and own.ndim < scores.ndim  # the axis is left out
         own = own.reshape(1) if whole else own.unsqueeze(along) if kept else own
-        drawn = TensorName.parse(self.recorder.stack.draw("choice"))
+        drawn = TensorName.parse(self.recorder.stack.next_name("choice"))
         is_ordered = name != "topk" or given.get("sorted", True)
         indices = self.recorder.draws.chosen(drawn, scores.movedim(along, -1), own.movedim(along, -1), is_ordered)
         indices = indices.movedim(-1, along)

@@ -90,7 +90,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
 
 def is_sketched(name: str, value: np.ndarray) -> bool:
     """Whether a small bundle keeps the sketch of a tensor. Buffers stay: the port is given them."""
-    return value.size >= LARGE and TensorName.parse(name).in_its_run.kind != "buffer"
+    return value.size >= LARGE and TensorName.parse(name).without_run.kind != "buffer"
 
 
 def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:

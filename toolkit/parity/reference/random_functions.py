@@ -19,7 +19,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
     uniform, normal = recorder.draws.uniform, recorder.draws.normal
 
     def draw(kind: str, make: Callable, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
-        return requested_tensor(make(recorder.stack.draw(kind), tuple(shape)), options)
+        return requested_tensor(make(recorder.stack.next_name(kind), tuple(shape)), options)
 
     def like(x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
         default = x.dtype if x.is_floating_point() else torch.get_default_dtype()
@@ -38,7 +38,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         return draw("normal", normal, input.shape, like(input, options))
 
     def whole_numbers(low: int, high: int, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
-        fractions = uniform(recorder.stack.draw("uniform"), tuple(shape)).astype(np.float64)
+        fractions = uniform(recorder.stack.next_name("uniform"), tuple(shape)).astype(np.float64)
         return requested_tensor((low + np.floor(fractions * (high - low))).astype(np.int64), options)
 
     def randint(*arguments: Any, **options: Any) -> torch.Tensor:
@@ -50,7 +50,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         return whole_numbers(*requested_range(bounds, options), input.shape, tensor_options)
 
     def randperm(n: int, **options: Any) -> torch.Tensor:
-        order = uniform(recorder.stack.draw("uniform"), (int(n),)).argsort(kind="stable")
+        order = uniform(recorder.stack.next_name("uniform"), (int(n),)).argsort(kind="stable")
         return requested_tensor(order, {"dtype": torch.int64, **options})
 
     def normal_numbers(mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
@@ -64,7 +64,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         return (rand_like(input) < (input if p is None else p)).to(input.dtype)
 
     def multinomial(input: torch.Tensor, num_samples: int, replacement: bool = False, **_: Any) -> torch.Tensor:
-        return recorder.draws.multinomial(recorder.stack.draw("multinomial"), input, num_samples, replacement)
+        return recorder.draws.multinomial(recorder.stack.next_name("multinomial"), input, num_samples, replacement)
 
     def uniform_(self: torch.Tensor, *bounds: float, **options: Any) -> torch.Tensor:
         low, high = (*bounds, *(0.0, 1.0)[len(bounds) :])

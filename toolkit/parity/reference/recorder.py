@@ -193,7 +193,7 @@ class Recorder:
 
     def at(self, operation: str, x: torch.Tensor) -> torch.Tensor:
         """Pass an operation's result in the running module through the points, if any."""
-        return x if self.points is None else self.points.pass_through(self.stack.draw(operation), x)
+        return x if self.points is None else self.points.pass_through(self.stack.next_name(operation), x)
 
     def _note_read(self, output_name: str, output: Any) -> None:
         """Have the backward note which elements of an output get a gradient.
@@ -249,11 +249,11 @@ class Recorder:
 
     def _entered(self, names: Sequence[str]) -> Callable[[torch.nn.Module, Any, Any], Any]:
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-            self.stack.enter(self.stack.called_as(names))
+            self.stack.enter(self.stack.choose_name(names))
             points = self.points
             if points is None:
                 return None
-            return with_input(args, kwargs, lambda x: points.pass_back(self.stack.draw("input"), x))
+            return with_input(args, kwargs, lambda x: points.pass_back(self.stack.next_name("input"), x))
 
         return hook
 
@@ -294,16 +294,18 @@ class Recorder:
     def _dropped(self, x, p, training, mask_shape):
         if not training or p == 0.0:
             return x
-        mask = self.draws.mask(self.stack.draw("dropout"), mask_shape, p)
+        mask = self.draws.mask(self.stack.next_name("dropout"), mask_shape, p)
         dropped = x * (torch.from_numpy(mask).to(x) / (1.0 - p))
         return self.at("dropped", dropped) if self.stack.module.endswith(DROPS_WITHIN) else dropped
 
     def _relu(self, x):
-        return torch.where(self.draws.positive(TensorName.parse(self.stack.draw("relu")), x), x, torch.zeros_like(x))
+        return torch.where(
+            self.draws.positive(TensorName.parse(self.stack.next_name("relu")), x), x, torch.zeros_like(x)
+        )
 
     def _randn(self, *size, **options):
         shape = requested_shape(size, options)
-        return requested_tensor(self.draws.normal(self.stack.draw("normal"), shape), options)
+        return requested_tensor(self.draws.normal(self.stack.next_name("normal"), shape), options)
 
 
 def requested_shape(size: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def headline(
     if culprit.verdict == "reference":
         return Headline(culprit.name, culprit.message)
     if culprit.verdict == "trajectory":
-        own = name.in_its_run
+        own = name.without_run
         place = _code("optimizer", places) if own.kind == "updated" else place_of(str(own), places)
         return Headline(f"{name.evaluation} of training: {place}", f"{own}: {culprit.message}")
     at_fault = is_of_recomputing(culprit, recomputing_at_fault(verdict))
@@ -68,9 +68,9 @@ def headline(
     elif name.evaluation == NO_PADDING:
         place = f"the padding that is left out: {_code(NO_PADDING, places)}"
     elif name.evaluation == NO_HOOKS:
-        return Headline(place_of(str(name.in_its_run), places), f"{culprit.name}: {culprit.message}")
+        return Headline(place_of(str(name.without_run), places), f"{culprit.name}: {culprit.message}")
     elif name.evaluation:
-        place = place_of(culprit.name if culprit.name in places else str(name.in_its_run), places)
+        place = place_of(culprit.name if culprit.name in places else str(name.without_run), places)
     else:
         what = f"{culprit.name}: " if is_of_part(culprit) and name.kind in ("parameter", "gradient") else ""
         what = f"{culprit.name}: " if name.kind == "buffer" else what
