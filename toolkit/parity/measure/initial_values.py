@@ -1,4 +1,4 @@
-"""New parameters of each side: what is kept of their values, and what is counted of both."""
+"""Newly initialized parameters of each side: samples of their values, and a comparison of both sides' samples."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: New models of each side, each from its own seed: of a small parameter one alone says little.
+#: Number of models that each side initializes, each with its own seed: a small parameter needs several.
 NUM_MODELS = 8
-#: Values kept of a parameter at most, of all models together.
+#: Largest number of values to sample from a parameter, over all models.
 MAX_SAMPLES = 2**16
-#: A shorter row may be all zero by chance.
+#: Fewest elements of a row of zeros. A shorter row may be zero by chance.
 NARROW = 4
-#: Values beyond these joint standard deviations from the joint mean are counted.
+#: Distances from the joint mean, in joint standard deviations, beyond which values are counted.
 BEYOND = (1, 2, 3)
 
 
 @dataclass
 class SampleStats:
-    """Values of a parameter that a side has made anew.
+    """Statistics of the sampled values of a parameter that a side has initialized.
 
     Attributes:
-        count, mean, lowest, highest: of the values kept.
-        squares: the sum of their squared distances from the mean.
-        zero_rows: rows of zeros along the first axis, unless the parameter is all zero.
+        count: number of the values.
+        mean, lowest, highest: mean, minimum and maximum of the values.
+        squares: sum of the squared distances from the mean.
+        zero_rows: indices of the rows of zeros along the first axis; empty if the whole parameter is zero.
     """
 
     count: int
@@ -36,17 +37,18 @@ class SampleStats:
 
     @property
     def is_constant(self) -> bool:
+        """Whether all values are equal."""
         return self.lowest == self.highest
 
 
 @dataclass
 class NewValues:
-    """A parameter as both sides make it anew.
+    """Comparison of the values that both sides initialize a parameter with.
 
     Attributes:
-        ours, theirs: the port's values and the reference's; None of a side that has none.
-        apart: the largest distance between their empirical distribution functions.
-        beyond: magnitude of :data:`BEYOND` -> number of the port's values further out, and of both sides'.
+        ours, theirs: statistics of the port and of the reference; None for a side without the parameter.
+        apart: largest distance between the two empirical distribution functions.
+        beyond: distance of :data:`BEYOND` -> number of values beyond it, of the port and of both sides together.
     """
 
     ours: SampleStats | None = None
@@ -57,19 +59,24 @@ class NewValues:
 
 @dataclass(frozen=True)
 class Samples:
-    """The kept values of each parameter (float32, (N,)) and its rows of zeros, if any (int64)."""
+    """Samples of all parameters of a side, by the parameters' names.
+
+    Attributes:
+        values: sampled values, float32 (N,).
+        zero_rows: indices of the rows of zeros, int64; only parameters with such rows.
+    """
 
     values: Mapping[str, np.ndarray]
     zero_rows: Mapping[str, np.ndarray]
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """As they stand in a file."""
+        """Return the samples as the tensors of a file, by ``values:NAME`` and ``zero_rows:NAME``."""
         values = {f"values:{name}": value for name, value in self.values.items()}
         return values | {f"zero_rows:{name}": rows for name, rows in self.zero_rows.items()}
 
     @classmethod
     def of(cls, tensors: Mapping[str, np.ndarray]) -> Samples:
-        """Read the result of :meth:`tensors`."""
+        """Create the samples from the tensors of a file, as :meth:`tensors` returns them."""
         parts: dict[str, dict[str, np.ndarray]] = {"values": {}, "zero_rows": {}}
         for key, value in tensors.items():
             kind, _, name = key.partition(":")
@@ -78,58 +85,61 @@ class Samples:
 
 
 def sample_values(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
-    """Keep some values of each parameter, at places that are equal on both sides and in every run. ``models`` are the
-    parameters of :data:`TIMES` models, each made anew."""
+    """Sample some values of each parameter, at indices that are the same on both sides and in each run.
+
+    Args:
+        models: parameters by name, for each of :data:`NUM_MODELS` newly initialized models.
+    """
     values: dict[str, list[np.ndarray]] = {}
     zero_rows: dict[str, np.ndarray] = {}
     for number, parameters in enumerate(models):
-        for name, value in parameters.items():
-            rows = _zero_rows(value)
+        for name, parameter in parameters.items():
+            rows = _find_zero_rows(parameter)
             if len(rows):
                 zero_rows[name] = rows
-                value = np.delete(value, rows, 0)
-            draw = np.random.default_rng([number, *name.encode()])
-            values.setdefault(name, []).append(_some(value.reshape(-1), draw))
-    return Samples({name: np.concatenate(parts) for name, parts in values.items()}, zero_rows)
+                parameter = np.delete(parameter, rows, 0)
+            generator = np.random.default_rng([number, *name.encode()])
+            values.setdefault(name, []).append(_draw_elements(parameter.reshape(-1), generator))
+    return Samples({name: np.concatenate(samples) for name, samples in values.items()}, zero_rows)
 
 
-def _zero_rows(value: np.ndarray) -> np.ndarray:
-    """Rows along the first axis that are zero, as the embedding of a padding token; none if all are zero."""
-    rows = value.reshape(len(value), -1)
-    zero = ~rows.any(1)
-    return np.flatnonzero(zero) if rows.shape[1] >= NARROW and not zero.all() else np.zeros(0, np.int64)
+def _find_zero_rows(parameter: np.ndarray) -> np.ndarray:
+    """Return the indices of the rows of zeros, such as the embedding of a padding token; none if all rows are zero."""
+    rows = parameter.reshape(len(parameter), -1)
+    is_zero = ~rows.any(1)
+    return np.flatnonzero(is_zero) if rows.shape[1] >= NARROW and not is_zero.all() else np.zeros(0, np.int64)
 
 
-def _some(flat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    most = MAX_SAMPLES // NUM_MODELS
-    return flat[draw.choice(flat.size, most, replace=False)] if flat.size > most else flat.copy()
+def _draw_elements(elements: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    limit = MAX_SAMPLES // NUM_MODELS
+    return elements[generator.choice(elements.size, limit, replace=False)] if elements.size > limit else elements.copy()
 
 
 def compare_sides(ours: Samples, theirs: Samples) -> dict[str, NewValues]:
-    """Counts of each parameter that either side makes."""
-    return {name: _counted(name, ours, theirs) for name in {**theirs.values, **ours.values}}
+    """Compare both sides' samples of each parameter that either side has."""
+    return {name: _compare_parameter(name, ours, theirs) for name in {**theirs.values, **ours.values}}
 
 
-def _counted(name: str, ours: Samples, theirs: Samples) -> NewValues:
-    found = NewValues(_stats(name, ours), _stats(name, theirs))
+def _compare_parameter(name: str, ours: Samples, theirs: Samples) -> NewValues:
+    new_values = NewValues(_describe_samples(name, ours), _describe_samples(name, theirs))
     if name not in ours.values or name not in theirs.values:
-        return found
-    one, other = (side.values[name].astype(np.float64) for side in (ours, theirs))
-    both = np.concatenate([one, other])
-    ordered = np.sort(both)  # in order, each is found beside the one before it
-    shares = [np.searchsorted(np.sort(side), ordered, "right") / len(side) for side in (one, other)]
-    found.apart = float(np.abs(shares[0] - shares[1]).max())
+        return new_values
+    our_values, their_values = (side.values[name].astype(np.float64) for side in (ours, theirs))
+    all_values = np.concatenate([our_values, their_values])
+    points = np.sort(all_values)  # sorted points make the searches fast: each result is near the previous result
+    shares = [np.searchsorted(np.sort(side), points, "right") / len(side) for side in (our_values, their_values)]
+    new_values.apart = float(np.abs(shares[0] - shares[1]).max())
     for magnitude in BEYOND:
-        out = np.abs(both - both.mean()) > magnitude * both.std()
-        found.beyond[str(magnitude)] = [int(out[: len(one)].sum()), int(out.sum())]
-    return found
+        is_beyond = np.abs(all_values - all_values.mean()) > magnitude * all_values.std()
+        new_values.beyond[str(magnitude)] = [int(is_beyond[: len(our_values)].sum()), int(is_beyond.sum())]
+    return new_values
 
 
-def _stats(name: str, side: Samples) -> SampleStats | None:
-    if name not in side.values:
+def _describe_samples(name: str, samples: Samples) -> SampleStats | None:
+    if name not in samples.values:
         return None
-    values = side.values[name].astype(np.float64)
+    values = samples.values[name].astype(np.float64)
     mean = float(values.mean())
-    rows = [int(row) for row in side.zero_rows.get(name, ())]
+    rows = [int(row) for row in samples.zero_rows.get(name, ())]
     squares = float(((values - mean) ** 2).sum())
     return SampleStats(len(values), mean, squares, float(values.min()), float(values.max()), rows)

@@ -1,4 +1,4 @@
-"""Memo of the last measurement: a module's output is often that of its last child."""
+"""Cache of the last measurement: the output of a module is often the output of its last child."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-#: Elements checked again, to see that they are unchanged.
+#: Elements that are compared again, to detect that a tensor has changed.
 SAMPLE = 4096
 
 
-class LastMeasurement(Generic[Found]):
-    """Measures tensors one after another, but not twice if one is the very object of the one before: a fifth of all
-    numbers of a long text. Frameworks count in-place changes of a tensor, which make another object; a sample detects
-    writes to its memory past them.
+class LastMeasurement(Generic[Result]):
+    """Measures tensors one after another, but reuses the result if the same array object comes twice in a row.
+
+    This saves a fifth of all numbers of a long text. An in-place operation of a framework makes a new array object. A
+    sample of elements detects writes that bypass the framework.
 
     Args:
-        measure: of a tensor's name and value.
-        is_alike: whether two names are measured alike.
+        measure: returns the measurement of a tensor, given its name and value.
+        is_alike: returns whether two tensors of equal values and these names have the same measurement.
     """
 
     def __init__(
-        self, measure: Callable[[str, np.ndarray], Found], is_alike: Callable[[str, str], bool] = lambda *_: True
+        self, measure: Callable[[str, np.ndarray], Result], is_alike: Callable[[str, str], bool] = lambda *_: True
     ) -> None:
         self._measure, self._is_alike = measure, is_alike
-        self._before: tuple[str, np.ndarray, np.ndarray, Found] | None = None
+        self._previous: tuple[str, np.ndarray, np.ndarray, Result] | None = None
 
-    def __call__(self, name: str, value: np.ndarray) -> Found:
-        if self._before is not None:
-            first, seen, sample, found = self._before
-            if value is seen and self._is_alike(first, name) and np.array_equal(_sample(value), sample, equal_nan=True):
-                return found
-        found = self._measure(name, value)
-        self._before = name, value, _sample(value), found
-        return found
+    def __call__(self, name: str, value: np.ndarray) -> Result:
+        if self._previous is not None:
+            last_name, last, sample, result = self._previous
+            is_same = value is last and self._is_alike(last_name, name)
+            if is_same and np.array_equal(_sample(value), sample, equal_nan=True):
+                return result
+        result = self._measure(name, value)
+        self._previous = name, value, _sample(value), result
+        return result
 
 
 def _sample(value: np.ndarray) -> np.ndarray:
-    """A copy of some elements, evenly spread."""
+    """Return a copy of some elements, at even distances."""
     return value.flat[:: max(1, value.size // SAMPLE)]

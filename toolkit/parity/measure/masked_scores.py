@@ -1,4 +1,4 @@
-"""Masked attention scores: what is measured of them, and which the mask has set."""
+"""Masked attention scores: their two measurements, and the scores that the mask leaves unchanged."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from toolkit.parity.measure.naming import TensorName
 
 #: Effective value of a masked score: the lowest that Reformer uses.
 LOWEST = -1e9
-#: Scores before the masks: the first of these that an attention has.
-BEFORE = ("scaled_scores", "scores")
-#: Kind of the scores that masks leave as they are.
+#: Kinds of the scores before the mask. An attention has at least one of them; the first is used.
+PLAIN_KINDS = ("scaled_scores", "scores")
+#: Kind of the scores that the mask leaves unchanged.
 UNMASKED_KIND = "unmasked_scores"
 
 
 def split_masked_scores(
-    name: str, value: np.ndarray, true: np.ndarray, truth: Mapping[str, np.ndarray]
+    name: str, scores: np.ndarray, true_scores: np.ndarray, truth: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """What is measured of a tensor: names, its values and R64's.
+    """Yield the parts of a tensor to measure: the part's name, its values and the values of R64.
+
+    Masked scores have two parts. The first has all scores, clipped at :data:`LOWEST`: compared with CTRL's -1.8e308 for
+    padding, its -1e4 for the future would vanish. The second has only the scores that the mask leaves unchanged:
+    compared with -1e9, an error of these would vanish. All other tensors are one part.
 
     Args:
-        true: R64's of that name.
-        truth: R64's others, read from file on each access.
-
-    Masked scores are measured twice. Once all of them, clipped at :data:`LOWEST`: beside CTRL's -1.8e308 for padding,
-    its -1e4 for the future would vanish. Once only those that the masks leave as they are: beside -1e9, an error of
-    these would vanish.
+        name: name of the tensor.
+        scores: its values, of any shape.
+        true_scores: values of R64's tensor of this name.
+        truth: R64's tensors by name, read from file on each access.
     """
     if TensorName.parse(name).kind != "masked_scores":
-        yield name, value, true
+        yield name, scores, true_scores
         return
-    yield name, np.maximum(value, LOWEST), np.maximum(true, LOWEST)
-    unmasked = find_unmasked(name, true, truth)
-    if unmasked is not None and unmasked.any() and value.shape == true.shape:
-        yield str(TensorName.parse(name)._replace(kind=UNMASKED_KIND)), value[unmasked], true[unmasked]
+    yield name, np.maximum(scores, LOWEST), np.maximum(true_scores, LOWEST)
+    is_unmasked = find_unmasked(name, true_scores, truth)
+    if is_unmasked is not None and is_unmasked.any() and scores.shape == true_scores.shape:
+        yield str(TensorName.parse(name)._replace(kind=UNMASKED_KIND)), scores[is_unmasked], true_scores[is_unmasked]
 
 
-def find_unmasked(name: str, true: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Mask of R64's masked scores that are the scores themselves; None for any other tensor. See :func:`compared`."""
-    parsed = TensorName.parse(name)
-    if parsed.kind != "masked_scores":
+def find_unmasked(name: str, true_scores: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return the mask of the scores that R64's mask leaves unchanged, of the same shape; None for any other tensor."""
+    tensor_name = TensorName.parse(name)
+    if tensor_name.kind != "masked_scores":
         return None
-    call = parsed.call.partition("@")[0]
-    names = (str(parsed._replace(kind=kind, call=call)) for kind in BEFORE)
-    before = next((one for one in names if one in truth), None)
-    return None if before is None else true == truth[before]
+    call = tensor_name.call.partition("@")[0]
+    names = (str(tensor_name._replace(kind=kind, call=call)) for kind in PLAIN_KINDS)
+    plain_name = next((candidate for candidate in names if candidate in truth), None)
+    return None if plain_name is None else true_scores == truth[plain_name]

@@ -1,5 +1,7 @@
-"""Complex numbers as real ones, as which both sides keep, hand over and compare them: rotary positions are often
-computed as complex products, spectral layers are."""
+"""Conversion of complex tensors to real tensors, which both sides store, send and compare.
+
+Rotary positions are often computed as complex products, and spectral layers are complex.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ import numpy as np
 
 
 def as_real(value: np.ndarray) -> np.ndarray:
-    """Return the real and imaginary parts of complex numbers side by side, in a last axis of 2; others as they are."""
+    """Return complex numbers as pairs of real and imaginary parts, in a last axis of 2; real numbers unchanged."""
     if value.dtype.kind != "c":
         return value
     return np.ascontiguousarray(value[..., None]).view(value.real.dtype)
 
 
 def as_complex(value: np.ndarray) -> np.ndarray:
-    """Return the complex numbers of which these are the parts (:func:`as_real`)."""
+    """Return the complex numbers, given the pairs of their parts (:func:`as_real`)."""
     return np.ascontiguousarray(value).view(np.result_type(value.dtype, np.complex64))[..., 0]

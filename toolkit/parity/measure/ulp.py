@@ -1,4 +1,4 @@
-"""How far two float32 tensors lie apart, counted in representable numbers. Zeros of either sign are one number."""
+"""Distance of two float32 tensors in units in the last place (ULP). Both signs of zero are the same number."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Distance if one of two numbers is NaN: larger than any other.
+#: Distance of NaN from a different number: larger than any other distance.
 NAN_DISTANCE = 2**33
 
 
 @dataclass
 class BitDifference:
-    """Of two float32 tensors: the number of differing elements, of all elements, and the largest difference in units in
-    the last place. ``problem`` says why they cannot be compared."""
+    """Difference of two float32 tensors.
+
+    Attributes:
+        differing: number of elements that differ.
+        of: number of all elements.
+        units: largest difference in units in the last place.
+        problem: reason why the tensors cannot be compared, if there is one.
+    """
 
     differing: int
     of: int
@@ -22,22 +28,22 @@ class BitDifference:
 
 
 def compare_bits(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
-    """Compare a tensor of the port with the reference's."""
+    """Compare a tensor of the port with the reference's tensor, bit by bit."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
         problem = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
         return BitDifference(max(ours.size, theirs.size, 1), theirs.size, NAN_DISTANCE, problem)
-    apart = count_ulps(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
-    return BitDifference(int((apart != 0).sum()), int(apart.size), int(apart.max(initial=0)))
+    ulps = count_ulps(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
+    return BitDifference(int((ulps != 0).sum()), int(ulps.size), int(ulps.max(initial=0)))
 
 
 def count_ulps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Number of float32 steps between each pair of elements: int64."""
-    distance = np.abs(_place(ours) - _place(theirs))
-    nan = np.isnan(ours) | np.isnan(theirs)
-    return np.where(nan, np.where(ours.view(np.int32) == theirs.view(np.int32), 0, NAN_DISTANCE), distance)
+    """Return the number of units in the last place between each pair of elements, int64."""
+    distance = np.abs(_rank(ours) - _rank(theirs))
+    is_nan = np.isnan(ours) | np.isnan(theirs)
+    return np.where(is_nan, np.where(ours.view(np.int32) == theirs.view(np.int32), 0, NAN_DISTANCE), distance)
 
 
-def _place(x: np.ndarray) -> np.ndarray:
-    """Rank of each float32 among all of them; 0 has rank 0."""
+def _rank(x: np.ndarray) -> np.ndarray:
+    """Return the rank of each number in the order of all float32 numbers, int64; both zeros have rank 0."""
     bits = x.view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)

@@ -1,8 +1,8 @@
-"""Gradients of both sides' optimizers in the short training after the step, and the weight of each example in it.
+"""Gradients that both sides' optimizers get in the short training after the step, and the weight of each example.
 
-The examples of an update are those of one accumulated batch. Each has its own gradient: R64's with its elements scaled
-in turn. The gradient of a mean loss is the examples' mean by their loss terms. So wrongly weighted micro-batches give
-other gradients, not the same ones at another scale, to which clipping and Adam are blind.
+An update has the examples of one accumulated batch. Each example has its own gradient: R64's gradient with its elements
+scaled in turn. The gradient of a mean loss is the mean over the examples, weighted by their loss terms. So
+micro-batches with wrong weights give a different gradient. If only its scale differed, clipping and Adam would hide it.
 """
 
 from __future__ import annotations
@@ -13,103 +13,119 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-#: Shares of R64's gradients given to each update; the elements take them in turn. With equal gradients every time, the
-#: decay rates of Adam's moments would cancel out; with half of all of them, that of the second moment still would
-#: wherever both are clipped to the same norm.
+#: Factors of R64's gradients in each update, which the elements take in turn. If the gradients of all updates were
+#: equal, the decay rates of Adam's moments would cancel out. If an update only halved all elements, the decay rate of
+#: the second moment would still cancel out when both gradients are clipped to the same norm.
 SHARES = ((1.0,), (-0.5, 0.25), (0.75, -1.0, 0.5), (-0.25, 1.5))
-#: In the place of the second update's for Lion, of whose sums it takes the sign alone: so graded that a wrong beta1
-#: turns the sign of some. With none of the usual betas (0.9 and 0.99, 0.5 and 0.75) is a sum 0: rounding would decide.
+#: Factors of the second update for Lion, which uses only the sign of a weighted sum. They are graded so that a wrong
+#: beta1 changes some signs. With the usual betas (0.9 and 0.99, 0.5 and 0.75), no sum is 0: rounding would decide it.
 LION_SHARES = tuple(-0.97 * 2.0 ** (-step / 6) for step in range(60))
-#: Factors by which an example scales the gradient's elements in turn; the next example starts one factor later.
+#: Factors that the gradient's elements of an example are multiplied by in turn. The next example starts one factor
+#: later.
 ROW_FACTORS = (0.5, 1.0, 1.5)
-#: Labels of this value add no loss term.
+#: Label without a loss term.
 IGNORED_LABEL = -100
 
 
 def count_update_rows(batch_size: int, accumulation_steps: int) -> int:
-    """Examples of an update here: three micro-batches tell as much as many; the last is one short if possible."""
+    """Return the number of examples of an update: three micro-batches at most, the last with one example less.
+
+    More micro-batches would detect no other faults. A batch of one example has no shorter last micro-batch.
+    """
     return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
 
 
 def count_loss_terms(
     task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None
 ) -> np.ndarray:
-    """Number of terms of the mean loss of each example, by the loss's definition: int64 (N,). If the mean is weighted
-    by class, the weight of each example's class: float64 (N,).
+    """Return the number of terms that each example has in the mean loss, int64 (N,).
+
+    If the mean is weighted by class, return the weight of each example's class, float64 (N,).
 
     Args:
+        task: name of the loss, such as ``language_modeling``.
         labels: ``labels`` (N, ...), or ``start_positions`` (N,).
-        class_weights: by class. With several labels per text, they scale terms but are not part of the divisor.
+        class_weights: weight of each class. With several labels for each text, the weights scale the terms but are not
+            part of the divisor.
     """
     if task == "question_answering":
         return np.ones(len(labels["start_positions"]), np.int64)
-    given = labels["labels"]
-    if class_weights is not None and given.ndim == 1:
-        return np.where(given == IGNORED_LABEL, 0.0, np.asarray(class_weights, np.float64)[given.clip(0)])
-    kept = given[:, 1:] if task == "language_modeling" else given.reshape(len(given), -1)
-    return (kept != IGNORED_LABEL).sum(1)
+    targets = labels["labels"]
+    if class_weights is not None and targets.ndim == 1:
+        return np.where(targets == IGNORED_LABEL, 0.0, np.asarray(class_weights, np.float64)[targets.clip(0)])
+    term_labels = targets[:, 1:] if task == "language_modeling" else targets.reshape(len(targets), -1)
+    return (term_labels != IGNORED_LABEL).sum(1)
 
 
-def make_distinct_inputs(count: int) -> dict[str, np.ndarray]:
-    """Distinct tokens and masks of the examples of an update, int64 (N, T) each: no token comes twice, and a mask is
-    the example's number, from 1 on, in binary digits."""
-    length = count.bit_length()
-    digits = np.arange(1, count + 1)[:, None] >> np.arange(length) & 1
-    return {"input_ids": np.arange(count * length).reshape(count, length), "attention_mask": digits}
+def make_distinct_inputs(num_examples: int) -> dict[str, np.ndarray]:
+    """Return distinct tokens and masks for the examples of an update, int64 (N, T) each.
+
+    Each token occurs once. A mask has the binary digits of the example's number, counted from 1.
+    """
+    length = num_examples.bit_length()
+    bits = np.arange(1, num_examples + 1)[:, None] >> np.arange(length) & 1
+    return {"input_ids": np.arange(num_examples * length).reshape(num_examples, length), "attention_mask": bits}
 
 
 def clean_examples(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str, np.ndarray]:
-    """What an update's forwards should be given of each example, by ``trained:KEY``: float64 (N, ...), floats rounded
-    to float32. An example without a loss term may be left out, and is all 0."""
-    found = {}
-    for key, value in examples.items():
-        value = np.array(value.astype(np.float32) if value.dtype.kind == "f" else value, np.float64)
-        value[np.asarray(terms) == 0] = 0.0
-        found[f"trained:{key}"] = value
-    return found
+    """Return the inputs of an update's forwards in a form that can be compared, by ``trained:KEY``, float64 (N, ...).
+
+    Floats are rounded to float32. A side may omit an example without a loss term, so such an example is set to 0.
+
+    Args:
+        examples: tensors of the examples by key, (N, ...) each.
+        terms: number of loss terms of each example, (N,).
+    """
+    tensors = {}
+    for key, tensor in examples.items():
+        tensor = np.array(tensor.astype(np.float32) if tensor.dtype.kind == "f" else tensor, np.float64)
+        tensor[np.asarray(terms) == 0] = 0.0
+        tensors[f"trained:{key}"] = tensor
+    return tensors
 
 
 def weigh_terms(terms: np.ndarray) -> np.ndarray:
-    """Weight of each example in the mean over all terms; 0 if there are none."""
+    """Return the weight of each example in the mean over all loss terms, float64 (N,); zeros without any term."""
     total = terms.sum()
     return terms / total if total else np.zeros(len(terms))
 
 
 def scale_gradient(
-    gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray, optimizer: str = "adamw"
+    gradient: np.ndarray, update: int, example_weights: Sequence[float] | np.ndarray, optimizer: str = "adamw"
 ) -> np.ndarray:
-    """Gradient of a mean over examples, made from one of R64's.
+    """Return the gradient of an update's mean loss, made from a gradient of R64.
 
     Args:
-        gradient: of R64, in the layout of the reference.
-        weights: of every example in the mean; they add up to 1.
-        optimizer: of :class:`toolkit.parity.job.job.TrainingSettings`.
+        gradient: gradient of R64, in the layout of the reference.
+        update: number of the update, counted from 1.
+        example_weights: loss weight of each example, (N,); they sum to 1.
+        optimizer: name of the optimizer, as in :class:`toolkit.parity.job.job.TrainingSettings`.
     """
     shares = LION_SHARES if optimizer == "lion" and update == 2 else SHARES[update - 1]
-    return _times_in_turn(gradient, _factors(shares, tuple(map(float, weights))))
+    return _multiply_in_turn(gradient, _combine_factors(shares, tuple(map(float, example_weights))))
 
 
 @functools.lru_cache(maxsize=64)
-def _factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> np.ndarray:
-    """Factors of the elements of every gradient in turn: an update's shares, each times those of its examples."""
-    of_examples = [
+def _combine_factors(shares: tuple[float, ...], weights: tuple[float, ...]) -> np.ndarray:
+    """Return the factors that the elements take in turn: an update's shares, times the mean over its examples."""
+    mean_factors = [
         sum(weight * ROW_FACTORS[(element + example) % len(ROW_FACTORS)] for example, weight in enumerate(weights))
         for element in range(len(ROW_FACTORS))
     ]
-    period = math.lcm(len(shares), len(of_examples))
-    return np.resize(shares, period) * np.resize(of_examples, period)
+    period = math.lcm(len(shares), len(mean_factors))
+    return np.resize(shares, period) * np.resize(mean_factors, period)
 
 
-def _times_in_turn(value: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """Multiply a tensor's elements by the factors in turn, cyclically."""
-    scaled = np.empty(value.shape, np.result_type(value, factors))
-    flat, result = np.ravel(value), scaled.reshape(-1)
-    whole = flat.size // factors.size * factors.size
-    np.multiply(flat[:whole].reshape(-1, factors.size), factors, out=result[:whole].reshape(-1, factors.size))
-    np.multiply(flat[whole:], factors[: flat.size - whole], out=result[whole:])
-    return scaled
+def _multiply_in_turn(gradient: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Multiply the elements of a gradient by the factors, which repeat cyclically."""
+    product = np.empty(gradient.shape, np.result_type(gradient, factors))
+    flat, result = np.ravel(gradient), product.reshape(-1)
+    rest = flat.size // factors.size * factors.size
+    np.multiply(flat[:rest].reshape(-1, factors.size), factors, out=result[:rest].reshape(-1, factors.size))
+    np.multiply(flat[rest:], factors[: flat.size - rest], out=result[rest:])
+    return product
 
 
 def pick_updates(max_steps: int) -> list[int]:
-    """Updates of a run, counted from 1, whose learning rates are compared: all, or 1,000 of more."""
-    return sorted({1 + round(place) for place in np.linspace(0, max_steps - 1, min(max_steps, 1000))})
+    """Return the updates of a run whose learning rates are compared, counted from 1: at most 1,000, evenly spaced."""
+    return sorted({1 + round(position) for position in np.linspace(0, max_steps - 1, min(max_steps, 1000))})

@@ -49,15 +49,15 @@ def _train(step: PairStep, job: Job, folder: Path, batches: TensorFile, kept: Tr
         # Paddle's AdamW takes no sparse gradients; a file's own optimizer may.
         gradients = contextlib.nullcontext() if hasattr(step.source, "optimizer") else dense_gradients()
         with gradients, user_code.running(step.source, alone=False), step.replay_draws(lambda *_: None):
-            step.backward(step.compute(step.batch), lambda _, value: kept.loss(value))
-        kept.gradients({name: value for name, value in step.parameter_gradients() if name in kept.places})
+            step.backward(step.compute(step.batch), lambda _, value: kept.add_loss(value))
+        kept.add_gradients({name: value for name, value in step.parameter_gradients() if name in kept.places})
         made_by = getattr(step.source, "optimizer", None)
         with step.in_its_dtype(), user_code.running(step.source, made_by=made_by):
             optimizer.step()
         if isinstance(rate, paddle.optimizer.lr.LRScheduler):
             rate.step()
         for name, value in step.held_parameters():
-            kept.updated(name, value)
+            kept.add_parameter(name, value)
     return optimizer
 
 

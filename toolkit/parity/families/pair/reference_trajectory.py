@@ -73,13 +73,13 @@ def _train(
             step.forward_and_backward(found.__setitem__, nudge, watched=False)
         if not recorded.exists():
             files.write_tensors(recorded, draws.tensors)
-        kept.loss(found.pop("loss"))
+        kept.add_loss(found.pop("loss"))
         gradients = {name.removeprefix("gradient:"): value for name, value in found.items()}
         if not kept.places:  # the first step of all; a parameter may be used in later ones alone
             trained = {name: one for name, one in step.model.named_parameters() if one.requires_grad}
             none = {name: np.broadcast_to(0.0, one.shape) for name, one in trained.items()}
             kept.places |= {name: choose_elements(name, gradients.get(name, none[name])) for name in none}
-        kept.gradients(gradients)
+        kept.add_gradients(gradients)
         if not hasattr(step.source, "optimizer"):
             for parameter in step.model.parameters():
                 if parameter.grad is not None:  # torch's AdamW takes no sparse gradients
@@ -89,7 +89,7 @@ def _train(
         if schedule is not None:
             schedule.step()
         for name, parameter in step.model.named_parameters():
-            kept.updated(name, to_numpy(parameter))
+            kept.add_parameter(name, to_numpy(parameter))
 
 
 def optimizer_of(step: PairStep, job: Job) -> tuple[torch.optim.Optimizer, Any]:
