@@ -103,7 +103,7 @@ def linear_gradient(x: np.ndarray, output: np.ndarray, place: int, columns: bool
 def test_the_axis_of_the_outputs_of_a_square_weight_follows_from_gradients(columns):
     x, weight = np.random.default_rng(0).normal(size=(3, 4)), np.ones((4, 4))
     squares = SquareWeights(lambda output, place, _: linear_gradient(x, output, place, columns))
-    squares.look_at("layer", {"weight": weight, "bias": np.ones(4), "wide": np.ones((4, 5))}, np.ones((3, 4)))
+    squares.examine_layer("layer", {"weight": weight, "bias": np.ones(4), "wide": np.ones((4, 5))}, np.ones((3, 4)))
     assert squares.with_output_columns == ({"layer.weight"} if columns else set())
 
 
@@ -112,7 +112,7 @@ def test_a_square_table_that_is_looked_up_tells_no_axis():
         return (np.arange(weight.size) == place).reshape(weight.shape)
 
     squares = SquareWeights(gradient_of)
-    squares.look_at("positions", {"table": np.ones((4, 4))}, np.ones((2, 4, 4)))
+    squares.examine_layer("positions", {"table": np.ones((4, 4))}, np.ones((2, 4, 4)))
     assert squares.with_output_columns == set()
 
 

@@ -1,5 +1,7 @@
-"""Size of a tensor or of a difference: RMS, mean, maximum, whether all of it is finite. In float64, piece by piece: the
-largest gradient alone takes 2.5 GB."""
+"""Statistics of a tensor or of a difference: RMS, mean, maximum, and whether all elements are finite.
+
+They are computed in float64, piece by piece, because a single gradient may need 2.5 GB.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import numpy as np
 
 from toolkit.parity.measure.sketch import Sketch
 
-#: Elements processed at a time: few enough to stay in a processor's cache.
+#: Elements that are processed at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
-#: Rows of a large matrix processed at a time.
+#: Rows of a large matrix that are processed at a time.
 ROWS = 4096
 
 
@@ -22,11 +24,11 @@ class TensorStats:
     """Statistics of a tensor, or of a difference.
 
     Attributes:
-        shape: of the tensor.
-        finite: whether all of its elements are.
-        rms, mean, max: root of the mean square, mean and maximum of the magnitudes, 0 of an empty tensor; None if the
-            tensor is not finite, or if the shapes of the two differ.
-        missing: there is no such tensor.
+        shape: shape of the tensor.
+        finite: whether all elements are finite.
+        rms, mean, max: root mean square, mean and maximum of the magnitudes; 0 for an empty tensor. None if the tensor
+            is not finite, or if the two tensors of a difference have different shapes.
+        missing: whether the tensor does not exist.
     """
 
     shape: list[int]
@@ -39,11 +41,11 @@ class TensorStats:
 
 @dataclass
 class TensorRecord(TensorStats):
-    """A tensor of R64, and the distance of the reference's other runs from it: the noise baseline.
+    """Statistics of a tensor of R64, and the distance of the reference's other runs from it: the noise baseline.
 
     Attributes:
-        noise, noise_max: dtype -> the RMS and the maximum of the difference in each run; None where that is not
-            finite.
+        noise, noise_max: RMS and maximum of the difference from R64 in each run, by dtype; None for a difference that
+            is not finite.
     """
 
     noise: dict[str, list[float | None]] = field(default_factory=dict)
@@ -51,25 +53,30 @@ class TensorRecord(TensorStats):
 
     @classmethod
     def of(cls, stats: TensorStats) -> TensorRecord:
-        """A tensor of R64 before any other run was measured."""
+        """Create the record of a tensor of R64, before another run has been measured."""
         return cls(**vars(stats))
 
     def add_noise(self, dtype: str, error: TensorStats) -> None:
-        """Take in the distance of one more run from R64."""
+        """Add the distance of another run from R64.
+
+        Args:
+            dtype: dtype of the run.
+            error: statistics of the difference.
+        """
         self.noise.setdefault(dtype, []).append(error.rms)
         self.noise_max.setdefault(dtype, []).append(error.max)
 
 
 @dataclass
 class RunningStats:
-    """The size of the values seen so far. The sum of their squares is kept relative to the largest: no overflow.
+    """Statistics of the elements that have been added so far. Sums are relative to the largest magnitude: no overflow.
 
     Attributes:
-        count: of the values.
-        largest: the largest magnitude.
-        squares: the sum of squares over ``largest`` squared.
-        total: the sum of magnitudes over ``largest``.
-        finite: whether all are.
+        count: number of the elements.
+        largest: largest magnitude.
+        squares: sum of the squares, divided by the square of ``largest``.
+        total: sum of the magnitudes, divided by ``largest``.
+        finite: whether all elements are finite.
     """
 
     count: int = 0
@@ -79,56 +86,67 @@ class RunningStats:
     finite: bool = True
 
     @classmethod
-    def of(cls, value: np.ndarray, truth: np.ndarray | Sketch | None = None) -> RunningStats:
-        """Of a tensor, or of its difference from another of the same shape, in float64."""
-        flat = np.ravel(value)
+    def of(cls, tensor: np.ndarray, truth: np.ndarray | Sketch | None = None) -> RunningStats:
+        """Return the statistics of a tensor, or of its difference from a true tensor of the same shape, in float64."""
+        flat = np.ravel(tensor)
         return cls.of_pieces((flat[start : start + PIECE] for start in range(0, flat.size, PIECE)), truth)
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | Sketch | None = None) -> RunningStats:
-        """As :meth:`of`, for a tensor whose elements come at most :data:`PIECE` at a time. If there is only a sketch of
-        the other, those of the sketch of the difference."""
+        """Return the statistics of a tensor, or of its difference from ``truth``, given its elements in pieces.
+
+        Args:
+            pieces: consecutive parts of the flattened tensor, at most :data:`PIECE` elements each.
+            truth: the true tensor, or its sketch. With a sketch, the statistics are those that the sketch of the
+                difference has.
+        """
         if isinstance(truth, Sketch):
             return cls.of(Sketch.of_pieces(pieces, truth.shape).values, truth.values)
         stats, start = cls(), 0
         flat_truth = None if truth is None else np.ravel(truth)
-        room = np.empty(0)
-        for given in pieces:
-            if len(given) > len(room):
-                room = np.empty(len(given))  # one for all pieces, of which the first is the largest: it stays cached
-            piece, end = room[: len(given)], start + len(given)
-            if flat_truth is not None and given.dtype == np.float64:
-                np.subtract(given, flat_truth[start:end], out=piece)
+        buffer = np.empty(0)
+        for elements in pieces:
+            if len(elements) > len(buffer):
+                buffer = np.empty(len(elements))  # shared by all pieces, so it stays in the cache; the first is largest
+            difference, end = buffer[: len(elements)], start + len(elements)
+            if flat_truth is not None and elements.dtype == np.float64:
+                np.subtract(elements, flat_truth[start:end], out=difference)
             else:
-                np.copyto(piece, given)
+                np.copyto(difference, elements)
                 if flat_truth is not None:
-                    piece -= flat_truth[start:end]
-            stats.add(_of_piece(piece))
+                    difference -= flat_truth[start:end]
+            stats.add(_measure_piece(difference))
             start = end
         return stats
 
-    def add_rows(self, rows: np.ndarray, start: int, left_out: np.ndarray, truth: np.ndarray | None = None) -> None:
-        """Take in rows of a matrix from row ``start`` on, as :meth:`of`, except those at the indices ``left_out`` of
-        the whole matrix."""
-        inside = (left_out >= start) & (left_out < start + len(rows))
-        if inside.any():
-            kept = np.setdiff1d(np.arange(len(rows)), left_out[inside] - start, assume_unique=True)
-            rows, truth = rows[kept], None if truth is None else truth[kept]
+    def add_rows(self, rows: np.ndarray, start: int, skip_rows: np.ndarray, truth: np.ndarray | None = None) -> None:
+        """Add some rows of a matrix, or their difference from the true rows.
+
+        Args:
+            rows: consecutive rows of the matrix, (rows, columns).
+            start: index of the first of these rows in the matrix.
+            skip_rows: indices of the rows of the matrix that are not added.
+            truth: the true rows, of the same shape.
+        """
+        is_inside = (skip_rows >= start) & (skip_rows < start + len(rows))
+        if is_inside.any():
+            other_rows = np.setdiff1d(np.arange(len(rows)), skip_rows[is_inside] - start, assume_unique=True)
+            rows, truth = rows[other_rows], None if truth is None else truth[other_rows]
         self.add(RunningStats.of(rows, truth))
 
-    def add(self, other: RunningStats) -> None:
-        """Take in the values of another."""
-        self.count += other.count
-        self.finite = self.finite and other.finite
-        largest = max(self.largest, other.largest)
+    def add(self, stats: RunningStats) -> None:
+        """Add the elements that other statistics were computed from."""
+        self.count += stats.count
+        self.finite = self.finite and stats.finite
+        largest = max(self.largest, stats.largest)
         if largest > 0:
-            mine, others = self.largest / largest, other.largest / largest
-            self.squares = self.squares * mine**2 + other.squares * others**2
-            self.total = self.total * mine + other.total * others
+            own_scale, scale = self.largest / largest, stats.largest / largest
+            self.squares = self.squares * own_scale**2 + stats.squares * scale**2
+            self.total = self.total * own_scale + stats.total * scale
         self.largest = largest
 
     def stats(self, shape: tuple[int, ...]) -> TensorStats:
-        """Statistics of a tensor of that shape."""
+        """Return the statistics of the elements, as a tensor of this shape."""
         if not self.finite:
             return TensorStats(list(shape), False)
         if not self.count:
@@ -137,8 +155,8 @@ class RunningStats:
         return TensorStats(list(shape), True, rms, self.largest * (self.total / self.count), self.largest)
 
 
-def _of_piece(piece: np.ndarray) -> RunningStats:
-    """Of a float64 array, which is overwritten."""
+def _measure_piece(piece: np.ndarray) -> RunningStats:
+    """Return the statistics of a float64 array, which is overwritten."""
     np.abs(piece, out=piece)
     largest = float(piece.max())
     if not math.isfinite(largest):
@@ -153,21 +171,21 @@ def _of_piece(piece: np.ndarray) -> RunningStats:
     return RunningStats(piece.size, largest, float(np.dot(piece, piece)), float(piece.sum()))
 
 
-def describe(value: np.ndarray | Sketch) -> TensorStats:
-    """A tensor by itself, or what its sketch tells of it."""
-    if isinstance(value, Sketch):
-        return RunningStats.of(value.values).stats(value.shape)
-    value = np.asarray(value)
-    return RunningStats.of(value).stats(value.shape)
+def describe(tensor: np.ndarray | Sketch) -> TensorStats:
+    """Return the statistics of a tensor; for a sketch, an estimate."""
+    if isinstance(tensor, Sketch):
+        return RunningStats.of(tensor.values).stats(tensor.shape)
+    tensor = np.asarray(tensor)
+    return RunningStats.of(tensor).stats(tensor.shape)
 
 
-def measure_error(value: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
-    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64; of the sketch of
-    that difference, if there is only a sketch of the truth.
+def measure_error(tensor: np.ndarray, truth: np.ndarray | Sketch) -> TensorStats:
+    """Return the error of a tensor as the verdicts use it: statistics of tensor - truth, computed in float64.
 
-    Tensors of different shape are not compared, even if they broadcast: only the shape is given.
+    If only a sketch of the truth exists, the result is the estimate of the difference's sketch. Tensors with different
+    shapes are not compared, even if they broadcast: then the result has only the shape.
     """
-    value, truth = np.asarray(value), truth if isinstance(truth, Sketch) else np.asarray(truth)
-    if value.shape != truth.shape:
-        return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
-    return RunningStats.of(value, truth).stats(value.shape)
+    tensor, truth = np.asarray(tensor), truth if isinstance(truth, Sketch) else np.asarray(truth)
+    if tensor.shape != truth.shape:
+        return TensorStats(list(tensor.shape), bool(np.isfinite(tensor).all()))
+    return RunningStats.of(tensor, truth).stats(tensor.shape)

@@ -1,8 +1,8 @@
-"""Fingerprints of tensors: whether two hold the same numbers, in the same order or in another, without keeping either.
+"""Fingerprints of tensors, which show whether two tensors hold the same numbers, in the same or in another order.
 
-Of a tensor x with n elements, a fingerprint holds random projections w.x / sqrt(n) with fixed normal w (Johnson and
-Lindenstrauss 1984), of x as it is and of x sorted. The projections of two tensors are as far apart as the tensors are,
-on average.
+The fingerprint of a tensor x with n elements holds random projections w.x / sqrt(n) with fixed normal w (Johnson and
+Lindenstrauss 1984), once of x and once of the sorted x. On average, the distance of two tensors' projections is the
+distance of the tensors.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Numbers below this stand for minus infinity, as what a mask adds to scores does.
+#: Numbers below this represent minus infinity, such as the numbers that a mask adds to scores.
 MINUS_INFINITY = -5000.0
-#: So do numbers below half of the lowest one, if that is below this (exp(-50) is 2e-22) and
+#: If the lowest number is below this (exp(-50) is 2e-22), numbers below half of it represent minus infinity, too,
 HIDES_BELOW = -50.0
-#: this many times as large as any other number.
+#: provided that its magnitude is this many times the magnitude of all other numbers.
 HIDES_BEYOND = 8.0
-#: Projections of each kind.
+#: Number of projections of each kind.
 PROJECTIONS = 2
-#: Elements that are projected at a time.
+#: Number of elements that are projected at a time.
 BLOCK = 2**14
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is kept of a tensor.
+    """The fingerprint of a tensor.
 
     Attributes:
-        shape: without axes of length 1.
-        norm: root mean square.
-        ordered: projections of the elements in their order, whatever the shape.
-        unordered: projections of the sorted elements.
-        is_mask: whether it only tells some elements from others: booleans, zeros and ones, zeros and minus infinity.
+        shape: shape of the tensor without axes of length 1.
+        norm: root mean square of the elements.
+        ordered: projections of the flattened elements, (:data:`PROJECTIONS`,).
+        unordered: projections of the sorted elements, (:data:`PROJECTIONS`,).
+        is_mask: whether the tensor has only two values, such as booleans, 0 and 1, or 0 and minus infinity.
     """
 
     shape: tuple[int, ...]
@@ -45,20 +45,23 @@ class Fingerprint:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
-def take_fingerprint(value: np.ndarray) -> Fingerprint | None:
-    """Return the fingerprint of a tensor; None where it would say nothing: no numbers, one value throughout, a whole
-    number. NaN is like nothing else. What a mask hides has the size of the other elements, so that it does not outweigh
-    them; a mask is the same as its negation."""
-    if value.dtype.kind not in "biuf" or not value.size:
+def take_fingerprint(tensor: np.ndarray) -> Fingerprint | None:
+    """Return the fingerprint of a tensor; None if it has no elements, only equal elements, or a single whole number.
+
+    A tensor with NaN equals no other tensor. Hidden elements get the magnitude of the other elements, so that they do
+    not outweigh them. A mask has the same fingerprint as its negation.
+    """
+    if tensor.dtype.kind not in "biuf" or not tensor.size:
         return None
-    x = value.astype(np.float64).ravel()
+    shape = tuple(size for size in tensor.shape if size != 1)
+    x = tensor.astype(np.float64).ravel()
     x[x < MINUS_INFINITY] = MINUS_INFINITY
     if not np.isfinite(x).all():
-        return Fingerprint(_shape_of(value), math.nan, (), ())
+        return Fingerprint(shape, math.nan, (), ())
     if (x == x[0]).all() and (x.size > 1 or x[0] == np.round(x[0])):
         return None
     _lift_hidden(x)
@@ -66,15 +69,15 @@ def take_fingerprint(value: np.ndarray) -> Fingerprint | None:
     if is_mask:
         x = (x != x[0]).astype(np.float64)
     norm = float(np.sqrt(np.mean(x * x)))
-    ordered = _projected(x)
+    projections = _project(x)
     x.sort()
-    return Fingerprint(_shape_of(value), norm, ordered, _projected(x), is_mask)
+    return Fingerprint(shape, norm, projections, _project(x), is_mask)
 
 
 def _lift_hidden(x: np.ndarray) -> None:
-    """Replace, in place, elements that stand for minus infinity by the negative root mean square of the others.
+    """Replace, in place, elements that represent minus infinity by the negative root mean square of the other elements.
 
-    If the others are zeros, by -1.
+    If all other elements are 0, the replacement is -1.
     """
     lowest = x.min()
     if lowest >= HIDES_BELOW:
@@ -86,34 +89,31 @@ def _lift_hidden(x: np.ndarray) -> None:
     x[is_hidden] = -float(np.sqrt(np.mean(others * others))) or -1.0
 
 
-def _shape_of(value: np.ndarray) -> tuple[int, ...]:
-    return tuple(length for length in value.shape if length != 1)
-
-
-def find_distance(one: Fingerprint, other: Fingerprint) -> tuple[float, float]:
-    """Return the relative distance of two tensors of one size: in order, and regardless of order."""
-    if math.isnan(one.norm) or math.isnan(other.norm):
+def find_distance(first: Fingerprint, second: Fingerprint) -> tuple[float, float]:
+    """Return the relative distance of two tensors of equal size: in their order, and regardless of order."""
+    if math.isnan(first.norm) or math.isnan(second.norm):
         return math.inf, math.inf
-    size = max(one.norm, other.norm)
+    size = max(first.norm, second.norm)
 
-    def apart(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-        return max(abs(a - b) for a, b in zip([one.norm, *ours], [other.norm, *theirs], strict=True)) / size
+    def compare(first_projections: tuple[float, ...], second_projections: tuple[float, ...]) -> float:
+        pairs = zip([first.norm, *first_projections], [second.norm, *second_projections], strict=True)
+        return max(abs(a - b) for a, b in pairs) / size
 
-    return apart(one.ordered, other.ordered), apart(one.unordered, other.unordered)
+    return compare(first.ordered, second.ordered), compare(first.unordered, second.unordered)
 
 
-def _projected(x: np.ndarray) -> tuple[float, ...]:
-    blocks = -(-x.size // BLOCK)
-    whole = np.zeros(blocks * BLOCK)
-    whole[: x.size] = x
-    within, between = _directions()
-    inner = whole.reshape(blocks, BLOCK) @ within
-    weights = between[np.arange(blocks) % len(between)]
-    return tuple(float(number) for number in (inner * weights).sum(0) / np.sqrt(x.size))
+def _project(x: np.ndarray) -> tuple[float, ...]:
+    num_blocks = -(-x.size // BLOCK)
+    padded_x = np.zeros(num_blocks * BLOCK)
+    padded_x[: x.size] = x
+    directions, block_factors = _draw_directions()
+    block_products = padded_x.reshape(num_blocks, BLOCK) @ directions
+    factors = block_factors[np.arange(num_blocks) % len(block_factors)]
+    return tuple(float(number) for number in (block_products * factors).sum(0) / np.sqrt(x.size))
 
 
 @functools.cache
-def _directions() -> tuple[np.ndarray, np.ndarray]:
-    """Return the directions within a block, and the factors of blocks."""
-    draws = np.random.default_rng(0)
-    return draws.standard_normal((BLOCK, PROJECTIONS)), draws.standard_normal((BLOCK, PROJECTIONS))
+def _draw_directions() -> tuple[np.ndarray, np.ndarray]:
+    """Return the directions within a block and the factors of the blocks, (BLOCK, PROJECTIONS) each."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((BLOCK, PROJECTIONS)), generator.standard_normal((BLOCK, PROJECTIONS))

@@ -1,10 +1,10 @@
-"""Accuracy of each compiled loop of the port by itself: on random input of a run's own shapes, against float64.
+"""Accuracy of each compiled loop of the port in isolation: its error against float64, on random input.
 
-A free run in float32 may be three times as far off as the reference's, which hides a loop that loses a few digits. By
-itself a loop has no such room. Its input is drawn, so that its condition is known: for each element a *unit* is one
-float32 rounding of what is added up there, and errors are measured in these.
+A whole run in float32 may have three times the reference's error, which hides a loop that loses a few digits. In
+isolation, a loop is measured directly. Its input has the shapes of a run and a known condition: for each element, a
+*unit* is one float32 rounding of the terms of its sum. Errors are measured in these units.
 
-All is NumPy: the judging side draws the same input again from the shapes, and is handed only the outputs.
+Only NumPy is used: the comparator draws the same input again from the shapes, and receives only the outputs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from toolkit.parity.measure import decoder_truths, loop_truths
-from toolkit.parity.measure.loop_truths import MOST_NUMBERS, ROUNDING, LoopCheck, Truth
+from toolkit.parity.measure.loop_truths import MAX_NUMBERS, ROUNDING, LoopCheck, Truth
 
-#: Rows of CTRL's vocabulary test sums, and an exp, of which few classes tell nothing.
-WIDE = {"cross_entropy": [[2, 246_534], [2]], "cross_entropy_backward": [[2], [2, 246_534], [2], [2, 2]]}
+#: Arguments with rows as wide as CTRL's vocabulary. Only long rows show errors of sums and of exp.
+WIDE_ROWS = {"cross_entropy": [[2, 246_534], [2]], "cross_entropy_backward": [[2], [2, 246_534], [2], [2, 2]]}
 
-#: By function of :mod:`models.operations.compiled`: all but the random masks, which verdict 7 judges.
+#: Checks by function of :mod:`models.operations.compiled`. Verdict 7 judges the random masks, which have no check.
 CHECKS: dict[str, LoopCheck] = {**loop_truths.CHECKS, **decoder_truths.CHECKS}
 
 
@@ -31,8 +31,9 @@ class LoopCall:
     """A call of a function of :mod:`models.operations.compiled`.
 
     Attributes:
-        given: its arguments: an array's shape, a list for arrays and their values, else the value.
-        where: the source line of its loop.
+        function: name of the function.
+        given: arguments of the call: the shape of an array, a list of such arguments, or a plain value.
+        where: source line of the loop.
     """
 
     function: str
@@ -42,12 +43,13 @@ class LoopCall:
 
 @dataclass
 class LoopError:
-    """Errors of a loop, in units of rounding; None if not a number, or if it has to be exact and is not.
+    """Errors of a loop in units of rounding; None if an output has NaN, or should be exact and is not.
 
     Attributes:
-        function: of :mod:`models.operations.compiled`; ``loop``: that it runs.
-        given, where: as of :class:`LoopCall`.
-        rms, largest: of the worst output.
+        function: name of the function of :mod:`models.operations.compiled`.
+        loop: name of the loop that the function runs.
+        given, where: arguments and source line, as in :class:`LoopCall`.
+        rms, largest: RMS and largest error of the worst output.
     """
 
     function: str
@@ -58,67 +60,83 @@ class LoopError:
     where: str = ""
 
 
-def select_calls(recorded: Sequence[LoopCall]) -> Iterator[LoopCall]:
-    """Calls to try: each once, on :data:`MOST_NUMBERS` at most; and rows as wide as any."""
-    for call in recorded:
-        yield _limited(call)
-    for function, given in WIDE.items():
-        if first := [call for call in recorded if call.function == function][:1]:
-            yield replace(first[0], given=given)
+def select_calls(recorded_calls: Sequence[LoopCall]) -> Iterator[LoopCall]:
+    """Yield the calls to check: recorded calls with at most :data:`MAX_NUMBERS` elements, and calls with wide rows."""
+    for call in recorded_calls:
+        yield _limit_examples(call)
+    for function, wide_arguments in WIDE_ROWS.items():
+        if first := [call for call in recorded_calls if call.function == function][:1]:
+            yield replace(first[0], given=wide_arguments)
 
 
-def _limited(call: LoopCall) -> LoopCall:
-    given, examples = list(call.given), CHECKS[call.function].examples
-    numbers = max(math.prod(shape) for shape in given if is_shape(shape))
-    many = given[examples[0]][0]
-    few = max(1, many * MOST_NUMBERS // max(numbers, 1))
-    if few >= many:
+def _limit_examples(call: LoopCall) -> LoopCall:
+    arguments, examples = list(call.given), CHECKS[call.function].examples
+    max_numbers = max(math.prod(shape) for shape in arguments if is_shape(shape))
+    num_examples = arguments[examples[0]][0]
+    limit = max(1, num_examples * MAX_NUMBERS // max(max_numbers, 1))
+    if limit >= num_examples:
         return call
     for index in examples:
-        given[index] = _cut(given[index], many, few)
-    return replace(call, given=given)
+        arguments[index] = _cut_examples(arguments[index], num_examples, limit)
+    return replace(call, given=arguments)
 
 
-def is_shape(given: Any) -> bool:
-    """Whether an argument of a call is the shape of an array."""
-    return isinstance(given, list) and bool(given) and all(isinstance(size, int) for size in given)
+def is_shape(argument: Any) -> bool:
+    """Return whether an argument of a call is the shape of an array."""
+    return isinstance(argument, list) and bool(argument) and all(isinstance(size, int) for size in argument)
 
 
-def _cut(shapes: Any, many: int, few: int) -> Any:
-    """A shape, or a list with shapes in it, with few of many examples."""
-    if is_shape(shapes):
-        return [few, *shapes[1:]] if shapes[0] == many else shapes
-    return [_cut(one, many, few) for one in shapes] if isinstance(shapes, list) else shapes
+def _cut_examples(argument: Any, num_examples: int, limit: int) -> Any:
+    """Reduce the number of examples in a shape, or in a list that has shapes.
+
+    Args:
+        argument: argument of a call; shapes whose first axis is ``num_examples`` are changed.
+        num_examples: number of examples in the argument.
+        limit: number of examples in the result.
+    """
+    if is_shape(argument):
+        return [limit, *argument[1:]] if argument[0] == num_examples else argument
+    return [_cut_examples(part, num_examples, limit) for part in argument] if isinstance(argument, list) else argument
 
 
 def draw_arguments(call: LoopCall) -> tuple:
-    """Arguments of a call, with NumPy arrays; the same ones each time."""
+    """Draw the arguments of a call, with NumPy arrays; the result is the same each time."""
     return CHECKS[call.function].draw(np.random.default_rng(0), *call.given)
 
 
 def measure_error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None) -> LoopError:
-    """How far off the outputs of a call are.
+    """Measure the errors of the outputs of a call.
 
     Args:
-        outputs: of the loop, given :func:`drawn`.
-        truths: what they should be, if known already.
+        call: the call with the shapes of its arguments.
+        outputs: outputs of the loop for the arguments of :func:`draw_arguments`.
+        truths: true outputs with their units; None to compute them.
     """
     check = CHECKS[call.function]
     truths = check.exact(*draw_arguments(call)) if truths is None else truths
-    found = [_in_units(output, *truth) for output, truth in zip(outputs, truths, strict=True)]
-    rms, largest = (max(column) for column in zip(*found, strict=True))
+    errors = [_measure_in_units(output, *truth) for output, truth in zip(outputs, truths, strict=True)]
+    rms, largest = (max(values) for values in zip(*errors, strict=True))
     if not np.isfinite(rms):
         return LoopError(call.function, check.loop, call.given, None, None, call.where)
     return LoopError(call.function, check.loop, call.given, rms, largest, call.where)
 
 
-def _in_units(output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
-    """RMS and largest error where there may be one; infinite without a number, or where none may be."""
+def _measure_in_units(output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
+    """Return the RMS and the largest error of an output in units of rounding.
+
+    The RMS is taken over the elements that may have an error. Both are infinite if an element is NaN, or if it
+    should be exact and is not.
+
+    Args:
+        output: output of the loop.
+        truth: true output, float64, of the same shape.
+        unit: unit of each element, of the same shape; 0 for an element that should be exact.
+    """
     if output.shape != truth.shape:
         return np.inf, np.inf
-    off = np.abs(output.astype(np.float64) - truth)
+    distance = np.abs(output.astype(np.float64) - truth)
     with np.errstate(divide="ignore", invalid="ignore"):
-        units = np.where(off == 0, 0.0, off / (ROUNDING * unit))
+        units = np.where(distance == 0, 0.0, distance / (ROUNDING * unit))
     largest = float(units.max(initial=0.0))
     if not np.isfinite(largest):
         return np.inf, np.inf

@@ -1,5 +1,8 @@
-"""Comparisons of positions that make a mask: which of them exclude nothing on a batch, so that a fault in them is not
-seen. Either side follows the result of each comparison until it masks a floating-point tensor."""
+"""Comparisons of positions that produce a mask.
+
+A comparison that excludes nothing on a batch would hide a fault of it. Each side follows the result of each comparison
+until the result masks a floating-point tensor.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: Name of an operation in either framework -> its operator, of those that compare with a bound.
+#: Operators of the operations that compare with a bound, by the operation's name in either framework.
 COMPARISONS = {
     **dict.fromkeys(("lt", "less", "less_than"), "<"),
     **dict.fromkeys(("le", "less_equal"), "<="),
@@ -21,8 +24,8 @@ COMPARISONS = {
     "tril": "tril",
 }
 TRIANGLES = ("triu", "tril")
-#: Operations that change a floating-point tensor by a mask. In :data:`CHOICES`, one side must be a constant:
-#: otherwise the condition chooses between two results and hides none.
+#: Operations that change a floating-point tensor by a mask. An operation of :data:`CHOICES` hides elements only if one
+#: of its branches is a constant: otherwise it chooses between two results.
 MASKING = ("masked_fill", "add", "sub", "subtract", "mul", "multiply", "index_put", "setitem")
 CHOICES = ("where",)
 
@@ -32,11 +35,11 @@ class MaskFacts:
     """A comparison whose result masks a tensor.
 
     Attributes:
-        line: ``file:line`` of its call.
-        column: of the call in that line, counted from 1.
+        line: ``file:line`` of the call.
+        column: column of the call in this line, counted from 1.
         operator: ``<``, ``<=``, ``>``, ``>=``, ``triu`` or ``tril``.
-        module: path of the module that was running.
-        hides: whether it excludes something on the batch.
+        module: dotted path of the module that was running.
+        hides: whether the comparison excludes an element on the batch.
     """
 
     line: str
@@ -47,17 +50,17 @@ class MaskFacts:
 
     @property
     def site(self) -> str:
-        """The call's place in the source."""
+        """The source location of the call, ``file:line:column``."""
         return f"{self.line}:{self.column}"
 
 
 class Site(NamedTuple):
-    """A call in the source of a side.
+    """The source location of a call, and the module that runs it.
 
     Attributes:
-        line: its ``file:line``.
-        column: counted from 1.
-        module: path of the running module.
+        line: ``file:line`` of the call.
+        column: column of the call, counted from 1.
+        module: dotted path of the running module.
     """
 
     line: str
@@ -66,12 +69,12 @@ class Site(NamedTuple):
 
 
 class MaskComparisons:
-    """Follows comparisons through the operations of one forward.
+    """Follows the comparisons of a forward through its operations.
 
     Args:
-        key_of: returns the address of a tensor's memory; two tensors that share it hold the same mask.
+        key_of: returns the address of a tensor's memory. Two tensors with the same address hold the same mask.
         numbers_of: returns a tensor's values as a NumPy array.
-        site: returns the source location of the operation at work; None if it is not the user's.
+        site: returns the source location of the running operation; None if it is not in the user's code.
     """
 
     def __init__(
@@ -79,22 +82,28 @@ class MaskComparisons:
     ) -> None:
         self._key_of, self._numbers_of, self._site = key_of, numbers_of, site
         self._operators: dict[Site, str] = {}
-        self._excludes: dict[Site, bool] = {}
+        self._has_excluded: dict[Site, bool] = {}
         self._masking: set[Site] = set()
-        #: Memory of a mask -> the comparisons that produced it. The tensors are kept too, so that none is freed.
+        #: Comparisons that produced a mask, by the address of its memory. The tensors are kept, so that none is freed.
         self._sources: dict[int, set[Site]] = {}
-        self._held: list[Any] = []
+        self._mask_tensors: list[Any] = []
 
     def facts(self) -> list[MaskFacts]:
-        """Return the comparisons whose results have masked something, in the order of execution."""
+        """Return the comparisons whose results have masked a tensor, in the order of execution."""
         return [
-            MaskFacts(site.line, site.column, self._operators[site], site.module, self._excludes[site])
+            MaskFacts(site.line, site.column, self._operators[site], site.module, self._has_excluded[site])
             for site in self._operators
             if site in self._masking
         ]
 
     def observe(self, name: str, inputs: Iterable[Any], results: Iterable[Any]) -> None:
-        """Follow one operation, given its tensors. In-place operations have the name without underscores."""
+        """Follow an operation.
+
+        Args:
+            name: name of the operation, without the underscores of an in-place operation.
+            inputs: tensors that it reads.
+            results: tensors that it returns.
+        """
         inputs, results = [*inputs], [*results]
         sources = set().union(*map(self._sources_of, inputs))
         if name in COMPARISONS and results and (site := self._note_comparison(name, inputs, results[0])):
@@ -102,21 +111,21 @@ class MaskComparisons:
             return
         if not sources:
             return
-        others = [one for one in inputs if not self._sources_of(one)]
-        data = [one for one in others if not self._is_mask_like(one)]
+        branches = [tensor for tensor in inputs if not self._sources_of(tensor)]
+        data = [tensor for tensor in branches if not self._is_mask_like(tensor)]
         if not data:
-            if name not in CHOICES or not others or any(map(self._is_constant, others)):
+            if name not in CHOICES or not branches or any(map(self._is_constant, branches)):
                 self._mark(results, sources)
-        elif any(self._kind_of(one) in "fc" for one in data) and self._hides(name, inputs):
+        elif any(self._kind_of(tensor) in "fc" for tensor in data) and self._excludes_elements(name, inputs):
             self._masking |= sources
 
     def _note_comparison(self, name: str, inputs: list[Any], result: Any) -> Site | None:
-        """Note a comparison and return its site; return None if it does not compare positions."""
+        """Record a comparison and return its site; return None if it does not compare positions."""
         site = self._site()
         values = self._numbers_of(result)
         if site is None or values.size < 2:
             return None
-        input_values = [self._numbers_of(one) for one in inputs]
+        input_values = [self._numbers_of(tensor) for tensor in inputs]
         is_triangle = COMPARISONS[name] in TRIANGLES
         if is_triangle:
             if not (_is_constant(input_values[0]) or self._sources_of(inputs[0])):
@@ -125,14 +134,14 @@ class MaskComparisons:
             return None
         hides = not _is_constant(values) and not (is_triangle and np.array_equal(values, input_values[0]))
         self._operators.setdefault(site, COMPARISONS[name])
-        self._excludes[site] = self._excludes.get(site, False) or hides
+        self._has_excluded[site] = self._has_excluded.get(site, False) or hides
         return site
 
     def _mark(self, results: Iterable[Any], sources: set[Site]) -> None:
-        for one in results:
-            if key := self._key_of(one):  # 0 of every empty tensor
+        for tensor in results:
+            if key := self._key_of(tensor):  # 0 of every empty tensor
                 self._sources.setdefault(key, set()).update(sources)
-                self._held.append(one)
+                self._mask_tensors.append(tensor)
 
     def _sources_of(self, tensor: Any) -> set[Site]:
         return self._sources.get(self._key_of(tensor), set())
@@ -144,13 +153,13 @@ class MaskComparisons:
         return _is_constant(self._numbers_of(tensor))
 
     def _is_mask_like(self, tensor: Any) -> bool:
-        """Return whether a tensor is a number, or a mask itself: of truth values, or of 0 and 1."""
+        """Return whether a tensor is a single number, or a mask of booleans or of 0 and 1."""
         values = self._numbers_of(tensor)
         return values.dtype.kind == "b" or values.size == 1 or bool(np.isin(values, (0, 1)).all())
 
-    def _hides(self, name: str, inputs: list[Any]) -> bool:
-        """Return whether an operation with a mask hides what that excludes."""
-        branches = [one for one in inputs if not self._sources_of(one)]
+    def _excludes_elements(self, name: str, inputs: list[Any]) -> bool:
+        """Return whether an operation with a mask hides the elements that the mask excludes."""
+        branches = [tensor for tensor in inputs if not self._sources_of(tensor)]
         is_choice = name in CHOICES and (len(branches) < 2 or any(map(self._is_constant, branches)))
         return name in MASKING or is_choice
 
@@ -160,7 +169,7 @@ def _is_constant(values: np.ndarray) -> bool:
 
 
 def _is_whole(values: np.ndarray) -> bool:
-    """Return whether an array holds whole numbers, as positions and lengths are."""
+    """Return whether an array holds only whole numbers, such as positions or lengths."""
     return values.dtype.kind in "biu" or (values.dtype.kind == "f" and bool((values == np.round(values)).all()))
 
 

@@ -1,6 +1,6 @@
-"""Find the output axis of a square weight of a user's own layer, from the gradients of single elements.
+"""Find the output axis of a square weight in a user's layer, from the gradients of single output elements.
 
-For any other weight, the shape shows this axis. For a layer of the framework, its class does.
+The shape of any other weight shows this axis. The class of a framework's layer shows it, too.
 """
 
 from __future__ import annotations
@@ -11,43 +11,49 @@ from typing import Any
 
 import numpy as np
 
-#: Elements of an output that are tried: a ReLU may hide some.
+#: Largest number of output elements to try: a ReLU may hide some.
 MAX_ELEMENTS = 4
 
 
 class SquareWeights:
-    """Collects the square weights whose columns are outputs, while their layers run.
+    """Collects the square weights whose columns are output channels, while their layers run.
 
     Attributes:
-        with_output_columns: names of these weights.
+        with_output_columns: names of the weights whose columns are output channels.
     """
 
     def __init__(self, gradient_of: Callable[[Any, int, Any], np.ndarray | None]) -> None:
         """Args:
-        gradient_of: (output of a layer, place in its flattened elements, weight) -> gradient of that element for the
-            weight, (channels, channels); None if there is none.
+        gradient_of: function of a layer's output, the index of a flattened element and a weight. It returns the
+            gradient of the element for the weight, (channels, channels); None if the element does not depend on it.
         """
         self._gradient_of = gradient_of
         self.with_output_columns: set[str] = set()
 
-    def look_at(self, path: str, weights: Mapping[str, Any], output: Any) -> None:
-        """Look at the weights that a layer of no framework's holds itself, after it has given an output."""
+    def examine_layer(self, module_name: str, weights: Mapping[str, Any], output: Any) -> None:
+        """Examine the weights of a user's layer after its forward.
+
+        Args:
+            module_name: dotted path of the layer; empty for the model.
+            weights: the layer's own weights by name, without the weights of its children.
+            output: the layer's output, (..., channels).
+        """
         for name, weight in weights.items():
             size = weight.shape[0] if weight.ndim == 2 else 0
             is_candidate = list(weight.shape) == [size, size] and list(output.shape[-1:]) == [size]
             if is_candidate and self._has_columns(output, weight):
-                self.with_output_columns.add(f"{path}.{name}" if path else name)
+                self.with_output_columns.add(f"{module_name}.{name}" if module_name else name)
 
     def _has_columns(self, output: Any, weight: Any) -> bool:
         """Return whether single elements of the output depend on one column of the weight, and not on one row.
 
-        An element that is looked up in a table depends on one number of it, and shows nothing.
+        An element that is looked up in a table depends on a single number of the table, which shows nothing.
         """
         size = weight.shape[0]
-        vectors = math.prod(output.shape) // size
+        num_vectors = math.prod(output.shape) // size
         for channel in range(min(size, MAX_ELEMENTS)):
-            place = channel * max(1, vectors // MAX_ELEMENTS) % vectors * size + channel
-            gradient = self._gradient_of(output, place, weight)
+            index = channel * max(1, num_vectors // MAX_ELEMENTS) % num_vectors * size + channel
+            gradient = self._gradient_of(output, index, weight)
             rows, columns = ((), ()) if gradient is None else map(set, np.nonzero(gradient))
             if len(rows) > 1 or len(columns) > 1:
                 return columns == {channel}

@@ -54,7 +54,7 @@ def run(job: Job, folder: Path, sender: object = None, kernels: object = None) -
         tensor = first_tensor(output) if not parsed.call else None
         has_gradient = tensor is not None and tensor.is_floating_point() and not tensor.stop_gradient
         if has_gradient and _role(layer) == "other":
-            squares.look_at(parsed.module, _trained_weights(layer), tensor)
+            squares.examine_layer(parsed.module, _trained_weights(layer), tensor)
         if tensor is not None and name:
             shape = tuple(tensor.shape) if tensor.is_floating_point() else None
             modules.append(

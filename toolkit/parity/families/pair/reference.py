@@ -448,7 +448,7 @@ def _watch_own_layers(model: nn.Module, squares: SquareWeights) -> Iterator[None
         tensor = first_tensor(output)
         if tensor is not None and tensor.requires_grad and tensor.is_floating_point():
             weights = {name: one for name, one in module.named_parameters(recurse=False) if one.requires_grad}
-            squares.look_at(path, weights, tensor)
+            squares.examine_layer(path, weights, tensor)
 
     handles = [
         module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output))
