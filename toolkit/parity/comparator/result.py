@@ -128,7 +128,7 @@ class Side(MessageHandler):
         if self.reference.job.pair is not None:
             return NewWeights()
         theirs = files.read_tensors(self.reference.folder / "reference" / "initial.safetensors")
-        return NewWeights(self.new_place, compare_sides(Samples.of(self.new_values), Samples.of_tensors(theirs)))
+        return NewWeights(self.new_place, compare_sides(Samples.of(self.new_values), Samples.of(theirs)))
 
 
 class Ledger(MessageHandler):
