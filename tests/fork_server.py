@@ -326,9 +326,9 @@ def import_modules(kind: str, threads: int | None) -> None:
         runtime.configure_paddle("cpu", threads, keeps_freed_memory=False)
     with contextlib.ExitStack() as importing:
         if kind.startswith("reference"):
-            from toolkit.parity.reference.imports import left_out
+            from toolkit.parity.reference.imports import hide_packages
 
-            importing.enter_context(left_out([], own_families=kind == "reference"))
+            importing.enter_context(hide_packages([], is_toolkit_family=kind == "reference"))
         for name in MODULES[kind]:
             importlib.import_module(name)
     gc.collect()

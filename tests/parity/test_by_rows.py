@@ -12,12 +12,12 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference import by_rows, reordered
 from toolkit.parity.reference.by_rows import GradientByRows
 from toolkit.parity.reference.recorder import Draws
-from toolkit.parity.reference.reordered import SumsReordered
+from toolkit.parity.reference.reordered import ReorderedSums
 
 WORDS, WIDTH = 50, 8
 
 
-def gradients(rows: int | None, sums: SumsReordered | None, monkeypatch, examples: int = 3) -> dict[str, torch.Tensor]:
+def gradients(rows: int | None, sums: ReorderedSums | None, monkeypatch, examples: int = 3) -> dict[str, torch.Tensor]:
     """Of a small head; with ``rows`` its weight's are made by so many, which come in order."""
     torch.manual_seed(0)
     norm, head = nn.LayerNorm(WIDTH).double(), nn.Linear(WIDTH, WORDS).double()
@@ -48,7 +48,7 @@ def gradients(rows: int | None, sums: SumsReordered | None, monkeypatch, example
 @pytest.mark.parametrize("rows", [16, 50, 64])
 def test_it_is_that_of_the_whole_and_changes_no_other(rows, seed, examples, monkeypatch):
     whole, parts = (
-        gradients(by, None if seed is None else SumsReordered(seed), monkeypatch, examples) for by in (None, rows)
+        gradients(by, None if seed is None else ReorderedSums(seed), monkeypatch, examples) for by in (None, rows)
     )
     assert whole.keys() == parts.keys()
     for name, gradient in whole.items():
@@ -76,7 +76,7 @@ def test_log_softmax_is_taken_apart_as_torch_does_it(dim):
         aten._log_softmax_backward_data.default: (gradient, x.log_softmax(dim), dim, torch.float64),
     }.items():
         given = [one.clone() for one in arguments if isinstance(one, torch.Tensor)]
-        assert torch.equal(reordered.FUSED[operation](*arguments), theirs[operation](*arguments))
+        assert torch.equal(reordered.DECOMPOSITIONS[operation](*arguments), theirs[operation](*arguments))
         assert all(torch.equal(one, now) for one, now in zip(given, arguments, strict=False))
 
 
@@ -84,7 +84,7 @@ def test_tensors_without_rows_pass_through_every_sum_that_is_reordered():
     """As those of an expert that no token chose."""
     x = torch.zeros(0, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(6, 6, dtype=torch.float64, requires_grad=True)
-    with SumsReordered(0):
+    with ReorderedSums(0):
         products = torch.nn.functional.linear(x, weight, weight[0]) + x @ weight + (x[None] @ weight[None])[0]
         norm = torch.nn.functional.layer_norm(products, (6,))
         (norm.softmax(-1) + norm.log_softmax(-1) + norm.T.log_softmax(-1).T).mean(1).sum().backward()
@@ -95,5 +95,5 @@ def test_a_relu_or_a_choice_among_no_rows_has_moved_by_nothing():
     draws, x = Draws(0), torch.zeros(0, 6, dtype=torch.float64)
     for _ in range(2):
         draws.positive(TensorName("relu", "expert"), x)
-        draws.chosen(TensorName("choice", "expert"), x, x.argmax(-1))
+        draws.choose(TensorName("choice", "expert"), x, x.argmax(-1))
     assert draws.moved == draws.choices_moved == {"expert": 0.0}

@@ -150,30 +150,34 @@ def test_the_loss_is_that_of_its_definition():
     level = np.zeros((2, 4, 8))
     labels = np.array([[1, 2, 3, -100], [-100, 5, 6, 7]])
     for head in ("causal_lm", "masked_lm"):
-        assert own_loss.of(head, {"logits": level}, {"labels": labels}).value == pytest.approx(math.log(8), rel=1e-15)
+        assert own_loss.compute_loss(head, {"logits": level}, {"labels": labels}).value == pytest.approx(
+            math.log(8), rel=1e-15
+        )
     uneven = np.zeros((1, 3, 3))
     uneven[0, 0, 2] = math.log(3)
     labels = np.array([[0, 2, -100]])  # shifted: position 0 predicts 2, and position 1 nothing
-    assert own_loss.of("causal_lm", {"logits": uneven}, {"labels": labels}).value == pytest.approx(-math.log(3 / 5))
+    assert own_loss.compute_loss("causal_lm", {"logits": uneven}, {"labels": labels}).value == pytest.approx(
+        -math.log(3 / 5)
+    )
     for head in ("masked_lm", "token_classification"):
-        unshifted = own_loss.of(head, {"logits": uneven}, {"labels": labels}).value
+        unshifted = own_loss.compute_loss(head, {"logits": uneven}, {"labels": labels}).value
         assert unshifted == pytest.approx((-math.log(1 / 5) + math.log(3)) / 2)
 
     starts, ends = np.array([[math.log(3), 0.0, 0.0]]), np.zeros((1, 3))
     scores = {"start_logits": starts, "end_logits": ends}
-    found = own_loss.of(
+    found = own_loss.compute_loss(
         "question_answering", scores, {"start_positions": np.array([0]), "end_positions": np.array([1])}
     )
     assert found.value == pytest.approx((-math.log(3 / 5) + math.log(3)) / 2)
     two = {key: np.repeat(value, 2, 0) for key, value in scores.items()}
     positions = {"start_positions": np.array([0, 99]), "end_positions": np.array([1, -7])}  # 99 ignored, -7 is 0
-    assert own_loss.of("question_answering", two, positions).value == pytest.approx(found.value)
+    assert own_loss.compute_loss("question_answering", two, positions).value == pytest.approx(found.value)
 
     def classified(logits, labels, **config):
         of = dataclasses.make_dataclass("Config", ["problem_type"])
         scores = {"logits": np.array(logits)}
         kind = of(config.get("problem_type"))
-        return own_loss.of("sequence_classification", scores, {"labels": np.array(labels)}, kind).value
+        return own_loss.compute_loss("sequence_classification", scores, {"labels": np.array(labels)}, kind).value
 
     assert classified([[math.log(3), 0.0, 0.0]], [0]) == pytest.approx(-math.log(3 / 5))
     assert classified([[2.0], [0.0]], [1.0, 3.0]) == pytest.approx((1 + 9) / 2)
@@ -183,10 +187,10 @@ def test_the_loss_is_that_of_its_definition():
 
 def test_where_no_label_counts_there_is_no_loss_to_be_wrong():
     truth = {"logits": np.zeros((1, 2, 3)), "loss": np.array(math.nan)}
-    checked = own_loss.check(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
+    checked = own_loss.check_loss(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
     assert checked.units == 0
     truth["loss"] = np.array(0.5)
-    checked = own_loss.check(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
+    checked = own_loss.check_loss(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
     assert not checked.units <= checked.allowed
 
 

@@ -12,7 +12,7 @@ from paddle.nn import functional as ported
 from torch.nn import functional as original
 
 from toolkit.parity.families.pair.reference import rounded_epsilons
-from toolkit.parity.reference.rounded import ConstantsRounded
+from toolkit.parity.reference.rounded import ConstantRounding
 
 #: Largest relative distance of the rounded reference from Paddle.
 SAME = 2e-14
@@ -36,7 +36,7 @@ def distances(function: Callable, port: Callable, x: np.ndarray, rounded: bool) 
         return result
 
     if rounded:
-        with ConstantsRounded():
+        with ConstantRounding():
             result = compute()
     else:
         result = compute()
@@ -128,7 +128,7 @@ def test_an_axis_that_keeps_its_length_moves_by_rounding_alone(mode):
     """Of 5 and 10 elements, the factor 1.1 makes 5 and 11; torch copies along the first axis unless it is cubic."""
     x = torch.tensor(numbers(1, 2, 5, 10))
     exact = original.interpolate(x, scale_factor=1.1, mode=mode)
-    with ConstantsRounded():
+    with ConstantRounding():
         rounded = original.interpolate(x, scale_factor=1.1, mode=mode)
     assert 0 < float((exact - rounded).abs().max()) < 1e-5
 
@@ -207,10 +207,10 @@ def test_smoothed_labels_are_those_of_the_kernel(name):
 
 
 def test_labels_that_are_no_probabilities_keep_their_gradient():
-    with ConstantsRounded() as rounded:
+    with ConstantRounding() as rounded:
         scores = torch.tensor(numbers(5, 3), requires_grad=True)
         original.cross_entropy(scores, torch.tensor(SOFT * 1.01)).backward()
-    assert "total_of_labels" not in " ".join(rounded.found)
+    assert "total_of_labels" not in " ".join(rounded.descriptions)
 
 
 PORT = """

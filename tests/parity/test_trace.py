@@ -20,7 +20,7 @@ from toolkit.parity.job.results import ForcedInputDtype
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.masked_scores import split_masked_scores
-from toolkit.parity.reference.points import Points, moved
+from toolkit.parity.reference.points import Points, nudge_array
 from toolkit.parity.trials.mutation import trial_request
 
 #: Every operation inside an attention, by family.
@@ -160,13 +160,13 @@ def test_a_step_that_is_several_of_the_references_may_be_off_by_what_those_are_t
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_what_the_reference_is_given_is_moved_by_one_unit_and_no_further(dtype):
     value = np.resize(np.array([1.0, -3.0, 0.0, np.finfo(dtype).min, 1e-30]), 100).astype(dtype)
-    once, again = moved(value, 1), moved(value, 2)
+    once, again = nudge_array(value, 1), nudge_array(value, 2)
     assert (once != again).any() and once.dtype == dtype
     for one in (once, again):
         stays = (value == 0) | (value == np.finfo(dtype).min)
         assert (one[value == 0] == 0).all() and np.isfinite(one).all()
         assert ((one != value) | stays).all() and (np.nextafter(one, value) == value).all()
-    assert (moved(value, 0) == value).all() and moved(value, 0) is not value
+    assert (nudge_array(value, 0) == value).all() and nudge_array(value, 0) is not value
 
 
 def masked_scores() -> dict[str, np.ndarray]:
@@ -196,7 +196,7 @@ def test_what_a_mask_has_put_is_given_to_the_reference_as_it_is(dtype):
     truth = {"scores:a": np.full(100, 0.3), "masked_scores:a@1": np.full(100, -1e9)}
     truth["masked_scores:a@1"][::2] = 0.3
     points = Points(lambda *_: None, truth, nudge=1)
-    given = points.replaced("masked_scores:a@1", torch.zeros(100, dtype=getattr(torch, dtype))).numpy()
+    given = points.replace("masked_scores:a@1", torch.zeros(100, dtype=getattr(torch, dtype))).numpy()
     assert (given[1::2] == -1e9).all() and (given[::2] != np.array(0.3, dtype)).all()
 
 

@@ -91,10 +91,10 @@ def test_the_gate_checks_the_references_weighted_loss_by_its_definition(kind):
     truth = {"logits": scores("float64"), "loss": theirs(kind, torch.tensor(scores("float64"))).numpy()}
     batch, model = {"labels": np.asarray(LABELS[kind])}, torch.nn.Module()
     model.config = Config(kind)
-    checked = own_loss.check(truth, batch, "sequence_classification", model, WEIGHTS)
+    checked = own_loss.check_loss(truth, batch, "sequence_classification", model, WEIGHTS)
     assert checked.units < checked.allowed / 10 and checked.place.startswith("class_weights.py:")
     for wrong in (None, WEIGHTS[::-1]):
-        checked = own_loss.check(truth, batch, "sequence_classification", model, wrong)
+        checked = own_loss.check_loss(truth, batch, "sequence_classification", model, wrong)
         assert not checked.units <= checked.allowed
 
 

@@ -1,6 +1,6 @@
-"""``python -m toolkit.parity.reference TASK JOB...``: do a task in each job folder.
+"""``python -m toolkit.parity.reference TASK JOB...``: run a task in each job folder.
 
-A job folder's files: :mod:`toolkit.parity.job.files`.
+:mod:`toolkit.parity.job.files` describes the files of a job folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference.imports import left_out
+from toolkit.parity.reference.imports import hide_packages
 
 collector.in_a_command()
-with left_out(sys.argv[2:]):
-    from toolkit.parity.reference.environment import flags, set_up, versions
+with hide_packages(sys.argv[2:]):
+    from toolkit.parity.reference.environment import read_flags, read_versions, set_up
 
-#: Task -> its module, imported for it alone: the imports of all of them take two seconds. Each has
-#: ``run(job, folder)``, which returns the content of the task's file.
+#: Module of each task, with a function ``run(job, folder)`` that returns the content of the task's file. Only this
+#: module is imported, because the imports of all modules take two seconds.
 MODULES = {
     files.RESULT: "measure",
     "forced_input": "forced_input",
@@ -37,22 +37,23 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Do a task and write its file."""
-    started = time.monotonic()
+    """Run a task, and write its file."""
+    start_seconds = time.monotonic()
     job = files.read_job(folder)
     set_up(job.threads)
-    if not (job.brief or job.streamed):  # of these what is kept may not fit beside what is needed
+    if not (job.brief or job.streamed):  # such a job may need the memory that freed tensors would keep
         keep_freed_memory()
-    result = _module_of(job, task).run(job, folder)
+    result = _import_task(job, task).run(job, folder)
     if isinstance(result, ReferenceResult):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        imported = user_code.imported_files() if job.pair else []
-        result.execution = Execution(versions(), flags(), time.monotonic() - started, peak, imported)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        imported_files = user_code.imported_files() if job.pair else []
+        seconds = time.monotonic() - start_seconds
+        result.execution = Execution(read_versions(), read_flags(), seconds, peak_bytes, imported_files)
     files.write_json(files.result_path(folder, "reference", task), result)
 
 
-def _module_of(job: Job, task: str) -> ModuleType:
-    with left_out(sys.argv[2:]):
+def _import_task(job: Job, task: str) -> ModuleType:
+    with hide_packages(sys.argv[2:]):
         if task == DESCRIBE:
             return family_part(job.model, "reference")
         if task == TRAJECTORY:

@@ -1,5 +1,4 @@
-"""The reference's part in ``parity bitwise``: R64, for its draws and discrete choices, then R32, whose every bit
-counts."""
+"""The reference's runs for ``parity bitwise``: R64 for the draws and discrete choices, then R32 for the comparison."""
 
 from __future__ import annotations
 
@@ -10,19 +9,19 @@ import numpy as np
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import ReferenceResult
-from toolkit.parity.reference.points import ignore
+from toolkit.parity.reference.points import keep_nothing
 from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """Write draws, constants and R32 (every output, stream, score and gradient, and the loss) into the job folder."""
+    """Write draws, constants and R32's outputs, streams, scores, gradients and loss into the job folder."""
     step = make_step(job, folder)
-    step.run("float64", ignore)
-    own: dict[str, np.ndarray] = {}
-    step.run("float32", lambda name, value: own.update({name: value.copy()}))
-    place = folder / "reference"
-    step.write_draws(place)
-    files.write_tensors(place / "constants.safetensors", step.constants())
-    files.write_tensors(place / "float32.safetensors", own)
-    files.write_json(place / "order.json", list(own))  # its existence starts the Paddle worker
+    step.run("float64", keep_nothing)
+    float32_tensors: dict[str, np.ndarray] = {}
+    step.run("float32", lambda name, value: float32_tensors.update({name: value.copy()}))
+    output_dir = folder / "reference"
+    step.write_draws(output_dir)
+    files.write_tensors(output_dir / "constants.safetensors", step.constants())
+    files.write_tensors(output_dir / "float32.safetensors", float32_tensors)
+    files.write_json(output_dir / "order.json", list(float32_tensors))  # the port's process waits for this file
     return ReferenceResult()

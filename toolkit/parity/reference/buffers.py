@@ -14,7 +14,7 @@ from toolkit.parity.reference.points import to_numpy
 
 
 def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return every buffer by name, without a batch norm's unread count of steps, which Paddle lacks."""
+    """Return the buffers by name, without the unused step count of a batch norm, which Paddle lacks."""
     modules = dict(model.named_modules())
     return {
         name: to_numpy(value)
@@ -24,40 +24,40 @@ def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def frozen_parameters(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return the parameters that take no gradient, by name. A port may hold such a table as a buffer."""
+    """Return the parameters without gradients, by name. A port may store such a table as a buffer."""
     return {name: to_numpy(value) for name, value in model.named_parameters() if not value.requires_grad}
 
 
 def _is_unread(module: nn.Module, leaf: str) -> bool:
-    norm = isinstance(module, nn.modules.batchnorm._NormBase)
-    return norm and leaf == "num_batches_tracked" and module.momentum is not None
+    is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+    return is_norm and leaf == "num_batches_tracked" and module.momentum is not None
 
 
-def facts_of(
+def describe_buffers(
     model: nn.Module,
-    before: Mapping[str, np.ndarray],
-    other: Mapping[str, np.ndarray],
-    described: Callable[[str, torch.Tensor], ParameterFacts],
+    values_before: Mapping[str, np.ndarray],
+    other_values: Mapping[str, np.ndarray],
+    describe_tensor: Callable[[str, torch.Tensor], ParameterFacts],
 ) -> list[BufferFacts]:
     """Describe each buffer and each frozen parameter.
 
     Args:
-        before: their values before a step in training mode.
-        other: the values of a model that was built with another seed.
-        described: describes a tensor of that name.
+        model: the model after a step in training mode.
+        values_before: values of the buffers and frozen parameters before the step, by name.
+        other_values: values of a model that was built with another seed, by name.
+        describe_tensor: returns the facts of a tensor, given its name and the tensor.
     """
     tensors, frozen_values = dict(model.named_buffers()), frozen_parameters(model)
-    checkpoint_names = (
-        model.state_dict().keys() - frozen_values.keys()
-    )  # a frozen parameter without a counterpart is missed as a parameter
+    # A frozen parameter without a counterpart is reported as a missing parameter.
+    checkpoint_names = model.state_dict().keys() - frozen_values.keys()
     tensors |= dict(model.named_parameters())
     after = {**buffers_of(model), **frozen_values}
     return [
         BufferFacts(
-            **vars(described(name, tensors[name])),
+            **vars(describe_tensor(name, tensors[name])),
             is_state=name in checkpoint_names or not is_same(value, after[name]),
-            is_drawn=not is_same(value, other[name]),
+            is_drawn=not is_same(value, other_values[name]),
             is_real=tensors[name].is_floating_point(),
         )
-        for name, value in before.items()
+        for name, value in values_before.items()
     ]

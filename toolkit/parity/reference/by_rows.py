@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toolkit.parity.measure.error_stats import ROWS
-from toolkit.parity.reference.reordered import SumsReordered
+from toolkit.parity.reference.reordered import ReorderedSums
 
 #: Called with the index of the first row, and rows of a gradient.
 Take = Callable[[int, torch.Tensor], None]
@@ -30,7 +30,7 @@ class GradientByRows(TorchDispatchMode):
         used: the matrix that the model must use.
     """
 
-    def __init__(self, matrix: torch.Tensor, take: Take, sums: SumsReordered | None = None) -> None:
+    def __init__(self, matrix: torch.Tensor, take: Take, sums: ReorderedSums | None = None) -> None:
         super().__init__()
         self.shape = tuple(matrix.shape)
         self.sums = sums

@@ -1,6 +1,6 @@
-"""Discrete choices of any torch module: all runs repeat what ``topk``, ``argmax`` and the like choose in R64.
+"""Discrete choices of torch modules: all runs repeat the indices that ``topk``, ``argmax`` and others choose in R64.
 
-Other functions choose, too, but their choices cannot be given to the port: the places are noted.
+The choices of some functions cannot be replayed in the port. Their names are recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.recorder import Recorder
 
 F = nn.functional
-#: Function that returns indices -> arguments after its input, and its default axis.
+#: Functions that return indices: the arguments after the input, and the default axis.
 SIGNATURES: dict[str, tuple[tuple[str, ...], int | None]] = {
     "topk": (("k", "dim", "largest", "sorted"), -1),
     "argmax": (("dim", "keepdim"), None),
@@ -27,7 +27,7 @@ SIGNATURES: dict[str, tuple[tuple[str, ...], int | None]] = {
     "argsort": (("dim", "descending"), -1),
 }
 CHOOSING = {getattr(owner, name): name for name in SIGNATURES for owner in (torch, torch.Tensor)}
-#: Functions that choose by size, sign or order of their input -> name in a note.
+#: Names of the functions that choose by size, sign or order of their input, but do not return indices.
 OTHERS = {
     function: name
     for name, owners in {
@@ -43,8 +43,12 @@ OTHERS = {
 
 
 class Choices(TorchFunctionMode):
-    """Take all choices from the recorder's draws; ``note`` is called with the name of each that cannot be given to the
-    port, such as ``round:encoder.norm``."""
+    """Inside the ``with`` block, functions that return indices use the recorder's choices.
+
+    Args:
+        recorder: recorder of the run.
+        note: called with the name of each choice that cannot be replayed in the port, such as ``round:encoder.norm``.
+    """
 
     def __init__(self, recorder: Recorder, note: Callable[[str], None] | None = None) -> None:
         super().__init__()
@@ -58,31 +62,31 @@ class Choices(TorchFunctionMode):
             if self.note is not None and function in OTHERS and args and getattr(args[0], "requires_grad", False):
                 self.note(self.recorder.stack.next_name(OTHERS[function]))
             return function(*args, **kwargs)
-        given = _arguments(name, args, kwargs)
-        x, dim = given["input"], given["dim"]
-        whole = dim is None and name in ("argmax", "argmin")
-        if not x.is_floating_point() or not x.ndim or not (whole or isinstance(dim, int)):
+        arguments = _name_arguments(name, args, kwargs)
+        x, dim = arguments["input"], arguments["dim"]
+        is_flat = dim is None and name in ("argmax", "argmin")
+        if not x.is_floating_point() or not x.ndim or not (is_flat or isinstance(dim, int)):
             return function(*args, **kwargs)
-        along, scores = (0, x.flatten()) if whole else (dim, x)
-        found = function(*args, **kwargs)
-        own = found if isinstance(found, torch.Tensor) else found[1]
-        kept = own.numel() == scores.numel() // scores.shape[along] and own.ndim < scores.ndim  # the axis is left out
-        own = own.reshape(1) if whole else own.unsqueeze(along) if kept else own
-        drawn = TensorName.parse(self.recorder.stack.next_name("choice"))
-        is_ordered = name != "topk" or given.get("sorted", True)
-        indices = self.recorder.draws.chosen(drawn, scores.movedim(along, -1), own.movedim(along, -1), is_ordered)
-        indices = indices.movedim(-1, along)
-        if isinstance(found, torch.Tensor):
-            return indices.reshape(found.shape)
-        values = scores.gather(along, indices)
-        return type(found)((values.reshape(found[0].shape), indices.reshape(found[1].shape)))
+        axis, scores = (0, x.flatten()) if is_flat else (dim, x)
+        result = function(*args, **kwargs)
+        own = result if isinstance(result, torch.Tensor) else result[1]
+        lacks_axis = own.numel() == scores.numel() // scores.shape[axis] and own.ndim < scores.ndim
+        own = own.reshape(1) if is_flat else own.unsqueeze(axis) if lacks_axis else own
+        draw_name = TensorName.parse(self.recorder.stack.next_name("choice"))
+        is_ordered = name != "topk" or arguments.get("sorted", True)
+        indices = self.recorder.draws.choose(draw_name, scores.movedim(axis, -1), own.movedim(axis, -1), is_ordered)
+        indices = indices.movedim(-1, axis)
+        if isinstance(result, torch.Tensor):
+            return indices.reshape(result.shape)
+        values = scores.gather(axis, indices)
+        return type(result)((values.reshape(result[0].shape), indices.reshape(result[1].shape)))
 
 
-def _arguments(name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _name_arguments(name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by name."""
     names, dim = SIGNATURES[name]
-    given = {**dict(zip(("input", *names), args, strict=False)), **kwargs}
-    for other, one in (("self", "input"), ("axis", "dim")):
-        if other in given:
-            given[one] = given.pop(other)
-    return {"dim": dim, **given}
+    arguments = {**dict(zip(("input", *names), args, strict=False)), **kwargs}
+    for alias, torch_name in (("self", "input"), ("axis", "dim")):
+        if alias in arguments:
+            arguments[torch_name] = arguments.pop(alias)
+    return {"dim": dim, **arguments}

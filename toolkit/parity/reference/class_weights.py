@@ -1,5 +1,7 @@
-"""Training loss with class weights or smoothed labels: no model of the reference supports them, so torch's own loss is
-taken on its logits."""
+"""Training loss with class weights or smoothed labels.
+
+No model of the reference supports them, so the loss is torch's loss of the model's logits.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ def weighted_loss(
     """Return torch's weighted loss on the model's logits, a scalar, as transformers' users train with class weights.
 
     Args:
-        logits: (B, labels).
-        labels: int64 (B,) classes; or several labels per text, (B, labels) of 0 and 1 in the logits' dtype.
-        class_weights: one per label; None for equal weights.
-        smoothing: share of each label that is spread over all, where a text has one.
+        logits: scores of the classes, (B, classes). labels: class of each text, int64 (B,). For several labels of a
+        text, 0 or 1 for each class, (B, classes), in the
+            dtype of the logits.
+        class_weights: weight of each class; None for equal weights.
+        smoothing: share of each label that is spread over all classes, for texts with a single label.
     """
     weights = None
     if class_weights is not None:

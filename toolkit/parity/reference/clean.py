@@ -1,4 +1,4 @@
-"""Keep the reference in float64 where its own code does not, and detect where it leaves float64 all the same."""
+"""Changes that keep the reference in float64, and modes that detect the remaining operations below float64."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from toolkit.parity.reference.recorder import set_attribute
 
 
 @contextlib.contextmanager
-def no_downcast() -> Iterator[list[str]]:
-    """Keep float64 where the reference's code says ``.float()`` (as its language-model loss does). Yields a list of the
-    places where that happened, to be reported as leaks of the reference."""
+def keep_float64() -> Iterator[list[str]]:
+    """Inside the ``with`` block, ``.float()`` does not cast float64, as in the reference's language-model loss.
+
+    Yields a list of the source locations where this happened, which the report names as leaks of the reference.
+    """
     leaks: list[str] = []
     original = torch.Tensor.float
 
@@ -41,23 +43,23 @@ def no_downcast() -> Iterator[list[str]]:
         undo()
 
 
-#: Dtypes in which float64 loses digits.
+#: Dtypes with fewer digits than float64.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 #: Functions that use a tensor's shape or device, not its values.
 SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
 TORCH, TOOLKIT = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parents[1]))
-#: This package's functions that pass on the reference's own calls.
+#: Functions of this package that call a function on behalf of the reference's code.
 PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "choose", "relu", "attention")
 
 
 class NarrowingWatch(TorchDispatchMode):
-    """Detects every operation from float64 to a narrower float dtype, in the forward and in the backward.
+    """Detects each operation from float64 to a narrower float dtype, in the forward and in the backward.
 
-    These are the leaks that :func:`no_downcast` does not stop. A bool or integer result loses nothing that was meant to
-    be kept, and float32 tables that enter float64 lose nothing at all.
+    These are the leaks that :func:`keep_float64` does not prevent. Boolean and integer results do not count, and
+    float32 tables that are cast to float64 lose no digits.
 
     Attributes:
-        places: ``file.py:LINE`` of the reference's code, or the node of the backward, in execution order.
+        places: ``file.py:LINE`` of the reference's code, or the autograd node of the backward, in execution order.
     """
 
     def __init__(self) -> None:
@@ -73,16 +75,16 @@ class NarrowingWatch(TorchDispatchMode):
         return result
 
     def _backward_of(self) -> str | None:
-        """The autograd node at work. That of a cast seen in the forward says nothing new."""
+        """Return the running autograd node; None if the forward already has a leak, whose backward is not reported."""
         node = torch._C._current_autograd_node()
         return f"the backward ({type(node).__name__})" if node is not None and not self.places else None
 
 
 class NanWatch(TorchDispatchMode):
-    """Finds the first operation that gives NaN.
+    """Finds the first operation with a NaN in its result.
 
     Attributes:
-        first: the operation with its line, once there is one.
+        first: name and source line of the operation; empty before the first NaN.
     """
 
     def __init__(self) -> None:
@@ -104,41 +106,45 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
         return False
     if function.overloadpacket.__name__.startswith(SHAPED_LIKE):
         return False
-    given = _pytree.tree_leaves(inputs)
-    return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in given)
+    input_tensors = _pytree.tree_leaves(inputs)
+    return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in input_tensors)
 
 
 def calling_line(frame: FrameType | None) -> str | None:
-    """Return the innermost line outside torch and this package that leads to the call in ``frame``; None if the call is
-    this package's own, or no such code is running, as in a backward."""
+    """Return the innermost line outside torch and this package that leads to the call in ``frame``.
+
+    None if the call is this package's own, or if no other code is running, as in a backward.
+    """
     caller = calling_frame(frame)
     return None if caller is None else f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
 
 
 def calling_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of :func:`calling_line`."""
+    """Return the innermost frame outside torch and this package that leads to ``frame`` (see :func:`calling_line`)."""
     while frame is not None:
         file = frame.f_code.co_filename
-        own = file.startswith(TOOLKIT)
-        if own and frame.f_code.co_name not in PASSED_THROUGH:
+        is_own = file.startswith(TOOLKIT)
+        if is_own and frame.f_code.co_name not in PASSED_THROUGH:
             return None
-        if not own and not file.startswith(TORCH):
+        if not is_own and not file.startswith(TORCH):
             return frame
         frame = frame.f_back
     return None
 
 
-class ExactNormaliser(TorchFunctionMode):
-    """Compute x - logsumexp(x) as (x - max) - log(sum(exp(x - max))) wherever the reference has the former.
+class ExactNormalizer(TorchFunctionMode):
+    """Computes x - logsumexp(x) of the reference as (x - max) - log(sum(exp(x - max))).
 
-    The reference's softmax is exp(x - logsumexp(x)). If every score of a row is masked, logsumexp(x) is -1e9 + log(K),
-    and at -1e9 float64 keeps 7 digits of log(K), float32 none: each of the K weights becomes 1 instead of 1/K. These
-    positions see only padding, so no result depends on them; but a truth that is wrong by 1e-7 is none, and a noise
-    baseline of 100% measures nothing. Measured on the demo recipe: without this, a right port had twice the semantic
-    bound.
+    The reference's softmax is exp(x - logsumexp(x)). If every score of a row is masked, logsumexp(x) is -1e9 + log(K).
+    At -1e9, float64 keeps 7 digits of log(K) and float32 none, so each of the K weights becomes 1 instead of 1/K. Such
+    a position attends only to padding, so no result depends on it. But its truth would be wrong by 1e-7, and its noise
+    baseline would be 100%. On the demo recipe, a correct port had twice the semantic bound without this change.
+
+    Args:
+        counting: returns whether rows are counted.
 
     Attributes:
-        saturated: number of rows with every score masked, counted while ``counting`` returns True.
+        saturated: number of rows with every score masked.
     """
 
     def __init__(self, counting: Callable[[], bool]) -> None:
@@ -150,13 +156,13 @@ class ExactNormaliser(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if function is torch.logsumexp:
-            normaliser = function(*args, **kwargs)
+            normalizer = function(*args, **kwargs)
             scores, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
             largest = scores.detach().amax(dim, keepdim=True)
             self.saturated += int((largest < -1e4).sum()) if self.counting() else 0
             rest = (scores - largest).exp().sum(dim, keepdim=True).log()
-            self.parts[id(normaliser)] = (normaliser, largest, rest)
-            return normaliser
+            self.parts[id(normalizer)] = (normalizer, largest, rest)
+            return normalizer
         if function in (torch.Tensor.sub, torch.Tensor.__sub__, torch.sub) and id(args[1]) in self.parts:
             _, largest, rest = self.parts.pop(id(args[1]))
             return (args[0] - largest) - rest
@@ -164,13 +170,13 @@ class ExactNormaliser(TorchFunctionMode):
 
 
 class SaturationWatch(TorchFunctionMode):
-    """Measures the saturated share of each attention: rows with all weight on one position, as far as float32 can tell.
+    """Measures the share of saturated rows of each attention, which have all weight on one position in float32.
 
     Attributes:
-        shares: module -> share of rows whose other positions together get less than ``SATURATED_BELOW``.
+        shares: share of the rows whose other positions together get less than ``SATURATED_BELOW``, by module.
 
     Args:
-        module: returns the path of the running module.
+        module: returns the dotted path of the running module.
     """
 
     def __init__(self, module: Callable[[], str]) -> None:
@@ -181,7 +187,7 @@ class SaturationWatch(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         module = self.module()
-        if module in self.shares:  # what follows in a module are the shares of hash rounds
+        if module in self.shares:  # a later softmax of a module weighs the hash rounds
             return result
         if function in (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax):
             others = 1 - result.detach().amax(-1)

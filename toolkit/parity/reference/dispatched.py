@@ -1,4 +1,4 @@
-"""Fingerprints of all that a reference's forward computes, to tell which function of a port is wrong."""
+"""Fingerprints of all results in a reference's forward, which show which function of a port is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolkit.parity.job.results import Fingerprints
 from toolkit.parity.measure.fingerprint import Fingerprint, take_fingerprint
 from toolkit.parity.reference.points import values_of
 
-#: Kernels that compute a loss from scores and labels at once.
+#: Kernels that compute a loss from scores and labels in a single call.
 LOSSES = (
     *("nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
     *("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "_ctc_loss"),
@@ -24,21 +24,25 @@ LOSSES = (
 
 
 class DispatchedResults(TorchDispatchMode):
-    """Inside the ``with`` block, takes the fingerprint of every result of an operation in the forward.
+    """Inside the ``with`` block, records the fingerprint of each result of an operation in the forward.
 
     Attributes:
-        seen: all fingerprints, those of the batch, the parameters and the buffers first.
-        inputs: by module, of the first tensor that it is given.
-        taken_by_losses: of what the kernels of losses take.
+        all_fingerprints: fingerprints of the batch, the parameters, the buffers and the results, in this order.
+        inputs: fingerprint of each module's first input tensor, by the module's path.
+        taken_by_losses: fingerprints of the input tensors of the kernels in :data:`LOSSES`.
+
+    Args:
+        model: the reference model.
+        batch: tensors of the batch.
     """
 
     def __init__(self, model: nn.Module, batch: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self.seen: dict[Fingerprint, None] = {}
+        self.all_fingerprints: dict[Fingerprint, None] = {}
         self.inputs: dict[str, Fingerprint] = {}
         self.taken_by_losses: dict[Fingerprint, None] = {}
         for value in (*batch, *model.parameters(), *model.buffers()):
-            self._see(value)
+            self._add(value)
         self._hooks = [
             module.register_forward_pre_hook(functools.partial(self._enter, name))
             for name, module in model.named_modules()
@@ -49,28 +53,28 @@ class DispatchedResults(TorchDispatchMode):
             hook.remove()
         super().__exit__(*raised)
 
-    def found(self) -> Fingerprints:
-        """Return what was seen."""
-        return Fingerprints(list(self.seen), self.inputs, list(self.taken_by_losses))
+    def collect(self) -> Fingerprints:
+        """Return the fingerprints that were recorded."""
+        return Fingerprints(list(self.all_fingerprints), self.inputs, list(self.taken_by_losses))
 
     def _enter(self, name: str, module: nn.Module, args: tuple) -> None:
-        given = next((one for one in args if isinstance(one, torch.Tensor)), None)
-        found = None if given is None else take_fingerprint(values_of(given))
-        if found is not None:
-            self.inputs.setdefault(name, found)
+        first_tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
+        fingerprint = None if first_tensor is None else take_fingerprint(values_of(first_tensor))
+        if fingerprint is not None:
+            self.inputs.setdefault(name, fingerprint)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if torch._C._current_autograd_node() is None:  # no backward is running
             for value in tree_leaves(result):
                 if isinstance(value, torch.Tensor):
-                    self._see(value)
+                    self._add(value)
             if function.overloadpacket.__name__ in LOSSES:
                 fingerprints = (take_fingerprint(values_of(value)) for value in args if isinstance(value, torch.Tensor))
-                self.taken_by_losses |= {one: None for one in fingerprints if one is not None}
+                self.taken_by_losses |= {fingerprint: None for fingerprint in fingerprints if fingerprint is not None}
         return result
 
-    def _see(self, value: torch.Tensor) -> None:
-        found = take_fingerprint(values_of(value))
-        if found is not None:
-            self.seen[found] = None
+    def _add(self, value: torch.Tensor) -> None:
+        fingerprint = take_fingerprint(values_of(value))
+        if fingerprint is not None:
+            self.all_fingerprints[fingerprint] = None

@@ -1,4 +1,4 @@
-"""Setup of torch for the reference, and its versions."""
+"""Settings of torch for the reference, and the versions of its packages."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ import numpy as np
 import torch
 import transformers
 
-#: The functions that torch computes with MKL's vector library (aten/src/ATen/cpu/vml.h).
-OF_MKL = (
+#: Functions that torch computes with MKL's vector library (aten/src/ATen/cpu/vml.h).
+MKL_FUNCTIONS = (
     *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp"),
     *("log", "log10", "log2", "sin", "sqrt", "tan", "tanh", "trunc"),
 )
 
 
 def set_up(threads: int) -> None:
-    """Set threads, deterministic kernels, no TF32, few logs."""
+    """Configure torch with a number of threads, deterministic kernels, no TF32 and few log messages."""
     torch.set_num_threads(threads)
     choose_kernels()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports a compiler, too: a second
+    # use_deterministic_algorithms would also import a compiler, which takes a second.
+    torch.set_deterministic_debug_mode("warn")
     transformers.logging.set_verbosity_error()
 
 
 def choose_kernels() -> None:
-    """Call each function of :data:`OF_MKL` on one thread.
+    """Call each function of :data:`MKL_FUNCTIONS` on a single thread.
 
-    MKL chooses a function's kernel in its first call. If several threads make that call at once, one of them may take a
-    kernel of low accuracy for its share: sines wrong by 1e-4, exponentials in float64 by 3e-9, in the reference
-    (pytorch/pytorch#188792, MKL 2024.2).
+    MKL chooses the kernel of a function in the first call. If several threads make this call at the same time, a thread
+    may use a kernel of low accuracy for its share. In the reference, sines were wrong by 1e-4 and exponentials in
+    float64 by 3e-9 (pytorch/pytorch#188792, MKL 2024.2).
     """
     for dtype in (torch.float32, torch.float64):
-        number = torch.full([1], 0.5, dtype=dtype)  # within the domain of all
-        for name in OF_MKL:
+        number = torch.full([1], 0.5, dtype=dtype)  # in the domain of all functions
+        for name in MKL_FUNCTIONS:
             getattr(torch, name)(number)
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that determine the reference's results."""
+def read_versions() -> dict[str, str]:
+    """Return the versions of the packages that determine the reference's results."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -49,8 +50,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def flags() -> dict[str, Any]:
-    """The settings of :func:`set_up`, as torch reports them."""
+def read_flags() -> dict[str, Any]:
+    """Return the settings of :func:`set_up`, as torch reports them."""
     return {
         "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,

@@ -1,7 +1,7 @@
-"""The reference operation by operation, each on R64's own input.
+"""Runs of the reference in which each operation gets R64's input.
 
-R64's tensors at every point are the truth. The reference is then run again, each tensor being replaced by the truth
-right after it is measured: what is left is one operation's rounding, the noise baseline of the port's.
+R64's tensors at all points are the truth. The next runs replace each tensor by the truth after it is measured. So the
+difference of a tensor is the rounding of a single operation, the noise baseline for the operations of the port.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.reference.dispatched import DispatchedResults
-from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
+from toolkit.parity.reference.noise import measure_runs, reorder_sums, runs_of
 from toolkit.parity.reference.points import Keep, Points
-from toolkit.parity.reference.rounded import ConstantsRounded, subsets
+from toolkit.parity.reference.rounded import ConstantRounding, split_constants
 from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Write ``forced_input.safetensors``, and of a user's pair the fingerprints of all results. Returns by name, in
-    execution order, each tensor's size and the reference's errors."""
+    """Write ``forced_input.safetensors``, and for a user's pair the fingerprints of all results.
+
+    Return the statistics of each tensor with the reference's errors, by name in execution order.
+    """
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"
     with (
@@ -35,7 +37,7 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
         step.trace("float64", points)
     files.write_tensors(folder / "reference" / files.PADDING, points.padding)
     if results is not None:
-        files.write_json(folder / "reference" / files.FINGERPRINTS, results.found())
+        files.write_json(folder / "reference" / files.FINGERPRINTS, results.collect())
     truth = TensorFile(path)
     records = {
         part: TensorRecord.of(error_stats.describe(true))
@@ -43,15 +45,15 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
         for part, _, true in split_masked_scores(name, value, value, truth)
     }
 
-    def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:
-        with sums_in_another_order(dtype, number):
+    def run_reordered(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+        with reorder_sums(dtype, number):
             step.trace(dtype, Points(measure, truth, nudge), nudge)
 
-    def rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
-        with ConstantsRounded(chosen[number]):
+    def run_rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+        with ConstantRounding(key_groups[number]):
             step.trace(dtype, Points(measure, truth))
 
-    in_runs(once, truth, records, runs_of(job))
-    if chosen := subsets(job.rounded) if job.rounded else []:
-        in_runs(rounded, truth, records, {"float64": range(len(chosen))})
+    measure_runs(run_reordered, truth, records, runs_of(job))
+    if key_groups := split_constants(job.rounded) if job.rounded else []:
+        measure_runs(run_rounded, truth, records, {"float64": range(len(key_groups))})
     return records

@@ -10,36 +10,38 @@ from pathlib import Path
 from models import collector
 from toolkit.parity.job import files
 
-#: transformers uses it for assisted generation alone. It takes a second to import.
+#: transformers uses this package only for assisted generation. Its import takes a second.
 UNUSED = ("sklearn",)
-#: And these for models of other families: together a fifth of the reference's start-up time.
+#: Packages that only models of other families use. Their imports are a fifth of the reference's start-up time.
 UNUSED_BY_FAMILIES = (*UNUSED, "scipy")
 
 
 @contextlib.contextmanager
-def left_out(jobs: Sequence[str], own_families: bool | None = None) -> Iterator[None]:
-    """Make packages look uninstalled to transformers, which is imported inside the ``with`` block. None is left out
-    that is imported already, or if transformers is, which then expects what it has found installed.
+def hide_packages(jobs: Sequence[str], is_toolkit_family: bool | None = None) -> Iterator[None]:
+    """Inside the ``with`` block, make unused packages look uninstalled to transformers, which is imported there.
+
+    A package that is already imported is not hidden. If transformers is already imported, no package is hidden, because
+    transformers expects the packages that it has found.
 
     Args:
-        jobs: the folders of the process's jobs.
-        own_families: whether all of them are of the toolkit's families; read from the jobs if None.
+        jobs: folders of the process's jobs.
+        is_toolkit_family: whether all jobs have models of the toolkit's families; None to read it from the jobs.
     """
-    if own_families is None:
-        own_families = all(_is_of_a_family(Path(job)) for job in jobs)
-    names = () if "transformers" in sys.modules else UNUSED_BY_FAMILIES if own_families else UNUSED
-    absent = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # Python's own way to say that there is none
+    if is_toolkit_family is None:
+        is_toolkit_family = all(_has_family(Path(job)) for job in jobs)
+    names = () if "transformers" in sys.modules else UNUSED_BY_FAMILIES if is_toolkit_family else UNUSED
+    hidden_names = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden_names))  # type: ignore[arg-type]  # Python's mark for a missing module
     try:
         with collector.paused():
             yield
     finally:
-        for name in absent:
+        for name in hidden_names:
             sys.modules.pop(name, None)
 
 
-def _is_of_a_family(job: Path) -> bool:
+def _has_family(job: Path) -> bool:
     try:
         return files.read_job(job).pair is None
     except (OSError, ValueError):
-        return False  # the task reports what is wrong
+        return False  # the task reports the fault

@@ -1,8 +1,8 @@
 """``python -m toolkit.parity.reference.kernel_server JOB PIPE``: the reference's basic kernels as a server.
 
-Runs with the reference's settings and answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open pipe of
-that number until the other side closes it. A request is self-contained; no state is kept between two of them. The
-backward of a kernel is autograd's.
+The server uses the reference's settings. It answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open
+pipe with this number until the other side closes the pipe. It keeps no state between requests. Autograd computes the
+backward of a kernel.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from transformers.activations import ACT2FN
 
 from toolkit.parity.job import files
 from toolkit.parity.job.kernel_messages import receive, send
-from toolkit.parity.reference.clean import ExactNormaliser
+from toolkit.parity.reference.clean import ExactNormalizer
 from toolkit.parity.reference.environment import set_up
 
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, transposed: bool, parted: bool
 ) -> torch.Tensor:
-    """x W + b, with the weight laid out as in the reference, (out, in): the order of the sum depends on it.
+    """Return x W + b, with the weight in the reference's layout (out, in), which the order of the sum depends on.
 
     Args:
-        x: (..., in).
-        weight: (in, out), or, ``transposed``, (out, in).
-        bias: (out,).
-        parted: ``x`` is part of a longer sequence, its rows apart in memory. The reference then adds the bias to the
-            rounded product, else inside it.
+        x: input, (..., in).
+        weight: weight, (in, out), or (out, in) if ``transposed``.
+        bias: bias, (out,).
+        transposed: whether the weight is (out, in).
+        parted: whether ``x`` is part of a longer sequence, so that its rows are not adjacent in memory. The reference
+            then adds the bias to the rounded product, otherwise inside the product.
     """
     if parted:
         x = torch.cat([x, x], 1)[:, : x.shape[1]]
@@ -53,14 +54,14 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_weights(scores: torch.Tensor, *, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reformer's softmax, computed by :class:`.clean.ExactNormaliser` as in the reference, and logsumexp."""
-    with ExactNormaliser(lambda: False):
+    """Return Reformer's softmax, with :class:`.clean.ExactNormalizer` as in the reference, and logsumexp."""
+    with ExactNormalizer(lambda: False):
         normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
         return torch.exp(scores - normaliser), normaliser
 
 
 def activation(x: torch.Tensor, *, name: str) -> torch.Tensor:
-    """``name``: the configuration's."""
+    """Return the activation with this name in the configuration."""
     return ACT2FN[name](x)
 
 
@@ -76,7 +77,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignored: int) -
     return functional.cross_entropy(logits, labels, ignore_index=ignored)
 
 
-#: Called with tensors, then options; gives a tensor or several.
+#: Kernels by name. Each gets tensors and keyword options, and returns a tensor or a tuple of tensors.
 KERNELS: dict[str, Callable] = {
     "linear": linear,
     "matmul": matmul,
@@ -94,37 +95,44 @@ KERNELS: dict[str, Callable] = {
 
 
 def forward(kernel: str, options: dict, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The kernel's outputs."""
+    """Return the outputs of a kernel."""
     with torch.no_grad():
-        return several(KERNELS[kernel](*tensors, **options))
+        return as_list(KERNELS[kernel](*tensors, **options))
 
 
 def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: list[int]) -> list[torch.Tensor]:
-    """Return the gradients of the inputs ``wanted``; ``tensors``: the inputs, then every output's gradient."""
+    """Return the gradients of some inputs of a kernel.
+
+    Args:
+        kernel: name of the kernel.
+        options: keyword options of the kernel.
+        tensors: the inputs, then the gradient of each output.
+        wanted: indices of the inputs whose gradients are returned.
+    """
     inputs = list(tensors)
     for index in wanted:
         inputs[index].requires_grad_()
-    count = len(inputs) - outputs_of(kernel)
+    num_inputs = len(inputs) - count_outputs(kernel)
     with torch.enable_grad():
-        outputs = several(KERNELS[kernel](*inputs[:count], **options))
-    return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[count:]))
+        outputs = as_list(KERNELS[kernel](*inputs[:num_inputs], **options))
+    return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[num_inputs:]))
 
 
-def outputs_of(kernel: str) -> int:
+def count_outputs(kernel: str) -> int:
     return 2 if kernel == "attention_weights" else 1
 
 
-def several(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def as_list(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
 
 
 def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Allocate by torch, for the same alignment as the reference's tensors."""
+    """Allocate an array with torch, so that it is aligned as the reference's tensors."""
     return torch.empty(shape, dtype=getattr(torch, dtype)).numpy()
 
 
 def serve(connection: Connection) -> None:
-    """Answer until the other side closes the connection. A failed request is answered by its error."""
+    """Answer requests until the other side closes the connection. The answer to a failed request is its error."""
     while True:
         try:
             words, arrays = receive(connection, allocate)
@@ -132,11 +140,11 @@ def serve(connection: Connection) -> None:
             return
         tensors = [torch.from_numpy(array) for array in arrays]
         try:
-            answered = (backward if "wanted" in words else forward)(tensors=tensors, **words)
-        except Exception as problem:
-            send(connection, {"failed": f"{words['kernel']}: {type(problem).__name__}: {problem}"}, [])
+            results = (backward if "wanted" in words else forward)(tensors=tensors, **words)
+        except Exception as error:
+            send(connection, {"failed": f"{words['kernel']}: {type(error).__name__}: {error}"}, [])
         else:
-            send(connection, {}, [tensor.detach().numpy() for tensor in answered])
+            send(connection, {}, [tensor.detach().numpy() for tensor in results])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""Low-rank adaptation of the reference's linear maps, from the paper: W0 x + (alpha / r) B A x, W0 frozen (Hu et al.
-2021, section 4.1, equation 3). The reference has none of its own; the maps themselves remain the reference's."""
+"""Low-rank adaptation (LoRA) of the reference's linear layers: W0 x + (alpha / r) B A x, with frozen W0.
+
+This is equation 3 of Hu et al. 2021, section 4.1. The reference has no LoRA, but its linear layers remain in use.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,23 @@ from typing import Any
 import torch
 from torch import nn
 
-#: A module of a layer, not of a head.
-OF_A_LAYER = re.compile(r"^.*?\.\d+\.")
+#: Matches the path of a module of a layer, not of a head.
+LAYER_MODULE = re.compile(r"^.*?\.\d+\.")
 
 
-def adapt(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = "") -> None:
-    """Add updates to the maps that ``lora`` names (:attr:`toolkit.parity.job.job.Job.lora`), and freeze all parameters
-    but the adapter's and those that it names as trained; None changes nothing.
+def adapt_model(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = "") -> None:
+    """Add adapters to a model's linear layers, and freeze all other parameters.
 
     Args:
-        prefix: the path of ``model`` in the whole model; "" for the whole.
+        model: the model, or a part of it.
+        lora: settings of the adapters, with the names of the layers and of other trained parameters
+            (:attr:`toolkit.parity.job.job.Job.lora`); None changes nothing.
+        prefix: dotted path of ``model`` in the whole model; empty for the whole model.
     """
     if lora is None:
         return
     for name, module in list(model.named_modules(prefix=prefix)):
-        is_target = OF_A_LAYER.search(name) and any(name.endswith(f".{target}") for target in lora["targets"])
+        is_target = LAYER_MODULE.search(name) and any(name.endswith(f".{target}") for target in lora["targets"])
         if is_target and isinstance(module, nn.Linear):
             _add_update(module, lora)
     for name, parameter in model.named_parameters(prefix=prefix):
@@ -36,30 +40,30 @@ def _add_update(module: nn.Linear, lora: Mapping[str, Any]) -> None:
     module.lora_A = nn.Linear(module.in_features, lora["rank"], bias=False, dtype=module.weight.dtype)
     module.lora_B = nn.Linear(lora["rank"], module.out_features, bias=False, dtype=module.weight.dtype)
     scale = lora["alpha"] / lora["rank"]
-    plain = module.forward
+    plain_forward = module.forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        dropped = nn.functional.dropout(x, lora["dropout"], module.training)
-        return plain(x) + module.lora_B(module.lora_A(dropped)) * scale
+        dropout_x = nn.functional.dropout(x, lora["dropout"], module.training)
+        return plain_forward(x) + module.lora_B(module.lora_A(dropout_x)) * scale
 
     module.forward = forward
     module.scale = scale
 
 
-def initialise(model: nn.Module) -> None:
-    """Initialise A from a normal distribution of standard deviation 1/sqrt(its width), B to 0."""
-    for module in _adapted(model):
+def initialize_adapters(model: nn.Module) -> None:
+    """Initialize A from a normal distribution with standard deviation 1 / sqrt(in_features), and B to 0."""
+    for module in _adapted_modules(model):
         nn.init.normal_(module.lora_A.weight, std=1 / math.sqrt(module.in_features))
         nn.init.zeros_(module.lora_B.weight)
 
 
-def merged(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and value of each weight W0 + (alpha / r) B A."""
+def merge_adapters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the name and value of each merged weight W0 + (alpha / r) B A."""
     names = {module: name for name, module in model.named_modules()}
-    for module in _adapted(model):
+    for module in _adapted_modules(model):
         update = module.lora_B.weight @ module.lora_A.weight
         yield f"{names[module]}.weight", module.weight + module.scale * update
 
 
-def _adapted(model: nn.Module) -> list[Any]:
+def _adapted_modules(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if hasattr(module, "lora_A")]

@@ -1,4 +1,4 @@
-"""The comparisons that make masks in the forward of a pair's reference."""
+"""The comparisons that produce masks in the forward of a pair's reference."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from toolkit.parity.reference.clean import calling_frame
 
 
 class MaskWatch(TorchDispatchMode):
-    """Inside the ``with`` block, follows every comparison (:class:`.mask_comparisons.MaskComparisons`).
+    """Inside the ``with`` block, follows each comparison (:class:`.mask_comparisons.MaskComparisons`).
 
     Args:
-        module: returns the path of the running module.
+        module: returns the dotted path of the running module.
     """
 
     def __init__(self, module: Callable[[], str]) -> None:
@@ -30,9 +30,9 @@ class MaskWatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         inputs, results = (
-            [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)] for values in ((args, kwargs), result)
+            [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)] for tree in ((args, kwargs), result)
         )
-        if not any(one.is_meta or one.is_sparse or one.is_quantized for one in (*inputs, *results)):
+        if not any(tensor.is_meta or tensor.is_sparse or tensor.is_quantized for tensor in (*inputs, *results)):
             self.comparisons.observe(function.overloadpacket.__name__.strip("_"), inputs, results)
         return result
 
@@ -52,5 +52,5 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _values(tensor: torch.Tensor) -> np.ndarray:
-    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # which NumPy lacks
+    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # NumPy lacks bfloat16
     return wide.numpy(force=True)

@@ -1,4 +1,4 @@
-"""Measure the reference: R64, the truth, and the noise of its other runs."""
+"""Measurement of the reference: R64, the truth, and the noise of its other runs."""
 
 from __future__ import annotations
 
@@ -18,59 +18,63 @@ from toolkit.parity.measure.latest import LastMeasurement
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.measure.sketch import COUNT, LARGE, Sketch
 from toolkit.parity.reference import own_loss
-from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
+from toolkit.parity.reference.noise import measure_noise, measure_own_backward, runs_of
 from toolkit.parity.reference.own_weights import write_initial, write_loaded
 from toolkit.parity.reference.step import Step, make_step
-from toolkit.parity.reference.tokens import tokens
+from toolkit.parity.reference.tokens import tokenize_texts
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
     """Measure R64 and its noise, and tokenize the job's texts."""
-    result = family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_whole(job, folder)
-    result.tokens = tokens(job.tokenizer, job.model)
+    result = (
+        family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_in_memory(job, folder)
+    )
+    result.tokens = tokenize_texts(job.tokenizer, job.model)
     return result
 
 
-def _run_whole(job: Job, folder: Path) -> ReferenceResult:
-    """Measure with the whole model in memory."""
+def _run_in_memory(job: Job, folder: Path) -> ReferenceResult:
+    """Measure R64 and its noise with the whole model in memory."""
     step = make_step(job, folder)
-    place = folder / "reference"
-    files.write_tensors(place / "constants.safetensors", step.constants())  # for the port's work meanwhile
+    output_dir = folder / "reference"
+    files.write_tensors(
+        output_dir / "constants.safetensors", step.constants()
+    )  # written first, since the port starts with them
     is_small = job.pair is not None and job.pair.small
     records: dict[str, TensorRecord] = {}
-    unhooked: dict[str, np.ndarray] = {}  # loss and gradients, of the unwatched run if there is one
-    with TensorWriter(place / "float64.safetensors") as writer:
+    plain_tensors: dict[str, np.ndarray] = {}  # loss and gradients, if possible of a run without hooks
+    with TensorWriter(output_dir / "float64.safetensors") as writer:
 
         def write(name: str, value: np.ndarray) -> tuple[str, TensorStats]:
-            kept = Sketch.of(value) if is_small and is_sketched(name, value) else value
-            writer.add(name, kept)
-            return name, error_stats.describe(kept)
+            stored_value = Sketch.of(value) if is_small and is_sketched(name, value) else value
+            writer.add(name, stored_value)
+            return name, error_stats.describe(stored_value)
 
-        written = LastMeasurement(write)
+        write_once = LastMeasurement(write)
 
         def keep(name: str, value: np.ndarray) -> None:
-            first, stats = written(name, value)
+            first, stats = write_once(name, value)
             if first != name:
                 writer.repeat(name, first)
             records[name] = TensorRecord.of(stats)
             if job.brief and job.updates and is_gradient(name):
-                unhooked[name] = value
+                plain_tensors[name] = value
 
         step.run("float64", keep)
-        records = step.in_order(records)
-        leaks, saturated = step.leaks, step.saturated
+        records = step.sort_records(records)
+        leaks, num_saturated = step.leaks, step.saturated
         if step.unread is not None:
-            files.write_unread(place, step.unread)
+            files.write_unread(output_dir, step.unread)
         if not job.brief:
-            step.run("float64", unhooked.__setitem__, watched=False)
+            step.run("float64", plain_tensors.__setitem__, has_hooks=False)
         step.evaluate(keep)
-        step.train_on(keep, unhooked)
-    truth = TensorFile(place / "float64.safetensors")
-    step.write_draws(place)
+        step.train_on(keep, plain_tensors)
+    truth = TensorFile(output_dir / "float64.safetensors")
+    step.write_draws(output_dir)
     if job.pair is None:
-        write_loaded(step, job, place / files.CHECKPOINT)
-        write_initial(step, job, place / "initial.safetensors")
-    files.write_json(place / "order.json", list(records))  # when this file is there, the port is compared
+        write_loaded(step, job, output_dir / files.CHECKPOINT)
+        write_initial(step, job, output_dir / "initial.safetensors")
+    files.write_json(output_dir / "order.json", list(records))  # the comparison of the port waits for this file
     measure_noise(step, truth, records, runs_of(job))
     return ReferenceResult(
         tensors=records,
@@ -81,21 +85,21 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         notes=[*step.notes, *([Note("sketched", {"least": LARGE, "sums": COUNT})] if is_small else [])],
         narrowings=step.narrowings,
         own_loss=_own_loss(job, folder, truth, step),
-        saturated_rows=saturated,
-        unhooked=[n for n, value in unhooked.items() if not np.array_equal(value, truth[n], equal_nan=True)],
-        own_backward=own_backward_error(step) if job.judge_reference_reversible else {},
+        saturated_rows=num_saturated,
+        unhooked=[n for n, value in plain_tensors.items() if not np.array_equal(value, truth[n], equal_nan=True)],
+        own_backward=measure_own_backward(step) if job.judge_reference_reversible else {},
         accept={} if job.pair is None else job.pair.accept,
     )
 
 
 def is_sketched(name: str, value: np.ndarray) -> bool:
-    """Whether a small bundle keeps the sketch of a tensor. Buffers stay: the port is given them."""
+    """Return whether a small bundle stores only the sketch of a tensor. The port needs whole buffers."""
     return value.size >= LARGE and TensorName.parse(name).without_run.kind != "buffer"
 
 
 def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:
-    """The loss against its definition, where that is known."""
+    """Compare the loss with its definition; None for a user's pair, whose definition is unknown."""
     if job.pair is not None:
         return None
     batch = files.read_tensors(folder / "batch.safetensors")
-    return own_loss.check(truth, batch, job.head, step.model, job.class_weights, job.label_smoothing)
+    return own_loss.check_loss(truth, batch, job.head, step.model, job.class_weights, job.label_smoothing)

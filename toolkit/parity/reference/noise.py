@@ -16,35 +16,37 @@ from toolkit.parity.measure.latest import LastMeasurement
 from toolkit.parity.measure.masked_scores import split_masked_scores
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference.points import Keep
-from toolkit.parity.reference.reordered import SumsReordered
+from toolkit.parity.reference.reordered import ReorderedSums
 from toolkit.parity.reference.step import DTYPES, Step
 
 
 def runs_of(job: Job) -> dict[str, range]:
-    """The numbers of a job's runs, by dtype."""
+    """Return the numbers of a job's noise runs, by dtype."""
     return {dtype: range(count) for dtype, count in job.noise_runs.items()}
 
 
 def measure_noise(
     step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
 ) -> None:
-    """As :func:`in_runs`, for a step and the evaluation and training after it. In float32 and bfloat16, all but
-    run 0 correct the bias of Adam's moments in float32. If the port goes back through its layers as the reference does,
-    the gradients of the reference's own backward are noise, too."""
+    """Add the noise of a step, and of the evaluation and training after it, to the records (:func:`measure_runs`).
 
-    def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
-        with sums_in_another_order(dtype, run):
+    In float32 and bfloat16, all runs except run 0 keep the powers of AdamW's betas in float32. If the port uses the
+    reference's own backward, the gradients of this backward are noise, too.
+    """
+
+    def run_once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
+        with reorder_sums(dtype, run):
             step.run(dtype, measure, nudge=nudge)
             step.evaluate(measure, nudge)
-        if step.goes_back_as_the_reference:
-            step.run(dtype, gradients_of(measure), nudge=nudge, plain=False)
-        step.train_on(measure, truth, rounded=dtype != "float64" and run > 0)
+        if step.uses_reference_backward:
+            step.run(dtype, keep_gradients(measure), nudge=nudge, plain=False)
+        step.train_on(measure, truth, has_float32_powers=dtype != "float64" and run > 0)
 
-    in_runs(once, truth, records, runs)
+    measure_runs(run_once, truth, records, runs)
 
 
-def gradients_of(measure: Keep) -> Keep:
-    """Hands on gradients alone."""
+def keep_gradients(measure: Keep) -> Keep:
+    """Return a receiver of tensors that passes only gradients to ``measure``."""
 
     def keep(name: str, value: np.ndarray) -> None:
         if is_gradient(name):
@@ -53,57 +55,63 @@ def gradients_of(measure: Keep) -> Keep:
     return keep
 
 
-def in_runs(
-    once: Callable[[str, int, int, Keep], None],
+def measure_runs(
+    run_once: Callable[[str, int, int, Keep], None],
     truth: Mapping[str, np.ndarray],
     records: dict[str, TensorRecord],
     runs: Mapping[str, range],
 ) -> None:
-    """Run the reference once for each number of ``runs`` and note each tensor's distance from R64 in its record.
+    """Run the reference for each number of ``runs``, and add each tensor's distance from R64 to its record.
 
-    In float32 run 0 keeps the weights, the others move them by one unit in the last place of float32; likewise in
-    bfloat16, for linear layers alone and by a quarter of its unit (:meth:`.step.Step.load`). In float64 all runs move
-    them by one unit of float64 and add up in another order: a float32 error that has grown as large as the tensor no
-    longer tells how much float64's grows; these runs do.
+    In float32, run 0 keeps the weights, and the other runs move them by one unit in the last place. In bfloat16, they
+    move only the weights of linear layers, by a quarter of its unit (:meth:`.step.Step.load`). In float64, all runs
+    move the weights by one unit and add in another order. These runs show how much errors grow in float64, even if an
+    error in float32 is as large as the tensor.
 
     Args:
-        once: called with the dtype, the run's number, the nudge of the weights (:meth:`Step.load`) and the receiver of
-            every tensor.
+        run_once: runs the reference, given the dtype, the number of the run, the nudge of the weights and the receiver
+            of each tensor.
+        truth: R64's tensors by name.
+        records: record of each tensor by name, which the noise is added to.
+        runs: numbers of the runs, by dtype.
     """
 
     def errors(name: str, value: np.ndarray) -> tuple[str, list[tuple[str, TensorStats]]]:
         parts = split_masked_scores(name, value, truth[name], truth)
-        return name, [(part, error_stats.measure_error(own, true)) for part, own, true in parts]
+        return name, [(part, error_stats.measure_error(values, true_values)) for part, values, true_values in parts]
 
-    found = LastMeasurement(errors, functools.partial(are_one, truth))
+    measure_errors = LastMeasurement(errors, functools.partial(are_one, truth))
     for dtype, numbers in runs.items():
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            first, parts = found(name, value)
+            first_name, parts = measure_errors(name, value)
             for part, error in parts:
-                records[name if part == first else part].add_noise(dtype, error)
+                records[name if part == first_name else part].add_noise(dtype, error)
 
         for run in numbers:
-            once(dtype, run, run + (dtype == "float64"), measure)
+            run_once(dtype, run, run + (dtype == "float64"), measure)
 
 
-def sums_in_another_order(dtype: str, run: int) -> contextlib.AbstractContextManager:
-    """For float64, :class:`SumsReordered` seeded by the run."""
-    return SumsReordered(run) if dtype == "float64" else contextlib.nullcontext()
+def reorder_sums(dtype: str, run: int) -> contextlib.AbstractContextManager:
+    """Inside the ``with`` block, reorder the sums of a float64 run, with the run's number as the seed."""
+    return ReorderedSums(run) if dtype == "float64" else contextlib.nullcontext()
 
 
-def own_backward_error(step: Step) -> dict[str, dict[str, float]]:
-    """How far the reference's own (reversible) backward lies from plain autograd, per gradient: |difference| /
-    |gradient| (Frobenius norms), in both dtypes. Nothing is judged by it; the report shows it beside the port's."""
+def measure_own_backward(step: Step) -> dict[str, dict[str, float]]:
+    """Return the distance of the reference's own (reversible) backward from plain autograd, by dtype and gradient.
+
+    The distance is |difference| / |gradient| in Frobenius norms. Only the report uses it.
+    """
     errors: dict[str, dict[str, float]] = {}
     for dtype in DTYPES:
-        plain: dict[str, np.ndarray] = {}
-        step.run(dtype, plain.__setitem__, watched=False)
-        own: dict[str, np.ndarray] = {}
-        step.run(dtype, own.__setitem__, plain=False, watched=False)
+        plain_gradients: dict[str, np.ndarray] = {}
+        step.run(dtype, plain_gradients.__setitem__, has_hooks=False)
+        own_gradients: dict[str, np.ndarray] = {}
+        step.run(dtype, own_gradients.__setitem__, plain=False, has_hooks=False)
         errors[dtype] = {
-            name: float(np.linalg.norm(own[name] - plain[name])) / max(float(np.linalg.norm(plain[name])), 1e-300)
-            for name in plain
-            if is_gradient(name) and name in own
+            name: float(np.linalg.norm(own_gradients[name] - plain_gradients[name]))
+            / max(float(np.linalg.norm(plain_gradients[name])), 1e-300)
+            for name in plain_gradients
+            if is_gradient(name) and name in own_gradients
         }
     return errors

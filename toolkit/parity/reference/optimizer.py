@@ -1,5 +1,7 @@
-"""The reference's optimizer: by torch, but Lion; clipping by torch, weight decay and learning rates by transformers'
-rules."""
+"""The reference's optimizer: torch's, or Lion by its paper, with torch's clipping.
+
+Weight decay and learning rates follow the rules of transformers.
+"""
 
 from __future__ import annotations
 
@@ -17,79 +19,85 @@ from toolkit.parity.measure.updates import pick_updates
 
 
 class Optimizer:
-    """A run's optimizer over a model's parameters and a schedule of its rate, set up as transformers' Trainer does.
-    Weight decay applies to the parameters named in ``decayed``; by default :func:`decayed_parameters`."""
+    """A run's optimizer and its learning-rate schedule, set up as transformers' Trainer does.
+
+    Args:
+        model: the model with the parameters to update.
+        settings: the run's settings.
+        decayed_names: names of the parameters with weight decay; by default :func:`decayed_parameters`.
+    """
 
     def __init__(
-        self, model: torch.nn.Module, settings: TrainingSettings, decayed: Collection[str] | None = None
+        self, model: torch.nn.Module, settings: TrainingSettings, decayed_names: Collection[str] | None = None
     ) -> None:
         self.model = model
         self.settings = settings
-        decayed = decayed_parameters(model) if decayed is None else decayed
+        decayed_names = decayed_parameters(model) if decayed_names is None else decayed_names
         parameters = dict(model.named_parameters())
         groups = [
-            {"params": [parameters[name] for name in parameters if name in decayed]},
-            {"params": [parameters[name] for name in parameters if name not in decayed], "weight_decay": 0.0},
+            {"params": [parameters[name] for name in parameters if name in decayed_names]},
+            {"params": [parameters[name] for name in parameters if name not in decayed_names], "weight_decay": 0.0},
         ]
-        self.optimizer = made(groups, settings)
-        constant = settings.lr_scheduler == "constant"
+        self.optimizer = make_optimizer(groups, settings)
+        is_constant = settings.lr_scheduler == "constant"
         self.schedule = get_scheduler(
-            "constant_with_warmup" if constant else settings.lr_scheduler,
+            "constant_with_warmup" if is_constant else settings.lr_scheduler,
             self.optimizer,
             num_warmup_steps=math.ceil(settings.max_steps * settings.warmup_ratio),
             num_training_steps=settings.max_steps,
         )
 
     def rate(self, update: int) -> float:
-        """The learning rate of an update, from 1 on."""
+        """Return the learning rate of an update, counted from 1."""
         return self.settings.learning_rate * self.schedule.lr_lambdas[0](update - 1)
 
     def rates(self) -> np.ndarray:
-        """Rates of the updates of :func:`toolkit.parity.measure.updates.pick_updates`: float64 (N,)."""
+        """Return the learning rates of the updates that are compared (:func:`.updates.pick_updates`), float64 (N,)."""
         return np.array([self.rate(update) for update in pick_updates(self.settings.max_steps)])
 
-    def update(self, number: int, rounded: bool = False) -> None:
-        """Clip the gradients, change the parameters by them, and drop them.
+    def update(self, number: int, has_float32_powers: bool = False) -> None:
+        """Clip the gradients, update the parameters, and drop the gradients.
 
         Args:
-            number: of the update, from 1.
-            rounded: correct AdamW's moments' bias as Paddle's kernel does (see :func:`scale_error`).
+            number: number of the update, counted from 1.
+            has_float32_powers: whether the bias of AdamW's moments is corrected as by Paddle's kernel, which keeps the
+                powers of the betas in float32 (see :func:`scale_error`).
         """
         settings = self.settings
         if settings.max_grad_norm:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
         betas = settings.adam_beta1 or 0.0, settings.adam_beta2 or 0.0
-        scale = 1 + scale_error(*betas, number) if rounded and settings.optimizer == "adamw" else 1.0
+        scale = 1 + scale_error(*betas, number) if has_float32_powers and settings.optimizer == "adamw" else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(number) * scale
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def moments(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Lion's moment of each parameter that has one, by its name: the parameters show its sign alone."""
+        """Yield the name of each parameter with Lion's moment, and the moment. The parameters show only its sign."""
         for name, parameter in self.model.named_parameters():
             if parameter in self.optimizer.state and isinstance(self.optimizer, Lion):
                 yield name, self.optimizer.state[parameter]["moment"]
 
 
-def made(groups: list[Any], settings: TrainingSettings) -> torch.optim.Optimizer:
-    """An optimizer of parameters in groups. Raises RuntimeError if this torch has none of its kind."""
-    given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+def make_optimizer(groups: list[Any], settings: TrainingSettings) -> torch.optim.Optimizer:
+    """Create the optimizer of parameter groups. Raises RuntimeError if this torch lacks an optimizer of its kind."""
+    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     betas = (settings.adam_beta1, settings.adam_beta2)
     if settings.optimizer == "lion":
-        return Lion(groups, {**given, "betas": betas})
+        return Lion(groups, {**options, "betas": betas})
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.momentum, **given)
+        return torch.optim.SGD(groups, momentum=settings.momentum, **options)
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, **given)
+        return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, **options)
     if not hasattr(torch.optim, "Adafactor"):
         raise RuntimeError(f"the reference's torch is {torch.__version__}; train.optimizer adafactor needs torch 2.5")
-    # torch's defaults in float32, in float64 too: both compute one function.
-    return torch.optim.Adafactor(groups, eps=(torch.finfo(torch.float32).eps, 1e-3), **given)
+    # The default epsilons of float32 in both dtypes, so that both compute the same function.
+    return torch.optim.Adafactor(groups, eps=(torch.finfo(torch.float32).eps, 1e-3), **options)
 
 
 class Lion(torch.optim.Optimizer):
-    """Lion (Chen et al. 2023, algorithm 2), line by line. torch has none."""
+    """Lion, line by line as algorithm 2 of Chen et al. 2023. torch lacks it."""
 
     @torch.no_grad()
     def step(self) -> None:
@@ -103,16 +111,15 @@ class Lion(torch.optim.Optimizer):
 
 
 def decayed_parameters(model: torch.nn.Module) -> list[str]:
-    """Names of the parameters that weight decay applies to."""
+    """Return the names of the parameters with weight decay."""
     return [name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name]
 
 
 def scale_error(beta1: float, beta2: float, step: int) -> float:
-    """Relative error of sqrt(1 - beta2^step) / (1 - beta1^step) if both powers are float32 running products (Kingma and
-    Ba 2015, section 2, the last lines).
+    """Return the relative error of sqrt(1 - beta2^step) / (1 - beta1^step) with powers in float32.
 
-    Paddle keeps these powers in float32, torch does not. Float32 keeps few digits of 1 - beta2^2 = 0.002, so the second
-    update of every parameter is too small by 3.4e-6 of itself.
+    Paddle keeps the powers as running products in float32, and torch does not (Kingma and Ba 2015, end of section 2).
+    Float32 keeps few digits of 1 - beta2^2 = 0.002, so the second update of each parameter is too small by 3.4e-6.
     """
     powers = []
     for beta in (np.float32(beta1), np.float32(beta2)):

@@ -1,5 +1,8 @@
-"""Weights by the reference's own classes: what ``from_pretrained`` reads from the checkpoint of a job, the part of its
-position table that its evaluation uses for shorter texts, and new ones."""
+"""Weights that the reference's own classes load or initialize.
+
+They are the weights that ``from_pretrained`` reads from the checkpoint of a job, the part of its position table that
+evaluation uses for shorter texts, and newly initialized weights.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +16,35 @@ from toolkit.parity.job import files
 from toolkit.parity.job.files import POSITIONS
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.initial_values import NUM_MODELS, sample_values
-from toolkit.parity.reference.lora import adapt, initialise
+from toolkit.parity.reference.lora import adapt_model, initialize_adapters
 from toolkit.parity.reference.points import to_numpy
 from toolkit.parity.reference.step import Step
 
 
 def write_loaded(step: Step, job: Job, path: Path) -> None:
-    """Write every parameter of the checkpoint in float32; only safetensors of the folder itself are read.
+    """Write the parameters that the reference loads from the job's checkpoint, in float32.
 
-    Parameters that the reference would initialise, such as those of another head, are left out.
+    Only safetensors of the folder itself are read. Parameters that the reference would initialize, such as the weights
+    of a new head, are not written.
     """
     if job.checkpoint is None:
         return
-    model, found = step.heads[job.head].from_pretrained(  # type: ignore[attr-defined]
+    model, loading_info = step.heads[job.head].from_pretrained(  # type: ignore[attr-defined]
         job.checkpoint,
         config=step.configuration(job.checkpoint_config or job.config),
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,
     )
-    missing = set(found["missing_keys"])
-    read = {name: value for name, value in model.float().named_parameters() if name not in missing}
-    files.write_tensors(path, {name: to_numpy(value) for name, value in read.items()})
+    missing = set(loading_info["missing_keys"])
+    parameters = {name: value for name, value in model.float().named_parameters() if name not in missing}
+    files.write_tensors(path, {name: to_numpy(value) for name, value in parameters.items()})
     if job.checkpoint_config is not None:
         files.write_tensors(path.with_name(POSITIONS), step.positions_of(model.eval()))
 
 
 def write_initial(step: Step, job: Job, path: Path) -> None:
-    """Write samples of the parameters of a few new models (:class:`.initial_values.Samples`)."""
+    """Write samples of the parameters of newly initialized models (:class:`.initial_values.Samples`)."""
     files.write_tensors(path, sample_values(_new_models(step, job)).tensors())
 
 
@@ -48,6 +52,6 @@ def _new_models(step: Step, job: Job) -> Iterator[dict[str, np.ndarray]]:
     for number in range(NUM_MODELS):
         torch.manual_seed(job.seed + number)
         model = step.heads[job.head](step.configuration(job.config))
-        adapt(model, job.lora)
-        initialise(model)
+        adapt_model(model, job.lora)
+        initialize_adapters(model)
         yield {name: to_numpy(value) for name, value in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Points that the tensors of a run pass through, forward and backward: each is recorded and may be replaced."""
+"""Points that the tensors of a run pass through, forward and backward, where they are recorded and may be replaced."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.overrides import TorchFunctionMode
 from toolkit.parity.measure.masked_scores import find_unmasked
 from toolkit.parity.measure.real_numbers import as_complex, as_real
 
-#: Called with the name and value of everything that is recorded, in execution order. An output's value is the
-#: reference's own memory, which may change later: copy it to keep it.
+#: Called with the name and value of each recorded tensor, in execution order. The value of an output is the reference's
+#: own memory, which may change later: copy it to keep it.
 Keep = Callable[[str, np.ndarray], None]
 
 
-def ignore(name: str, value: np.ndarray) -> None:
-    """Keeps nothing."""
+def keep_nothing(name: str, value: np.ndarray) -> None:
+    """Ignore a recorded tensor."""
 
 
 def values_of(tensor: torch.Tensor) -> np.ndarray:
@@ -31,24 +31,26 @@ def values_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor as :func:`values_of` gives it: the reference later changes some in place (CTRL scales its embedded
-    tokens so)."""
+    """Copy the values of a tensor (:func:`values_of`).
+
+    The reference later changes some tensors in place, as CTRL scales its embedded tokens.
+    """
     return np.array(values_of(tensor))
 
 
-def to_torch(value: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """Make a tensor of such values, of the shape, the device and the kind of numbers of another."""
-    value = as_complex(value) if like.is_complex() else value
-    return torch.from_numpy(value.reshape(like.shape)).to(like.device)  # torch's own reshape would make a view
+def to_torch(value: np.ndarray, target: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of these values, with the shape and device of ``target``; complex if ``target`` is complex."""
+    value = as_complex(value) if target.is_complex() else value
+    return torch.from_numpy(value.reshape(target.shape)).to(target.device)  # torch's own reshape would make a view
 
 
 class Operation(NamedTuple):
     """A call of a torch function inside a module.
 
     Attributes:
-        kind: key by which its calls are counted in each module.
-        results: names of the results, call after call, the last one repeated; None for a result without a name.
-        enters: the name of its first argument, if that is the result of an unnamed call.
+        kind: kind of the operation; its calls are counted for each module and kind.
+        results: name of the result of each call; the last name is repeated. None for a result without a name.
+        enters: name of the first argument, if it is the result of a call without a name.
     """
 
     kind: str
@@ -57,17 +59,17 @@ class Operation(NamedTuple):
 
 
 class Points:
-    """What to do at every point.
+    """The points of a run, which record tensors and replace them by R64's.
 
     Args:
-        keep: called with the name and value of every tensor that arrives, ``gradient:NAME`` in the backward.
-        truth: replacements by name; any other tensor goes on unchanged.
-        nudge: moves replacements by one unit in the last place, in directions that differ with the number; 0: not at
-            all. On the same input an operation always has the same error, which may be small by luck.
+        keep: called with the name and value of each tensor at its point; ``gradient:NAME`` in the backward.
+        truth: replacements by name. Any other tensor passes unchanged.
+        nudge: number that the directions depend on in which replacements move by one unit in the last place; 0 for
+            unchanged replacements. On equal inputs an operation has the same error, which may be small by chance.
 
     Attributes:
-        only: whether there is a point of a name; None if there is one of every name.
-        padding: where a packed output has padding, by name, (B, T, D). The reference has no gradient there.
+        only: returns whether a name has a point; None if all names have points.
+        padding: mask of the padding of each packed output, by name, (B, T, D). The reference has no gradient there.
     """
 
     only: Callable[[str], bool] | None = None
@@ -79,47 +81,49 @@ class Points:
         self.padding: dict[str, np.ndarray] = {}
 
     def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Return what replaces ``x`` in the run; in the backward its gradient passes through, too."""
+        """Return the replacement of ``x``; in the backward, its gradient passes through the point, too."""
         return x if self.only and not self.only(name) else _Point.apply(x, self, name)
 
     def pass_back(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`pass_through`, of the gradient alone."""
+        """Return ``x`` unchanged; in the backward, only its gradient passes through the point."""
         return x if self.only and not self.only(name) else _BackwardPoint.apply(x, self, name)
 
-    def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    def replace(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Record a tensor and return its replacement: always a new tensor."""
         value = to_numpy(x)
         self.keep(name, value)
         if name not in self.truth:
             return x.clone()
-        true = self.truth[name]
-        truth = true.astype(value.dtype)
-        given, unmasked = moved(truth, self.nudge), find_unmasked(name, true, self.truth)
-        if unmasked is not None:  # a mask's own number is no result: one unit of -1e9 in float32 is 64
-            given = np.where(unmasked, given, truth)
-        return to_torch(given, x)
+        true_value = self.truth[name]
+        rounded_truth = true_value.astype(value.dtype)
+        replacement, is_unmasked = nudge_array(rounded_truth, self.nudge), find_unmasked(name, true_value, self.truth)
+        if is_unmasked is not None:  # a mask's number is not nudged: one unit of -1e9 in float32 is 64
+            replacement = np.where(is_unmasked, replacement, rounded_truth)
+        return to_torch(replacement, x)
 
 
-def moved(value: np.ndarray, nudge: int) -> np.ndarray:
-    """Copy, with every element moved by one unit in the last place, by draws that differ with ``nudge``; 0: none. An
-    element 0 is exact and stays; a stand-in for minus infinity stays finite."""
+def nudge_array(array: np.ndarray, nudge: int) -> np.ndarray:
+    """Return a copy with each element moved by one unit in the last place, in directions that depend on ``nudge``.
+
+    0 moves nothing. An element 0 is exact and is not moved. A number that represents minus infinity remains finite.
+    """
     if not nudge:
-        return value.copy()
-    up = np.random.default_rng(nudge).integers(0, 2, value.shape, dtype=bool)
+        return array.copy()
+    is_up = np.random.default_rng(nudge).integers(0, 2, array.shape, dtype=bool)
     with np.errstate(over="ignore"):
-        near = np.nextafter(value, np.where(up, np.inf, -np.inf).astype(value.dtype))
-    return np.where((value == 0) | ~np.isfinite(near), value, near)
+        neighbor = np.nextafter(array, np.where(is_up, np.inf, -np.inf).astype(array.dtype))
+    return np.where((array == 0) | ~np.isfinite(neighbor), array, neighbor)
 
 
 class _Point(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, points, name):
         ctx.points, ctx.name = points, name
-        return points.replaced(name, x)
+        return points.replace(name, x)
 
     @staticmethod
     def backward(ctx, grad):
-        return ctx.points.replaced(f"gradient:{ctx.name}", grad), None, None
+        return ctx.points.replace(f"gradient:{ctx.name}", grad), None, None
 
 
 class _BackwardPoint(torch.autograd.Function):
@@ -130,19 +134,18 @@ class _BackwardPoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return ctx.points.replaced(f"gradient:{ctx.name}", grad), None, None
+        return ctx.points.replace(f"gradient:{ctx.name}", grad), None, None
 
 
 class OperationWatch(TorchFunctionMode):
     """Names results of torch functions inside the reference's modules, and passes them through the points.
 
     Args:
-        recorder: knows which module is running.
-        find: called with the path of the module, a function of torch and its arguments; returns the operation, or
-            None.
+        recorder: recorder of the run, with the running modules.
+        find: returns the operation, or None, given the path of the running module, a torch function and its arguments.
 
     Attributes:
-        paused: while True nothing is named.
+        paused: whether no operation is named for the moment.
     """
 
     def __init__(self, recorder: Any, find: Callable[[str, Callable, tuple], Operation | None]) -> None:
@@ -157,10 +160,10 @@ class OperationWatch(TorchFunctionMode):
         if operation is None:
             return function(*args, **kwargs)
         if operation.enters is not None:
-            args = (self.recorder.at(operation.enters, args[0]), *args[1:])
+            args = (self.recorder.pass_operation(operation.enters, args[0]), *args[1:])
         result = function(*args, **kwargs)
         if not result.is_floating_point():
             return result
         number = self.recorder.stack.count(operation.kind)
         name = operation.results[min(number, len(operation.results) - 1)]
-        return result if name is None else self.recorder.at(name, result)
+        return result if name is None else self.recorder.pass_operation(name, result)

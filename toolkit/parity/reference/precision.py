@@ -1,4 +1,4 @@
-"""The reference in mixed precision: its matrix products under torch's autocast, all else in float32."""
+"""The reference in mixed precision: matrix products under torch's autocast, other operations in float32."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-#: Name of :attr:`toolkit.parity.job.job.Job.lowered` -> torch functions that compute it inside the models. The
-#: rotations of LSH are a product by ``einsum`` and belong to neither.
+#: Torch functions that compute each kind of product of :attr:`toolkit.parity.job.job.Job.lowered` inside the models.
+#: LSH rotates by ``einsum``, which belongs to neither kind.
 FUNCTIONS = {
     "linear": (torch.nn.functional.linear,),
     "attention": (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm),
 }
 
 
-class LoweredProducts(TorchFunctionMode):
-    """Inside the ``with`` block each call of these functions, and no other, is one of torch's autocast.
+class Bfloat16Products(TorchFunctionMode):
+    """Inside the ``with`` block, only the functions of these products run under torch's autocast.
 
-    Autocast alone would go on in bfloat16 with all that its own lists deem safe; these differ between CPU and GPU and
-    between releases, and on a CPU include layer norm and softmax. Here a product's result is cast back to float32, in
-    which a linear layer's bias is added. Weights are cast at each use, so that gradients of several uses are added up
-    in float32, too.
+    Plain autocast would also use bfloat16 for other operations. Its lists of operations differ between CPU and GPU and
+    between releases, and include layer norm and softmax on a CPU. This mode casts the result of a product back to
+    float32, and adds the bias of a linear layer in float32. Weights are cast at each use, so that the gradients of
+    several uses are added in float32, too.
 
     Args:
-        products: names of :data:`FUNCTIONS`.
+        products: kinds of products, which are keys of :data:`FUNCTIONS`.
+        device: type of the device, such as ``cpu``.
     """
 
     def __init__(self, products: Sequence[str], device: str) -> None:
@@ -42,15 +43,15 @@ class LoweredProducts(TorchFunctionMode):
         return self._product(function, *args, **(kwargs or {}))
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        mapped = self._product(torch.nn.functional.linear, x, weight)
-        return mapped if bias is None else mapped + bias
+        product = self._product(torch.nn.functional.linear, x, weight)
+        return product if bias is None else product + bias
 
     def _product(self, function: Any, *args: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device, torch.bfloat16, cache_enabled=False):
-            lowered = function(*args)
-        return lowered.to(args[0].dtype)
+            product = function(*args)
+        return product.to(args[0].dtype)
 
 
-def in_precision(dtype: str, products: Sequence[str], device: torch.device) -> contextlib.AbstractContextManager:
-    """Inside the ``with`` block, lower the products of a run in bfloat16."""
-    return LoweredProducts(products, device.type) if dtype == "bfloat16" else contextlib.nullcontext()
+def use_precision(dtype: str, products: Sequence[str], device: torch.device) -> contextlib.AbstractContextManager:
+    """Inside the ``with`` block, compute the products of a run in bfloat16 if its dtype is ``bfloat16``."""
+    return Bfloat16Products(products, device.type) if dtype == "bfloat16" else contextlib.nullcontext()

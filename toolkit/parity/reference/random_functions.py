@@ -1,4 +1,4 @@
-"""Torch's random functions with recorded draws, for every form of a call."""
+"""Torch's random functions with recorded draws, for each signature of the functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from toolkit.parity.reference.recorder import Recorder, requested_shape, request
 
 @contextlib.contextmanager
 def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
-    """Inside the ``with`` block, torch's random functions and methods take the recorder's draws: normal numbers,
-    numbers between 0 and 1, or choices by weight. What none of these makes, such as ``poisson``, stays torch's own."""
+    """Inside the ``with`` block, torch's random functions and methods use the recorder's draws.
+
+    The draws are normal numbers, numbers between 0 and 1, or indices by weight. Functions of other distributions, such
+    as ``poisson``, remain torch's.
+    """
     uniform, normal = recorder.draws.uniform, recorder.draws.normal
 
-    def draw(kind: str, make: Callable, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
-        return requested_tensor(make(recorder.stack.next_name(kind), tuple(shape)), options)
+    def draw(kind: str, draw_fn: Callable, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
+        return requested_tensor(draw_fn(recorder.stack.next_name(kind), tuple(shape)), options)
 
-    def like(x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
+    def set_defaults(x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
         default = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         return {**options, "dtype": options.get("dtype") or default, "device": options.get("device") or x.device}
 
@@ -32,33 +35,33 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
         return draw("normal", normal, requested_shape(size, options), options)
 
     def rand_like(input: torch.Tensor, **options: Any) -> torch.Tensor:
-        return draw("uniform", uniform, input.shape, like(input, options))
+        return draw("uniform", uniform, input.shape, set_defaults(input, options))
 
     def randn_like(input: torch.Tensor, **options: Any) -> torch.Tensor:
-        return draw("normal", normal, input.shape, like(input, options))
+        return draw("normal", normal, input.shape, set_defaults(input, options))
 
-    def whole_numbers(low: int, high: int, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
+    def draw_integers(low: int, high: int, shape: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
         fractions = uniform(recorder.stack.next_name("uniform"), tuple(shape)).astype(np.float64)
         return requested_tensor((low + np.floor(fractions * (high - low))).astype(np.int64), options)
 
     def randint(*arguments: Any, **options: Any) -> torch.Tensor:
         *bounds, size = (*arguments, options["size"]) if "size" in options else arguments
-        return whole_numbers(*requested_range(bounds, options), size, {"dtype": torch.int64, **options})
+        return draw_integers(*requested_range(bounds, options), size, {"dtype": torch.int64, **options})
 
     def randint_like(input: torch.Tensor, *bounds: int, **options: Any) -> torch.Tensor:
         tensor_options = {"dtype": input.dtype, "device": input.device, **options}
-        return whole_numbers(*requested_range(bounds, options), input.shape, tensor_options)
+        return draw_integers(*requested_range(bounds, options), input.shape, tensor_options)
 
     def randperm(n: int, **options: Any) -> torch.Tensor:
         order = uniform(recorder.stack.next_name("uniform"), (int(n),)).argsort(kind="stable")
         return requested_tensor(order, {"dtype": torch.int64, **options})
 
     def normal_numbers(mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
-        tensors = [one for one in (mean, std) if isinstance(one, torch.Tensor)]
+        tensors = [moment for moment in (mean, std) if isinstance(moment, torch.Tensor)]
         if not tensors:
             return mean + std * draw("normal", normal, size, options)
-        shape = torch.broadcast_shapes(*(one.shape for one in tensors))
-        return mean + std * draw("normal", normal, shape, like(tensors[0], options))
+        shape = torch.broadcast_shapes(*(moment.shape for moment in tensors))
+        return mean + std * draw("normal", normal, shape, set_defaults(tensors[0], options))
 
     def bernoulli(input: torch.Tensor, p: Any = None, **_: Any) -> torch.Tensor:
         return (rand_like(input) < (input if p is None else p)).to(input.dtype)
@@ -108,7 +111,7 @@ def recorded_random_functions(recorder: Recorder) -> Iterator[None]:
 
 
 def requested_range(bounds: Sequence[int], options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the least number that ``torch.randint`` may give, and the number above the largest.
+    """Return the smallest number that ``torch.randint`` may return, and the largest number plus 1.
 
     Args:
         bounds: positional arguments before the shape: both bounds or only the upper bound. If ``high`` is a keyword

@@ -1,4 +1,4 @@
-"""Record a run of the reference: every random draw and every output by name."""
+"""Recording of a run of the reference: each random draw and each output by name."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 
-#: Modules that compute on with dropout's result; any other module's output shows it.
+#: Modules that use dropout's result in other operations. Any other module's output is this result.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
 
 
-#: Attribute of packed sequences' ``batch_sizes``: their length with padding. A layer's output keeps ``batch_sizes``.
+#: Attribute of packed sequences' ``batch_sizes`` with their length before packing. A layer passes ``batch_sizes`` on.
 TOTAL_LENGTH = "total_length"
 
 
 class Draws:
-    """Every random draw and discrete choice of R64 by name: made once, then repeated.
+    """The random draws and discrete choices of R64 by name, which all later runs repeat.
 
     Attributes:
-        tensors: dropout masks and rotations (from NumPy); LSH buckets with their margins; which inputs of a ReLU were
-            positive (``relu:``), with the inputs (``input:``).
-        rates: of the dropout masks.
-        moved: largest difference of a ReLU's inputs from R64's in all runs so far: in float32, or in float64, scaled
-            from its units of rounding to float32's. A float32 difference as large as the inputs stops growing, that of
-            float64 does not.
-        moved_lowered: the same for runs in bfloat16.
-        choices_moved: as ``moved``, for the scores of discrete choices.
+        tensors: dropout masks and rotations (from NumPy); LSH buckets with their margins; the signs of ReLU inputs
+            (``relu:``), with the inputs (``input:``).
+        rates: rates of the dropout masks by name.
+        moved: largest difference of a ReLU's inputs from R64's inputs in all runs so far, by module. Differences in
+            float64 are scaled to the units of rounding of float32: unlike a difference in float32, they are not limited
+            by the size of the inputs.
+        moved_lowered: ``moved`` for runs in bfloat16.
+        choices_moved: ``moved`` for the scores of discrete choices.
         is_lowered: whether the current run is in bfloat16.
 
     Args:
-        step: of training; each has its own draws.
-        spilled: keep the tensors on disk.
+        seed: seed of the draws.
+        step: number of the run; each run has its own draws.
+        is_spilled: whether the tensors are stored on disk.
     """
 
-    def __init__(self, seed: int, step: int = 0, spilled: bool = False) -> None:
+    def __init__(self, seed: int, step: int = 0, is_spilled: bool = False) -> None:
         self.seed = seed
         self.step = step
-        self.tensors: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
+        self.tensors: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if is_spilled else {}
         self.rates: dict[str, float] = {}
         self.moved: dict[str, float] = {}
         self.moved_lowered: dict[str, float] = {}
@@ -57,70 +58,79 @@ class Draws:
         self.is_lowered = False
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
-        """Which cells are kept (1) and dropped (0), as uint8."""
+        """Return a dropout mask: 1 for kept and 0 for dropped elements, uint8."""
         if name not in self.tensors:
             self.tensors[name] = (self._generator(name).random(shape) >= p).astype(np.uint8)
             self.rates[name] = p
         return self.tensors[name]
 
     def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Standard normal numbers in float32."""
+        """Return standard normal numbers, float32."""
         if name not in self.tensors:
             self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
         return self.tensors[name]
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Numbers between 0 and 1 in float32."""
+        """Return uniform numbers between 0 and 1, float32."""
         if name not in self.tensors:
             self.tensors[name] = self._generator(name).random(shape, np.float32)
         return self.tensors[name]
 
     def positive(self, draw_name: TensorName, x: torch.Tensor) -> torch.Tensor:
-        """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may get either sign, which changes
-        a whole row of a gradient."""
-        key, given, module = str(draw_name), str(draw_name._replace(kind="input")), draw_name.module + draw_name.call
+        """Return the mask of the inputs of a ReLU that are positive in R64.
+
+        An input within rounding of 0 may have either sign in other runs, which would change a whole row of a gradient.
+        """
+        key, input_name, module = (
+            str(draw_name),
+            str(draw_name._replace(kind="input")),
+            draw_name.module + draw_name.call,
+        )
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
-            self.tensors[given] = x.detach().numpy(force=True)
+            self.tensors[input_name] = x.detach().numpy(force=True)
         else:
-            self._note_moved(self.moved_lowered if self.is_lowered else self.moved, module, x, given)
+            self._record_change(self.moved_lowered if self.is_lowered else self.moved, module, x, input_name)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
-    def chosen(
+    def choose(
         self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
-        """R64's choice of indices along the last axis of scores; R64 takes its ``own``.
+        """Return the indices along the last axis that R64 chose by these scores.
 
         Args:
+            draw_name: name of the choice.
+            scores: scores of this run, (..., n).
+            own: indices that this run would choose, (..., k); R64 uses them.
             is_ordered: whether the order of the indices is part of the choice.
         """
-        key, given = str(draw_name), str(draw_name._replace(kind="scores"))
+        key, scores_name = str(draw_name), str(draw_name._replace(kind="scores"))
         if key not in self.tensors:
             self.tensors[key] = own.numpy(force=True).copy()
-            self.tensors[given] = scores.detach().numpy(force=True)
+            self.tensors[scores_name] = scores.detach().numpy(force=True)
             if not is_ordered:
                 self.tensors[str(draw_name._replace(kind="unordered"))] = np.ones(1, np.uint8)
         else:
-            self._note_moved(self.choices_moved, draw_name.module + draw_name.call, scores, given)
+            self._record_change(self.choices_moved, draw_name.module + draw_name.call, scores, scores_name)
         return torch.from_numpy(self.tensors[key]).to(own, copy=True)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
-        """Draw ``count`` indices by the weights along the last axis: the smallest exponential numbers over weights."""
+        """Draw ``count`` indices along the last axis with probabilities proportional to ``p``."""
         if name not in self.tensors:
             shape = (*p.shape[:-1], count, p.shape[-1]) if replacement else tuple(p.shape)
-            drawn = self._generator(name).exponential(size=shape)
+            exponentials = self._generator(name).exponential(size=shape)
             with np.errstate(divide="ignore"):
-                times = drawn / p.detach().numpy(force=True)[(..., None, slice(None)) if replacement else ...]
+                times = exponentials / p.detach().numpy(force=True)[(..., None, slice(None)) if replacement else ...]
             self.tensors[name] = times.argmin(-1) if replacement else times.argsort(-1)[..., :count].copy()
         return torch.from_numpy(self.tensors[name]).to(p.device, copy=True)
 
-    def _note_moved(self, seen: dict[str, float], module: str, x: torch.Tensor, name: str) -> None:
-        """Note how far ``x`` differs from its value in R64."""
-        true = torch.from_numpy(self.tensors[name]).to(x)
-        difference = torch.where(x.detach() == true, 0.0, x.detach() - true)  # minus infinity is no other than itself
+    def _record_change(self, changes: dict[str, float], module: str, x: torch.Tensor, name: str) -> None:
+        """Update a module's largest change by the difference of ``x`` from R64's tensor of this name."""
+        true_x = torch.from_numpy(self.tensors[name]).to(x)
+        difference = torch.where(x.detach() == true_x, 0.0, x.detach() - true_x)  # minus infinity equals itself
         units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
-        by = units * float(difference.abs().max()) if difference.numel() else 0.0
-        seen[module] = max(seen.get(module, 0.0), math.inf if math.isnan(by) else by)
+        change = units * float(difference.abs().max()) if difference.numel() else 0.0
+        changes[module] = max(changes.get(module, 0.0), math.inf if math.isnan(change) else change)
 
     def _generator(self, name: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}:{self.step}:{name}".encode()).digest()
@@ -128,18 +138,21 @@ class Draws:
 
 
 class Recorder:
-    """Watches one run of a module: names its draws and outputs, and hands each output to ``keep``.
+    """Watches a run of a module: names its draws and outputs, and passes each output to ``keep``.
 
     Args:
         model: the reference model, or a part of it.
-        prefix: the path of ``model`` in the whole model; "" for the whole.
-        embedded: the module whose output is the embedded input: its gradient is kept, too.
-        points: those that every module's output passes through, if any (see :mod:`.points`).
+        draws: draws of the run.
+        keep: called with the name and value of each output.
+        prefix: dotted path of ``model`` in the whole model; empty for the whole model.
+        embedding_module: path of the module whose output is the embedded input; its gradient is kept, too.
+        points: points that the output of each module passes through (see :mod:`.points`).
 
     Attributes:
-        unread: if a dict, the run enters each output by name, with the places where the loss does not depend on it: no
-            gradient comes back there, or the model itself returns the output. None: this is not asked.
-        read_beside: names of outputs of several tensors, of which the loss depends on another than the first.
+        recording: whether outputs are kept.
+        unread: mask of the elements of each output that the loss does not depend on, by name: no gradient reaches them.
+            An output that the model itself returns counts as unread. None if this is not recorded.
+        read_beside: names of outputs with several tensors whose later tensors the loss depends on.
     """
 
     def __init__(
@@ -148,14 +161,14 @@ class Recorder:
         draws: Draws,
         keep: Keep,
         prefix: str = "",
-        embedded: str | None = None,
+        embedding_module: str | None = None,
         points: Points | None = None,
     ) -> None:
         self.model = model
         self.draws = draws
         self.keep = keep
         self.prefix = prefix
-        self.embedded = embedded
+        self.embedding_module = embedding_module
         self.points = points
         self.embedded_output: torch.Tensor | None = None
         self.stack = ModuleStack()
@@ -167,15 +180,15 @@ class Recorder:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Install hooks and injected draws inside the ``with`` block."""
+        """Inside the ``with`` block, record outputs with hooks and replace torch's random functions by the draws."""
         undo = []
         paths: dict[torch.nn.Module, list[str]] = {}
         for name, module in self.model.named_modules(prefix=self.prefix, remove_duplicate=False):
             paths.setdefault(module, []).append(name)
         for module, names in paths.items():
             name = names[0]
-            undo.append(module.register_forward_pre_hook(self._entered(names), with_kwargs=True).remove)
-            undo.append(module.register_forward_hook(self._left(name), always_call=True).remove)
+            undo.append(module.register_forward_pre_hook(self._make_pre_hook(names), with_kwargs=True).remove)
+            undo.append(module.register_forward_hook(self._make_hook(name), always_call=True).remove)
             if isinstance(module, torch.nn.ReLU):
                 undo.append(set_attribute(module, "forward", self._relu))
         functional = torch.nn.functional
@@ -191,12 +204,12 @@ class Recorder:
             for restore in reversed(undo):
                 restore()
 
-    def at(self, operation: str, x: torch.Tensor) -> torch.Tensor:
-        """Pass an operation's result in the running module through the points, if any."""
+    def pass_operation(self, operation: str, x: torch.Tensor) -> torch.Tensor:
+        """Pass the result of an operation of the running module through the points, and return it."""
         return x if self.points is None else self.points.pass_through(self.stack.next_name(operation), x)
 
-    def _note_read(self, output_name: str, output: Any) -> None:
-        """Have the backward note which elements of an output get a gradient.
+    def _watch_reads(self, output_name: str, output: Any) -> None:
+        """Register hooks that record which elements of an output get a gradient.
 
         Packed sequences have no padding, so padding counts as read.
         """
@@ -215,20 +228,20 @@ class Recorder:
             if output_name in self._own_outputs:
                 note(gradient == 0)
 
-        def note_beside(gradient: torch.Tensor) -> None:
+        def note_later_tensor(gradient: torch.Tensor) -> None:
             if output_name in self._own_outputs and gradient.any():
                 self.read_beside.add(output_name)
 
-        for other in tensors_in(output):
-            if other is not tensor and other.requires_grad:
-                other.register_hook(note_beside)
+        for later_tensor in tensors_in(output):
+            if later_tensor is not tensor and later_tensor.requires_grad:
+                later_tensor.register_hook(note_later_tensor)
         note(torch.ones_like(tensor, dtype=torch.bool))
 
         if tensor.requires_grad:
             tensor.register_hook(note_gradient)
 
-    def _note_returned(self, output: Any) -> None:
-        """Count the outputs that the model returns as unread: the caller may use them in any way."""
+    def _exclude_returned(self, output: Any) -> None:
+        """Leave the outputs that the model returns unread, since its caller may use them in any way."""
         returned_memory = {one.untyped_storage().data_ptr() for one in tensors_in(output)}
         alive = {name: get_tensor() for name, get_tensor in self._own_outputs.items()}
         for name, tensor in alive.items():
@@ -236,18 +249,21 @@ class Recorder:
                 del self._own_outputs[name]
 
     def _values(self, tensor: torch.Tensor) -> np.ndarray:
-        """Return the values of a module's output. If it is the unchanged output of the module before, often its last
-        child, they are the same object, by which :class:`.latest.LastMeasurement` knows them."""
+        """Return the values of a module's output.
+
+        If it is the unchanged output of the previous module, often the last child, the result is the same array object,
+        which :class:`.latest.LastMeasurement` recognizes.
+        """
         if self._latest is None or self._latest[0] is not tensor or self._latest[1] != tensor._version:
             self._latest = tensor, tensor._version, values_of(tensor)
         return self._latest[2]
 
     def keep_embedded_gradient(self) -> None:
-        """After the backward: hand on the gradient of the embedded input."""
+        """Keep the gradient of the embedded input, after the backward."""
         if self.embedded_output is not None and self.embedded_output.grad is not None:
-            self.keep(f"gradient:{self.embedded}", to_numpy(self.embedded_output.grad))
+            self.keep(f"gradient:{self.embedding_module}", to_numpy(self.embedded_output.grad))
 
-    def _entered(self, names: Sequence[str]) -> Callable[[torch.nn.Module, Any, Any], Any]:
+    def _make_pre_hook(self, names: Sequence[str]) -> Callable[[torch.nn.Module, Any, Any], Any]:
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
             self.stack.enter(self.stack.choose_name(names))
             points = self.points
@@ -257,46 +273,46 @@ class Recorder:
 
         return hook
 
-    def _left(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
+    def _make_hook(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
-            called = self.stack.leave()
+            output_name = self.stack.leave()
             if output is None or not self.recording:
                 return None
             tensor = first_tensor(output)
             if name == "":
-                self._note_returned(output)
+                self._exclude_returned(output)
             if tensor is None or name == "":
                 return None
-            self._note_read(called, output)
-            if name == self.embedded:
+            self._watch_reads(output_name, output)
+            if name == self.embedding_module:
                 self.embedded_output = tensor
                 if tensor.requires_grad:
                     tensor.retain_grad()
-            self.keep(called, self._values(tensor))
+            self.keep(output_name, self._values(tensor))
             if self.points is None or not has_replaceable_tensor(output):
                 return None
             if (sequences := first_packed(output)) is not None:
-                self.points.padding[called] = padding_of(sequences)
-            return with_tensor(output, self.points.pass_through(called, tensor))
+                self.points.padding[output_name] = padding_of(sequences)
+            return with_tensor(output, self.points.pass_through(output_name, tensor))
 
         return hook
 
     def _dropout(self, input, p=0.5, training=True, inplace=False, train=True):
-        return self._dropped(input, p, training and train, tuple(input.shape))
+        return self._apply_dropout(input, p, training and train, tuple(input.shape))
 
     def _dropout_of_channels(self, dimensions, input, p=0.5, training=True, inplace=False):
-        """Drop whole channels; only ``dropout2d`` takes an input without a last dimension for one without a batch."""
+        """Drop whole channels. If an axis is missing, it is the batch axis, but for ``dropout2d`` the last axis."""
         num_mask_axes = 1 if dimensions != 2 and input.ndim == dimensions + 1 else 2
-        return self._dropped(
+        return self._apply_dropout(
             input, p, training, tuple(input.shape[:num_mask_axes]) + (1,) * (input.ndim - num_mask_axes)
         )
 
-    def _dropped(self, x, p, training, mask_shape):
+    def _apply_dropout(self, x, p, training, mask_shape):
         if not training or p == 0.0:
             return x
         mask = self.draws.mask(self.stack.next_name("dropout"), mask_shape, p)
-        dropped = x * (torch.from_numpy(mask).to(x) / (1.0 - p))
-        return self.at("dropped", dropped) if self.stack.module.endswith(DROPS_WITHIN) else dropped
+        result = x * (torch.from_numpy(mask).to(x) / (1.0 - p))
+        return self.pass_operation("dropped", result) if self.stack.module.endswith(DROPS_WITHIN) else result
 
     def _relu(self, x):
         return torch.where(
@@ -321,14 +337,15 @@ def requested_shape(size: Sequence[Any], options: Mapping[str, Any]) -> tuple[in
     return tuple(map(int, size))
 
 
-def requested_tensor(values: np.ndarray, options: Mapping[str, Any]) -> torch.Tensor:
-    """Return a copy of recorded values as a function such as ``torch.randn`` returns them.
+def requested_tensor(draw: np.ndarray, options: Mapping[str, Any]) -> torch.Tensor:
+    """Return a copy of recorded numbers as the result of a function such as ``torch.randn``.
 
     Args:
+        draw: the recorded numbers.
         options: keyword arguments of the call; ``dtype``, ``device``, ``out`` and ``requires_grad`` count.
     """
     dtype = options.get("dtype") or torch.get_default_dtype()
-    tensor = torch.from_numpy(np.asarray(values)).to(options.get("device"), dtype, copy=True)
+    tensor = torch.from_numpy(np.asarray(draw)).to(options.get("device"), dtype, copy=True)
     if (out := options.get("out")) is not None:
         return out.resize_(tensor.shape).copy_(tensor)
     return tensor.requires_grad_(options.get("requires_grad", False))
@@ -344,8 +361,10 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """The tensor compared for a module's output: itself, or the first of a tuple or model output. Of packed sequences,
-    it is the padded one that Paddle's layers return, (B, T, D)."""
+    """Return the tensor of a module's output that is compared: the output or its first tensor; None without a tensor.
+
+    Packed sequences are padded, (B, T, D), as Paddle's layers return them.
+    """
     if isinstance(output, torch.Tensor):
         return output
     if (sequences := first_packed(output)) is not None:
@@ -368,19 +387,19 @@ def pad_packed(sequences: PackedSequence) -> torch.Tensor:
 
 
 def padding_of(sequences: PackedSequence) -> np.ndarray:
-    """Return which elements of packed sequences are padding once they are padded, boolean, (B, T, D)."""
+    """Return the mask of the padding that packed sequences get in a padded tensor, boolean, (B, T, D)."""
     return (pad_packed(sequences._replace(data=torch.ones_like(sequences.data))) == 0).numpy(force=True)
 
 
 def packed_like(tensor: torch.Tensor, sequences: PackedSequence) -> PackedSequence:
-    """Return a padded tensor packed as other sequences are (:func:`pad_packed`)."""
+    """Pack a padded tensor, (B, T, D), with the lengths of other packed sequences (see :func:`pad_packed`)."""
     lengths = pad_packed_sequence(sequences, batch_first=True)[1]
     return sequences._replace(data=pack_padded_sequence(tensor, lengths, True, enforce_sorted=False).data)
 
 
 @contextlib.contextmanager
-def noted_lengths() -> Iterator[None]:
-    """Inside the ``with`` block, packed sequences note how long they were before, padding included."""
+def record_lengths() -> Iterator[None]:
+    """Inside the ``with`` block, record the padded length of packed sequences as :data:`TOTAL_LENGTH`."""
     pack = torch._VF._pack_padded_sequence
 
     def pack_and_note(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple:
@@ -398,18 +417,20 @@ def noted_lengths() -> Iterator[None]:
 def with_input(
     args: tuple, kwargs: dict[str, Any], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[tuple, dict[str, Any]]:
-    """Change a module's first argument wherever it is given, if that is a tensor with a gradient: an attention may get
-    its input as query, key and value."""
+    """Change all arguments of a module that are its first argument, if this is a tensor with a gradient.
+
+    An attention may get its input as query, key and value.
+    """
     first = next(iter((*args, *kwargs.values())), None)
     if not isinstance(first, torch.Tensor) or not first.requires_grad:
         return args, kwargs
-    changed = change(first)
-    given = tuple(changed if one is first else one for one in args)
-    return given, {key: changed if one is first else one for key, one in kwargs.items()}
+    changed_first = change(first)
+    changed_args = tuple(changed_first if one is first else one for one in args)
+    return changed_args, {key: changed_first if one is first else one for key, one in kwargs.items()}
 
 
 def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
-    """A module's output with its first tensor replaced."""
+    """Return a module's output with its first tensor replaced."""
     if isinstance(output, torch.Tensor):
         return tensor
     sequences = first_packed(output)
@@ -420,12 +441,12 @@ def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
 
 
 def has_replaceable_tensor(output: Any) -> bool:
-    """Whether :func:`with_tensor` can replace it: not in a model's own output class, whose tensor is a module's."""
+    """Return whether :func:`with_tensor` can replace the output's tensor: not in the output class of a model."""
     return isinstance(output, (torch.Tensor, tuple))
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute; returns a function that undoes it."""
-    had, before = name in vars(owner), getattr(owner, name)
+    """Set an attribute, and return a function that restores it."""
+    has_own, previous = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
-    return lambda: setattr(owner, name, before) if had else delattr(owner, name)
+    return lambda: setattr(owner, name, previous) if has_own else delattr(owner, name)

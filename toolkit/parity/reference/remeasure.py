@@ -1,4 +1,4 @@
-"""More runs that measure the reference's rounding (see :mod:`toolkit.parity.followup.remeasure`)."""
+"""Additional runs that measure the reference's rounding (see :mod:`toolkit.parity.followup.remeasure`)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.noise import measure_noise
-from toolkit.parity.reference.points import ignore
+from toolkit.parity.reference.points import keep_nothing
 from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Return by name the noise of the runs of ``remeasure-runs.json``, none of which repeats the job's."""
+    """Return the noise of the runs of ``remeasure-runs.json`` by name. They are numbered after the job's runs."""
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    step.run("float64", ignore)  # sets the buckets and signs of all other runs
-    step.evaluate(ignore)
-    step.train_on(ignore, truth)
+    step.run("float64", keep_nothing)  # sets the buckets and signs of all other runs
+    step.evaluate(keep_nothing)
+    step.train_on(keep_nothing, truth)
     records = {name: TensorRecord(shape=[]) for name in truth}
-    more = files.read(folder / "reference" / "remeasure-runs.json", dict[str, int])
+    num_runs = files.read(folder / "reference" / "remeasure-runs.json", dict[str, int])
     first = job.noise_runs
-    measure_noise(step, truth, records, {dtype: range(first[dtype], first[dtype] + more[dtype]) for dtype in more})
+    runs = {dtype: range(first[dtype], first[dtype] + count) for dtype, count in num_runs.items()}
+    measure_noise(step, truth, records, runs)
     return records

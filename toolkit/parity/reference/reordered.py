@@ -1,11 +1,11 @@
-"""The same computation with every sum in another order: the network's own rounding, apart from what it amplifies.
+"""Runs with each sum in another order, which show the rounding errors of the operations themselves.
 
-Moving the weights by a unit in the last place shows how a network passes errors on. It hardly shows the errors that the
-network makes itself: where attention is saturated, the backward of softmax subtracts two numbers that agree to the last
-digit, and what is left is the rounding of one sum, the same however the weights are moved. Another implementation adds
-up in another order. So do the runs here: each sum is cut in two at a random place, and the parts are added up apart,
-the second first. That moves no element. A random order of all terms measures the same noise, but took a third of the
-time of a gate of google/reformer-enwik8's size.
+Nudged weights show how a network amplifies errors, but hardly the errors of its own operations. If attention is
+saturated, the backward of softmax subtracts two numbers that agree to the last digit. The result is the rounding of a
+sum, which is the same for all nudged weights. Another implementation adds in another order. These runs do, too: each
+sum is cut in two at a random index, the parts are summed separately, and the first sum is added to the second. No
+element is moved. A random order of all terms measures the same noise, but took a third of the time of a gate of the
+size of google/reformer-enwik8.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-#: Torch's own: while a user's model runs, the function of that name takes recorded draws.
+#: Torch's function. While a user's model runs, ``torch.randint`` uses recorded draws.
 randint = torch.randint
 
 
 def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """Torch's decomposition, with the same roundings, in as little memory as possible: the scores over a large
-    vocabulary take half a gigabyte."""
+    """Compute torch's decomposition with the same roundings, in little memory.
+
+    The scores of a large vocabulary need half a gigabyte.
+    """
     x = x.contiguous()
     if not x.numel():
         return x.clone()
-    shifted = x - x.amax(dim, keepdim=True)
-    return shifted.sub_(shifted.exp().sum(dim, keepdim=True).log())
+    difference = x - x.amax(dim, keepdim=True)
+    return difference.sub_(difference.exp().sum(dim, keepdim=True).log())
 
 
 def _log_softmax_backward(gradient: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Likewise."""
-    of_sum = output.exp().mul_(gradient.sum(dim, keepdim=True))
-    return torch.sub(gradient, of_sum, out=of_sum)
+    """Compute torch's decomposition of the backward with the same roundings, in little memory."""
+    correction = output.exp().mul_(gradient.sum(dim, keepdim=True))
+    return torch.sub(gradient, correction, out=correction)
 
 
 #: Decompositions of kernels that contain a sum.
-FUSED = {
+DECOMPOSITIONS = {
     **get_decompositions(
         [aten._softmax, aten._softmax_backward_data, aten.native_layer_norm, aten.native_layer_norm_backward]
     ),
@@ -48,35 +50,37 @@ FUSED = {
 }
 
 
-#: Products of over LARGE numbers are added up ROWS rows at a time.
+#: Products with more than LARGE elements are added ROWS rows at a time.
 LARGE, ROWS = 2**26, 4096
 
 
-class SumsReordered(TorchDispatchMode):
-    """Inside the ``with`` block every float64 sum, product of matrices, softmax and layer norm adds up in another order
-    that follows from ``seed``, in the forward and the backward."""
+class ReorderedSums(TorchDispatchMode):
+    """Inside the ``with`` block, float64 sums, products of matrices, softmax and layer norm add in another order.
+
+    This holds for the forward and the backward. The order depends on ``seed``.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.draw = torch.Generator().manual_seed(seed)
-        self._shared: list[int] | None = None
+        self._shared_cut: list[int] | None = None
 
     @contextlib.contextmanager
-    def parts_of_one(self) -> Iterator[None]:
-        """Inside the ``with`` block cut all sums, of one length, at the same place: they are parts of one."""
-        self._shared = []
+    def share_cut(self) -> Iterator[None]:
+        """Inside the ``with`` block, cut all sums at the same index, since they are parts of a single sum."""
+        self._shared_cut = []
         try:
             yield
         finally:
-            self._shared = None
+            self._shared_cut = None
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if not (args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64):
             return function(*args, **kwargs)
-        if function in FUSED:
+        if function in DECOMPOSITIONS:
             with self:
-                return FUSED[function](*args, **kwargs)
+                return DECOMPOSITIONS[function](*args, **kwargs)
         if function in (aten.mm.default, aten.bmm.default):
             return self._product(function, *args)
         if function is aten.addmm.default and not kwargs:
@@ -86,19 +90,19 @@ class SumsReordered(TorchDispatchMode):
             return total if function is aten.sum.dim_IntList else total.div_(args[0].shape[args[1][0]])
         return function(*args, **kwargs)
 
-    def _product(self, multiply: Callable, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """A product of matrices, (..., M, K) by (..., K, N)."""
-        cut = self._cut(left.shape[-1])
-        if cut is None or not left.numel():  # of no rows, as of an expert that no token chose
-            return multiply(left, right)
-        product = multiply(left[..., cut:], right[..., cut:, :])
-        left, right = left[..., :cut], right[..., :cut, :]
-        # Holds the gradient of a large output layer once, not twice.
+    def _product(self, multiply: Callable, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return the product of matrices (..., M, K) and (..., K, N)."""
+        cut = self._cut(first.shape[-1])
+        if cut is None or not first.numel():  # without rows, such as the input of an expert without tokens
+            return multiply(first, second)
+        product = multiply(first[..., cut:], second[..., cut:, :])
+        first, second = first[..., :cut], second[..., :cut, :]
+        # Row by row, so that the gradient of a large output layer is in memory once.
         rows = max(1, len(product)) if product.numel() <= LARGE else ROWS
         for start in range(0, len(product), rows):
-            part = left[start : start + rows]
-            whole = right if right.ndim == 2 else right[start : start + rows]
-            product[start : start + rows].add_(multiply(part, whole))
+            part = first[start : start + rows]
+            second_part = second if second.ndim == 2 else second[start : start + rows]
+            product[start : start + rows].add_(multiply(part, second_part))
         return product
 
     def _sum(self, terms: torch.Tensor, dim: int, keepdim: bool) -> torch.Tensor:
@@ -109,12 +113,12 @@ class SumsReordered(TorchDispatchMode):
         return terms.narrow(dim, cut, length - cut).sum(dim, keepdim).add_(terms.narrow(dim, 0, cut).sum(dim, keepdim))
 
     def _cut(self, length: int) -> int | None:
-        """Where to cut a sum of ``length`` terms; None if it has no other order."""
+        """Return the index at which a sum of ``length`` terms is cut; None if it has no other order."""
         if length <= 2:
             return None
-        if self._shared:
-            return self._shared[0]
+        if self._shared_cut:
+            return self._shared_cut[0]
         cut = int(randint(1, length, (), generator=self.draw))
-        if self._shared is not None:
-            self._shared.append(cut)
+        if self._shared_cut is not None:
+            self._shared_cut.append(cut)
         return cut

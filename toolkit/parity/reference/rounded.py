@@ -1,9 +1,9 @@
-"""The same computation with its constants as float32 holds them.
+"""Runs of the reference with constants that are rounded to float32.
 
-Many of Paddle's kernels keep a number that is part of an operation in float32, whatever the tensors' dtype: elu's
-alpha, hardtanh's limits, an exponent, the 1/49 of an average, the weights of an interpolation. In float64 a right port
-then differs by up to 1e-8, and its author can do nothing about it. A reference run with such a constant tells how much
-that moves each tensor. A constant that is wrong by more than its rounding moves it further.
+Many of Paddle's kernels store a constant of an operation in float32, even for float64 tensors: elu's alpha, hardtanh's
+limits, an exponent, the 1/49 of an average, the weights of an interpolation. In float64, a correct port then differs by
+up to 1e-8, which its author cannot change. A run of the reference with the rounded constant shows how far each tensor
+moves. A constant that is wrong by more than its rounding moves the tensors further.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from toolkit.parity.job.results import RoundedConstants
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.clean import calling_line
-from toolkit.parity.reference.noise import in_runs
+from toolkit.parity.reference.noise import measure_runs
 from toolkit.parity.reference.paddle_kernels import (
     InterpolatedAxis,
     cross_entropy_of_soft_labels,
     smooth_labels,
 )
-from toolkit.parity.reference.points import Keep, ignore
+from toolkit.parity.reference.points import Keep, keep_nothing
 from toolkit.parity.reference.step import make_step
 
 aten = torch.ops.aten
 
-#: A tensor that agrees to this part of what the rounding of a constant would move refutes it.
-CLEAR = 8.0
-#: Most runs of the reference; what is left then counts as not refuted.
-MOST_RUNS = 100
-#: Epsilons of norms, as R64 rounds them to float32 -> as the reference's code has them. A port that computes a norm
-#: without Paddle's kernel has the second number.
+#: Ratio of the move by the rounding of a constant to a tensor's difference. A larger ratio refutes the rounding.
+MIN_RATIO = 8.0
+#: Largest number of runs of the reference. Constants that are not tested then count as not refuted.
+MAX_RUNS = 100
+#: Epsilons of norms in the reference's code, by their float32 roundings, which R64 uses. A port that computes a norm
+#: without Paddle's kernel has the exact epsilon.
 EXACT_EPSILONS: dict[float, float] = {}
-#: What the backward of Paddle's norm adds to the norm.
+#: Number that the backward of Paddle's norm adds to the norm.
 NORM_EPSILON = 1e-12
-#: Operations that compute a norm, and the place of its order among their arguments.
+#: Operations that compute a norm, with the index of the argument that is the norm's order.
 NORMS = {"linalg_vector_norm": 1, "norm": 1, "dist": 2}
-#: Autograd nodes that are a norm's own backward, without the number at their end.
+#: Names of the autograd nodes of a norm's own backward, without their trailing digits.
 NORM_BACKWARDS = ("LinalgVectorNormBackward", "NormBackward", "DistBackward")
-#: Operations that only move, choose or compare.
-WITHOUT = ("full", "fill", "masked_fill", "constant_pad", "arange", "scalar_tensor", "where", "lt", "gt", "le", "ge")
+#: Operations whose numbers are not rounded, because they only move, select or compare elements.
+EXEMPT = ("full", "fill", "masked_fill", "constant_pad", "arange", "scalar_tensor", "where", "lt", "gt", "le", "ge")
 #: Operations that Paddle multiplies by 1 over the number of elements in a window.
 POOL_BACKWARDS = (
     *("avg_pool2d_backward", "avg_pool3d_backward"),
@@ -61,86 +61,88 @@ POOL_BACKWARDS = (
 )
 #: The slope of Paddle's hard sigmoid, 0.1666667 in float32.
 HARD_SLOPE = float(np.float32(0.1666667))
-UPSAMPLED = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+INTERPOLATIONS = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 
 
 def run(job: Job, folder: Path) -> RoundedConstants:
-    """Return how far the rounding of constants moves each tensor from R64, of those that the port may round.
+    """Return how far each tensor moves from R64 if the constants that the port may round are rounded.
 
-    A group of constants is refuted by a tensor of the port's that agrees though their rounding would move it, unless
-    they cancel where all are rounded. A refuted group is halved, until it is a single constant that the port holds in
-    float64.
+    A tensor of the port refutes a group of constants if it agrees with R64 although their rounding would move it. This
+    does not hold if the moves of all constants cancel. A refuted group is halved, down to a single constant that the
+    port stores in float64.
     """
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    measured: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / files.MEASURED_CONSTANTS)
-    step.run("float64", ignore)  # sets the signs and choices of all other runs
-    step.evaluate(ignore)
+    limits_by_name: dict[str, tuple[float, float]] = files.read_json(folder / "reference" / files.MEASURED_CONSTANTS)
+    step.run("float64", keep_nothing)  # sets the signs and choices of all other runs
+    step.evaluate(keep_nothing)
 
-    def moved_by(rounding: ConstantsRounded) -> dict[str, TensorRecord]:
+    def measure_moves(rounding: ConstantRounding) -> dict[str, TensorRecord]:
         records = {name: TensorRecord(shape=[]) for name in truth}
 
-        def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+        def run_rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
             with rounding:
                 step.run(dtype, measure)
                 step.evaluate(measure)
 
-        in_runs(once, truth, records, {"float64": range(1)})
+        measure_runs(run_rounded, truth, records, {"float64": range(1)})
         return {name: record for name, record in records.items() if record.noise}
 
-    def is_refuted(moved: Mapping[str, TensorRecord]) -> bool:
-        beyond = (
-            min(_size(moved[name]), _size(whole[name])) > CLEAR * max(limits)
-            for name, limits in measured.items()
-            if name in moved and name in whole
+    def is_refuted(moves: Mapping[str, TensorRecord]) -> bool:
+        is_beyond = (
+            min(_size(moves[name]), _size(all_moves[name])) > MIN_RATIO * max(limits)
+            for name, limits in limits_by_name.items()
+            if name in moves and name in all_moves
         )
-        return any(beyond)
+        return any(is_beyond)
 
-    every = ConstantsRounded()
-    whole = moved_by(every)
-    kept: list[tuple[list[str], dict[str, TensorRecord]]] = []
-    left, runs = [list(every.found)], 1
-    while left:
-        keys = left.pop()
-        moved = whole if len(keys) == len(every.found) else moved_by(ConstantsRounded(keys))
-        runs += 1
-        if runs > MOST_RUNS or not is_refuted(moved):
-            kept.append((keys, moved))
+    all_constants = ConstantRounding()
+    all_moves = measure_moves(all_constants)
+    groups: list[tuple[list[str], dict[str, TensorRecord]]] = []
+    pending, num_runs = [list(all_constants.descriptions)], 1
+    while pending:
+        keys = pending.pop()
+        moves = all_moves if len(keys) == len(all_constants.descriptions) else measure_moves(ConstantRounding(keys))
+        num_runs += 1
+        if num_runs > MAX_RUNS or not is_refuted(moves):
+            groups.append((keys, moves))
         elif len(keys) > 1:
-            left += [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
-    shown = [
+            pending += [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
+    reported = [
         key
-        for keys, moved in kept
-        if any(_size(moved[name]) > bound for name, (_, bound) in measured.items() if name in moved)
+        for keys, moves in groups
+        if any(_size(moves[name]) > bound for name, (_, bound) in limits_by_name.items() if name in moves)
         for key in keys
     ]
-    return RoundedConstants(_in_all([moved for _, moved in kept]), {key: every.found[key] for key in shown})
+    return RoundedConstants(
+        _add_groups([moves for _, moves in groups]), {key: all_constants.descriptions[key] for key in reported}
+    )
 
 
 def _size(record: TensorRecord) -> float:
     return record.noise["float64"][0] or 0.0
 
 
-def _in_all(moved: Sequence[Mapping[str, TensorRecord]]) -> dict[str, TensorRecord]:
-    """Return as noise what the rounding of several groups moves each tensor in all."""
+def _add_groups(groups: Sequence[Mapping[str, TensorRecord]]) -> dict[str, TensorRecord]:
+    """Return the sum of the moves by several groups of constants as the noise of each tensor."""
 
-    def total(values: Sequence[float | None]) -> dict[str, list[float | None]]:
-        return {"float64": [None if None in values else sum(filter(None, values))]}
+    def total(numbers: Sequence[float | None]) -> dict[str, list[float | None]]:
+        return {"float64": [None if None in numbers else sum(filter(None, numbers))]}
 
-    names = dict.fromkeys(name for one in moved for name in one)
-    of = {name: [one[name] for one in moved if name in one] for name in names}
+    names = dict.fromkeys(name for group in groups for name in group)
+    records_by_name = {name: [group[name] for group in groups if name in group] for name in names}
     return {
         name: TensorRecord(
             shape=[],
-            noise=total([one.noise["float64"][0] for one in found]),
-            noise_max=total([one.noise_max["float64"][0] for one in found]),
+            noise=total([record.noise["float64"][0] for record in records]),
+            noise_max=total([record.noise_max["float64"][0] for record in records]),
         )
-        for name, found in of.items()
+        for name, records in records_by_name.items()
     }
 
 
-def subsets(keys: Sequence[str]) -> list[Sequence[str]]:
-    """Return all constants of a list, and each half of them: the effects of two constants may cancel."""
+def split_constants(keys: Sequence[str]) -> list[Sequence[str]]:
+    """Return a list of constants and both of its halves, because the effects of two constants may cancel."""
     return [keys, keys[::2], keys[1::2]] if len(keys) > 1 else [keys]
 
 
@@ -148,10 +150,10 @@ class Norm(NamedTuple):
     """A norm that a run has computed.
 
     Attributes:
-        order: its order.
-        held_order: the order that this run uses.
-        place: the line that computes it.
-        floor: the number that replaces a smaller norm, as in `normalize`; 0 if none does.
+        order: order of the norm.
+        held_order: order that this run uses.
+        place: source line that computes the norm.
+        floor: number that replaces a smaller norm, as in `normalize`; 0 without such a number.
     """
 
     order: float
@@ -160,26 +162,26 @@ class Norm(NamedTuple):
     floor: float = 0.0
 
 
-class ConstantsRounded(TorchDispatchMode):
-    """Inside the ``with`` block, float64 operations take constants that float32 does not hold as it holds them.
+class ConstantRounding(TorchDispatchMode):
+    """Inside the ``with`` block, float64 operations use constants that are rounded to float32.
 
     Args:
-        chosen: keys of the constants; None for all.
+        keys: keys of the constants to round; None for all.
 
     Attributes:
-        found: by its key, each as ``operation constant (file.py:LINE)``.
+        descriptions: ``operation constant (file.py:LINE)`` of each constant, by its key.
     """
 
-    def __init__(self, chosen: Collection[str] | None = None) -> None:
+    def __init__(self, keys: Collection[str] | None = None) -> None:
         super().__init__()
-        self.chosen = chosen
-        self.found: dict[str, str] = {}
-        self._norms: dict[int, Norm] = {}  # by the address of its numbers
-        self._norm: Norm | None = None  # whose own backward is running
+        self.keys = keys
+        self.descriptions: dict[str, str] = {}
+        self._norms: dict[int, Norm] = {}  # by the memory address of the norm
+        self._norm: Norm | None = None  # the norm whose own backward is running
         self._caller: FrameType | None = None
         self._losses = RoundedLossMode(self)
 
-    def __enter__(self) -> ConstantsRounded:
+    def __enter__(self) -> ConstantRounding:
         self._losses.__enter__()
         return super().__enter__()
 
@@ -190,17 +192,17 @@ class ConstantsRounded(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self._caller = sys._getframe(1)
         try:
-            return self._computed(function, args, kwargs or {})
+            return self._compute(function, args, kwargs or {})
         finally:
             self._caller = None
 
-    def _computed(self, function: Any, args: tuple, kwargs: dict) -> Any:
+    def _compute(self, function: Any, args: tuple, kwargs: dict) -> Any:
         name = function.overloadpacket.__name__
-        inputs = [one for one in args if isinstance(one, torch.Tensor)]
-        if name.startswith(WITHOUT) or not any(one.dtype == torch.float64 for one in inputs):
+        inputs = [tensor for tensor in args if isinstance(tensor, torch.Tensor)]
+        if name.startswith(EXEMPT) or not any(tensor.dtype == torch.float64 for tensor in inputs):
             return function(*args, **kwargs)
-        if name.removesuffix("_backward") in UPSAMPLED:
-            return self._upsampled(function, name, args, kwargs)
+        if name.removesuffix("_backward") in INTERPOLATIONS:
+            return self._interpolate(function, name, args, kwargs)
         if name in NORMS:
             return self._compute_norm(function, name, args, kwargs)
         if name == "_weight_norm_interface":
@@ -217,15 +219,15 @@ class ConstantsRounded(TorchDispatchMode):
             return self._norm_backward(function, name, args, kwargs)
         is_backward = torch._C._current_autograd_node() is not None
         if is_backward and name == "div" and isinstance(args[1], int) and args[1]:  # of a pool of one window
-            return function(args[0], 1 / self._share(name, 1 / args[1]), *args[2:], **kwargs)
+            return function(args[0], 1 / self._round(name, 1 / args[1]), *args[2:], **kwargs)
         if name in POOL_BACKWARDS:
             return self._pool_backward(function, name, args, kwargs)
         if name.removesuffix("_").removesuffix("_backward") == "hardsigmoid":
             return self._hardsigmoid(function, name, args, kwargs)
-        result = function(*self._rounded(name, args), **self._rounded(name, kwargs))
-        if name.removesuffix("_backward") in ("smooth_l1_loss", "huber_loss"):  # Paddle divides by it, too
+        result = function(*self._round_all(name, args), **self._round_all(name, kwargs))
+        if name.removesuffix("_backward") in ("smooth_l1_loss", "huber_loss"):  # Paddle also divides by the width
             width = args[-1]
-            result = result * (self._share(f"{name}'s divisor", width) / width)
+            result = result * (self._round(f"{name}'s divisor", width) / width)
         return result
 
     def _pool_backward(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
@@ -233,56 +235,64 @@ class ConstantsRounded(TorchDispatchMode):
         counts = _counts(name, *args)
         factors = (1 / counts).astype(np.float32) * counts
         least = 1 / float(counts.max())
-        if (factors == 1).all() or not self._takes(name, least, f"{name.strip('_')} {least:.6g}"):
+        if (factors == 1).all() or not self._rounds(name, least, f"{name.strip('_')} {least:.6g}"):
             return function(*args, **kwargs)
         return function(args[0] * torch.from_numpy(factors).to(args[0]), *args[1:], **kwargs)
 
     def _hardsigmoid(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
         """Compute the hard sigmoid or its backward with Paddle's slope instead of 1 / 6."""
-        if not self._takes(name, HARD_SLOPE, f"{name.strip('_')} {HARD_SLOPE:.6g}"):
+        if not self._rounds(name, HARD_SLOPE, f"{name.strip('_')} {HARD_SLOPE:.6g}"):
             return function(*args, **kwargs)
-        if name.endswith("_backward"):  # torch's holds 1 / 6 in float32, too
+        if name.endswith("_backward"):  # torch's backward also has 1 / 6 in float32
             return args[0] * HARD_SLOPE * (args[1].abs() < 3)
         result = (args[0] * HARD_SLOPE + 0.5).clamp(0, 1)
         return args[0].copy_(result) if name.endswith("_") else result
 
-    def _rounded(self, name: str, given: Any) -> Any:
-        return tree_map(lambda one: self._share(name, one) if isinstance(one, float) else one, given)
+    def _round_all(self, name: str, arguments: Any) -> Any:
+        return tree_map(lambda value: self._round(name, value) if isinstance(value, float) else value, arguments)
 
-    def _share(self, name: str, constant: float) -> float:
+    def _round(self, name: str, constant: float) -> float:
         """Return a constant of an operation, rounded if this run rounds it.
 
         The epsilon of a norm is already rounded. The result is the exact epsilon if this run changes it.
         """
         if (epsilon := EXACT_EPSILONS.get(constant)) is not None:
-            is_exact = self._takes(name, epsilon, f"the epsilon {epsilon:.6g} of {name.removeprefix('native_')}")
+            is_exact = self._rounds(name, epsilon, f"the epsilon {epsilon:.6g} of {name.removeprefix('native_')}")
             return epsilon if is_exact else constant
-        held = float(np.float32(constant))
-        if held == constant or not math.isfinite(held):
+        rounded_constant = float(np.float32(constant))
+        if rounded_constant == constant or not math.isfinite(rounded_constant):
             return constant
-        return held if self._takes(name, constant, f"{name.strip('_')} {constant:.6g}") else constant
+        return rounded_constant if self._rounds(name, constant, f"{name.strip('_')} {constant:.6g}") else constant
 
-    def _takes(self, name: str, constant: float, called: str, place: str | None = None) -> bool:
-        """Whether this run rounds a constant of an operation at a line. A backward, which Paddle computes by another
-        kernel, has none."""
+    def _rounds(self, name: str, constant: float, description: str, place: str | None = None) -> bool:
+        """Return whether this run rounds a constant of an operation, and record the constant's description.
+
+        Args:
+            name: name of the operation.
+            constant: the exact constant.
+            description: text for the report, such as ``elu 1.67326``.
+            place: source line of the operation; None for the running line. A backward has no source line.
+        """
         place = place or calling_line(self._caller)
         key = f"{name}:{constant!r}:{place}"
-        if self.chosen is not None and key not in self.chosen:
+        if self.keys is not None and key not in self.keys:
             return False
         is_backward = torch._C._current_autograd_node() is not None
-        self.found[key] = f"{called} ({place})" if place else f"{called} of a backward" if is_backward else called
+        self.descriptions[key] = (
+            f"{description} ({place})" if place else f"{description} of a backward" if is_backward else description
+        )
         return True
 
     def _compute_norm(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
         """Compute a norm. Paddle holds its order and the reciprocal of the order in float32."""
         number = NORMS[name]
         order = 2.0 if len(args) <= number or args[number] is None else float(args[number])
-        held_order = self._share(name, order)
+        held_order = self._round(name, order)
         if held_order != order:
             args = (*args[:number], held_order, *args[number + 1 :])
         result = function(*args, **kwargs)
         if math.isfinite(order) and order:
-            root = self._share(f"{name}'s root", 1 / held_order)
+            root = self._round(f"{name}'s root", 1 / held_order)
             result = result if root == 1 / held_order else result ** (root * held_order)
         self._norms[result.data_ptr()] = Norm(order, held_order, calling_line(self._caller))
         return result
@@ -306,29 +316,29 @@ class ConstantsRounded(TorchDispatchMode):
         return result / (1 + self._norm_epsilon(norm)) if name == "mul" and norm.order == 1 else result
 
     def _norm_epsilon(self, norm: Norm) -> float:
-        """Return the epsilon that this run adds to a norm in its backward. Paddle's `normalize` adds another one."""
-        place, more = norm.place, norm.floor - NORM_EPSILON
+        """Return the number that this run adds to a norm in its backward. Paddle's `normalize` has a second epsilon."""
+        place, extra = norm.place, norm.floor - NORM_EPSILON
         epsilon = 0.0
-        if self._takes("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", place):
+        if self._rounds("norm_backward", NORM_EPSILON, f"norm's {NORM_EPSILON:g}", place):
             epsilon += NORM_EPSILON
-        if more > 0 and self._takes("normalize_backward", norm.floor, f"normalize's {norm.floor:g}", place):
-            epsilon += more
+        if extra > 0 and self._rounds("normalize_backward", norm.floor, f"normalize's {norm.floor:g}", place):
+            epsilon += extra
         return epsilon
 
     def _weight_norm_backward(
         self, function: Any, gradient: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norm: torch.Tensor, axis: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradients of v and g where the weight is g v / norm, and the norm's own backward adds to it."""
-        of_v, of_g = function(gradient, v, g, norm, axis)
+        """Return the gradients of v and g for the weight g v / norm, with the epsilon of the norm's backward."""
+        v_gradient, g_gradient = function(gradient, v, g, norm, axis)
         epsilon = self._norm_epsilon(self._norms[norm.data_ptr()])
-        return of_v + of_g * g * v / norm**2 * (1 - norm / (norm + epsilon)), of_g
+        return v_gradient + g_gradient * g * v / norm**2 * (1 - norm / (norm + epsilon)), g_gradient
 
-    def _upsampled(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
+    def _interpolate(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:
         """Interpolate with the weights of Paddle's kernels."""
         operation, is_backward = name.removesuffix("_backward"), name.endswith("_backward")
         x, target_lengths = args[0], args[1]
         lengths, (align_corners, *scales) = (args[2][2:], args[3:]) if is_backward else (x.shape[2:], args[2:])
-        if list(lengths) == list(target_lengths) or not self._takes(name, 1.0, f"weights of {operation}"):
+        if list(lengths) == list(target_lengths) or not self._rounds(name, 1.0, f"weights of {operation}"):
             return function(*args, **kwargs)
         for number, (length, target_length) in enumerate(zip(lengths, target_lengths, strict=True)):
             if length == target_length and operation != "upsample_bicubic2d":  # torch copies along the axis
@@ -336,8 +346,8 @@ class ConstantsRounded(TorchDispatchMode):
             scale = scales[number] if number < len(scales) else None
             axis = InterpolatedAxis(operation, is_backward, number, length, target_length, align_corners, scale)
             weights = torch.from_numpy(axis.weights()).to(x)
-            interpolated = torch.tensordot(x, weights.T if is_backward else weights, dims=([number + 2], [0]))
-            x = interpolated.movedim(-1, number + 2)
+            result = torch.tensordot(x, weights.T if is_backward else weights, dims=([number + 2], [0]))
+            x = result.movedim(-1, number + 2)
         return x
 
 
@@ -348,7 +358,7 @@ class RoundedLossMode(TorchFunctionMode):
         constants: decides which constants the run rounds.
     """
 
-    def __init__(self, constants: ConstantsRounded) -> None:
+    def __init__(self, constants: ConstantRounding) -> None:
         super().__init__()
         self.constants = constants
 
@@ -371,19 +381,19 @@ class RoundedLossMode(TorchFunctionMode):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> torch.Tensor | None:
-        """Return the loss with the numbers that this run rounds; None if these are none."""
+        """Return the loss with the constants that this run rounds; None if it rounds no constant."""
         is_soft = target.is_floating_point()
         classes = 0 if scores.ndim == 1 else 1
         if scores.dtype != torch.float64 or size_average is not None or reduce is not None:
             return None
-        if label_smoothing and not self._takes("label_smoothing", label_smoothing, place):
+        if label_smoothing and not self._rounds("label_smoothing", label_smoothing, place):
             return None
         scores, is_counted = scores.movedim(classes, -1), target != ignore_index
         if is_soft:
             labels = target.movedim(classes, -1)
         else:
             labels = functional.one_hot(target.where(is_counted, 0), scores.shape[-1]).to(scores)
-            if label_smoothing and self._takes("one_hot_labels", 1.0, place):  # Paddle's are float32
+            if label_smoothing and self._rounds("one_hot_labels", 1.0, place):  # Paddle's are float32
                 labels = labels.to(torch.float32)
         labels = smooth_labels(labels, label_smoothing).to(scores) if label_smoothing else labels
         if weight is None and self._ignores_total(labels, place):
@@ -400,14 +410,14 @@ class RoundedLossMode(TorchFunctionMode):
             total = (counts if weight is None else counts * weight[target.where(is_counted, 0)]).sum()
         return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / total
 
-    def _takes(self, name: str, constant: float, place: str | None) -> bool:
-        return self.constants._takes(name, constant, f"{name} {constant:.6g}", place)
+    def _rounds(self, name: str, constant: float, place: str | None) -> bool:
+        return self.constants._rounds(name, constant, f"{name} {constant:.6g}", place)
 
     def _ignores_total(self, labels: torch.Tensor, place: str | None) -> bool:
-        """Return whether the gradient is computed as if rounded probabilities (..., classes) added up to 1."""
+        """Return whether the gradient is computed as if rounded probabilities (..., classes) summed to 1."""
         missing = float((1 - labels.detach().sum(-1)).abs().max()) if labels.numel() else 0.0
         is_rounding = 0 < missing <= labels.shape[-1] * float(np.finfo(np.float32).eps)
-        return is_rounding and self._takes("total_of_labels", 1.0, place)
+        return is_rounding and self._rounds("total_of_labels", 1.0, place)
 
 
 def _is_norm_backward() -> bool:
@@ -428,20 +438,20 @@ def _counts(name: str, gradient: torch.Tensor, x: torch.Tensor, *options: Any) -
     num_axes = 3 if "3d" in name else 2
     lengths, windows = x.shape[-num_axes:], gradient.shape[-num_axes:]
     if name.startswith("_adaptive"):
-        along = [_adaptive_counts(*axis) for axis in zip(lengths, windows, strict=True)]
+        axis_counts = [_adaptive_counts(*axis) for axis in zip(lengths, windows, strict=True)]
     else:
         sizes, strides, paddings, _, includes_padding, divisor = options
         if divisor:  # Paddle divides in float64
             return np.ones(1)
-        sizes, strides, paddings = (_for_axes(one, num_axes) for one in (sizes, strides or sizes, paddings))
+        sizes, strides, paddings = (_for_axes(option, num_axes) for option in (sizes, strides or sizes, paddings))
         axes = zip(lengths, windows, sizes, strides, paddings, strict=True)
-        along = [_pool_counts(*axis, includes_padding) for axis in axes]
-    return math.prod(np.ix_(*along), start=np.ones(()))
+        axis_counts = [_pool_counts(*axis, includes_padding) for axis in axes]
+    return math.prod(np.ix_(*axis_counts), start=np.ones(()))
 
 
-def _for_axes(values: Sequence[int], num_axes: int) -> Sequence[int]:
+def _for_axes(option: Sequence[int], num_axes: int) -> Sequence[int]:
     """Return a pool's option for each axis."""
-    return values if len(values) == num_axes else [*values] * num_axes
+    return option if len(option) == num_axes else [*option] * num_axes
 
 
 def _pool_counts(length: int, windows: int, size: int, stride: int, padding: int, includes_padding: bool) -> np.ndarray:

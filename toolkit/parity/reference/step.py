@@ -1,4 +1,4 @@
-"""One train-mode step of a reference model: forward and backward, in a dtype, with its draws given."""
+"""A training step of a reference model: forward and backward, in a dtype, with replayed draws."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from toolkit.parity.measure.evaluation import (
 from toolkit.parity.measure.naming import append_number
 from toolkit.parity.measure.updates import clean_examples, count_loss_terms, scale_gradient, weigh_terms
 from toolkit.parity.reference.class_weights import weighted_loss
-from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
-from toolkit.parity.reference.lora import adapt, merged
+from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, keep_float64
+from toolkit.parity.reference.lora import adapt_model, merge_adapters
 from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
-from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy, values_of
-from toolkit.parity.reference.precision import in_precision
+from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, keep_nothing, to_numpy, values_of
+from toolkit.parity.reference.precision import use_precision
 from toolkit.parity.reference.recorder import Draws, Recorder
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-#: Storage dtype of a run; only the lowered products use another.
-HELD_IN = {**DTYPES, "bfloat16": torch.float32}
-#: Outputs of heads, besides the loss.
+#: Storage dtype of a run's tensors. Only the products of a run in bfloat16 use another dtype.
+STORAGE_DTYPES = {**DTYPES, "bfloat16": torch.float32}
+#: Names of the outputs of the heads, in addition to the loss.
 LOGITS = ("logits", "start_logits", "end_logits")
 
-#: Names of the job folder's files given to both workers.
-GIVEN = ("weights", "batch", "labels")
+#: Names of the files in the job folder that both workers read.
+INPUT_FILES = ("weights", "batch", "labels")
 
-#: Elements of a weight nudged at a time, each piece by the same draws: the largest matrix has 3 * 10^8 of them.
+#: Elements of a weight that are nudged at a time, each piece with the same draws. The largest matrix has 3 * 10^8.
 PIECE = 2**20
 #: A quarter of bfloat16's unit in the last place, in units of float32.
 QUARTER = 2**14
 
 
 def make_step(job: Job, folder: Path) -> Step:
-    """The step of the job's family, on the job's weights and batch."""
+    """Create the step of the job's family, with the job's weights and batch."""
     kind = family_part(job.model, "reference").STEP
-    weights, *others = (folder / f"{name}.safetensors" for name in GIVEN)
+    weights, *others = (folder / f"{name}.safetensors" for name in INPUT_FILES)
     read: Callable[[Path], Mapping[str, np.ndarray]] = TensorFile if job.brief else files.read_tensors
     step = kind(job, read(weights), *map(files.read_tensors, others))
     if job.pair is not None:
@@ -67,35 +67,36 @@ def make_step(job: Job, folder: Path) -> Step:
 
 
 class Step:
-    """A model of a family, its weights and a batch.
+    """A reference model with its weights and a batch.
 
-    Subclasses name each head's class, and what else to watch or keep clean.
+    Subclasses define the class of each head, and the changes for a clean run.
 
     Attributes:
-        goes_back_as_the_reference: whether the port computes layers again from streams that it has rounded, as the
-            reference's own backward does.
-        draws: first draws in each of :data:`.evaluation.RUNS`; later runs repeat them.
-        leaks: where the last run would have computed in float32 although the model is float64.
-        narrowings: where R64 still computed in less than float64.
-        saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
-        reads_without_padding: whether the port's run evaluates texts without the padding that changes nothing.
-        is_narrowed: whether the port may leave out what the head does not read (``narrowed_heads``).
-        saturated: number of rows of the last run with every attention score masked, if that had to be mended.
+        uses_reference_backward: whether the port recomputes layers from rounded streams, as the reference's own
+        backward
+            does.
+        draws: draws of each run of :data:`.evaluation.RUNS`. The first run makes them, and later runs repeat them.
+        leaks: source locations where the last run would have computed in float32 although the model is float64.
+        narrowings: source locations where R64 still computed in less than float64.
+        saturation: share of R64's rows that are saturated, by attention module (see :class:`SaturationWatch`).
+        reads_without_padding: whether the port's run evaluates texts without padding that changes nothing.
+        is_narrowed: whether the port may omit the positions that the head does not read (``narrowed_heads``).
+        saturated: number of rows of the last run with every attention score masked, if the softmax had to be fixed.
     """
 
-    #: head -> the reference's class.
+    #: Class of the reference for each head.
     heads: ClassVar[Mapping[str, type]] = {}
-    #: The module whose output is the embedded input.
+    #: Path of the module whose output is the embedded input.
     embedded = ""
     #: Whether the step is a forward in evaluation mode, and trains nothing.
     forward_only = False
-    #: Of a user's pair, where the loss does not depend on R64's outputs (:attr:`.recorder.Recorder.unread`).
+    #: Elements of R64's outputs that the loss does not depend on (:attr:`.recorder.Recorder.unread`); only for pairs.
     unread: dict[str, np.ndarray] | None = None
-    #: Whether each gradient is dropped as soon as it is kept: all of a large model's are as large as the model.
+    #: Whether each gradient is dropped as soon as it is kept. The gradients of a model are as large as the model.
     drops_gradients = False
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
-    #: Heads of which the port leaves out what they do not read.
+    #: Heads that read only some positions, so that the port may omit the others.
     narrowed_heads: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -107,7 +108,7 @@ class Step:
     ) -> None:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
         self.model = self.build(job)
-        adapt(self.model, job.lora)
+        adapt_model(self.model, job.lora)
         self.adapted = job.lora is not None
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
@@ -125,7 +126,7 @@ class Step:
         self.label_smoothing = job.label_smoothing
         self.spare_memory = job.spare_memory
         self.brief = job.brief
-        self.goes_back_as_the_reference = job.port.get("residual") == "plain"
+        self.uses_reference_backward = job.port.get("residual") == "plain"
         self.draws = {run: Draws(job.seed, number, job.spare_memory) for number, run in enumerate(RUNS)}
         self.read_beside: set[str] = set()
         self.leaks: list[str] = []
@@ -134,77 +135,90 @@ class Step:
         self.saturation: dict[str, float] = {}
 
     def build(self, job: Job) -> torch.nn.Module:
-        """The model of the job's head."""
+        """Create the model of the job's head."""
         return self.heads[job.head](self.configuration(job.config))
 
     def evaluated_unit(self) -> int:
-        """Divisor that a text's length must have in evaluation."""
+        """Return the number that the length of a text must be a multiple of in evaluation."""
         return 1
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        """The model's output, with its ``loss`` where there are labels."""
+        """Return the model's output, with its ``loss`` if the inputs have labels."""
         return self.model(**inputs)
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The batch of each evaluation, by its name."""
+        """Return the batch of each evaluation, by the evaluation's name."""
         return build_batches(self._inputs(), self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
-        """Whether an evaluation has a loss."""
+        """Return whether an evaluation has a loss."""
         return is_scored(batch)
 
     def configuration(self, keys: Mapping) -> object:
-        """The reference's configuration object."""
+        """Create the reference's configuration object from its keys."""
         raise NotImplementedError
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return what the reference computes once and holds beside its parameters; the port is given the same."""
+        """Return the constants that the reference computes in addition to its parameters. The port gets them, too."""
         return {}
 
     def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
-        """Return the part of the position table that the whole checkpoint's model, in evaluation mode, uses for texts
-        of the job's length, if the job has cut it."""
+        """Return the part of a checkpoint's position table that texts of the job's length use in evaluation mode.
+
+        The result is empty if the job has not cut the table. ``model`` is the model of the whole checkpoint.
+        """
         return {}
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        """Return further facts that the verdict needs."""
+        """Return the facts about R64 that the verdict needs, in addition to its tensors."""
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
         return ReferenceFacts(
             epsilons={name: norm.eps for name, norm in norms.items()},
             decayed=decayed_parameters(self.model),
             saturation=self.saturation,
-            relu_moved=self._moved(lambda draws: draws.moved),
-            relu_moved_lowered=self._moved(lambda draws: draws.moved_lowered),
+            relu_moved=self._collect_changes(lambda draws: draws.moved),
+            relu_moved_lowered=self._collect_changes(lambda draws: draws.moved_lowered),
         )
 
-    def _moved(self, of: Callable[[Draws], Mapping[str, float]]) -> dict[str, float]:
-        return {name_in_run(run, name): by for run, draws in self.draws.items() for name, by in of(draws).items()}
+    def _collect_changes(self, get_changes: Callable[[Draws], Mapping[str, float]]) -> dict[str, float]:
+        return {
+            name_in_run(run, name): change
+            for run, draws in self.draws.items()
+            for name, change in get_changes(draws).items()
+        }
 
     @property
     def notes(self) -> list[Note]:
-        """How the reference was made to compute what the model is defined to compute, where its code does not."""
+        """The changes that make the reference compute the model's definition, if its code differs from it."""
         return []
 
     def load(self, dtype: str, nudge: int = 0) -> None:
-        """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
-        down by a draw that differs with the number. In bfloat16 it moves those of linear layers alone, by a quarter of
-        bfloat16's unit, so that half of them are rounded up or down by luck."""
+        """Load the weights into the model, and nudge them.
+
+        Args:
+            dtype: dtype of the run.
+            nudge: 0 for unchanged weights. Any other number moves each weight by one unit in the last place of
+                ``dtype``, up or down by a draw that depends on the number. In bfloat16, it moves only the weights of
+                linear layers, by a quarter of bfloat16's unit, so that some of them are rounded up instead of down.
+        """
         self.dtype = dtype
         for draws in self.draws.values():
             draws.is_lowered = dtype == "bfloat16"
-        held, moved = HELD_IN[dtype], self._moved_weights()
+        storage_dtype, nudged_names = STORAGE_DTYPES[dtype], self._find_nudged_weights()
         values = {
-            name: nudged(value, held, nudge if name in moved else 0, QUARTER if dtype == "bfloat16" else 1)
+            name: nudge_copy(
+                value, storage_dtype, nudge if name in nudged_names else 0, QUARTER if dtype == "bfloat16" else 1
+            )
             for name, value in self.weights.items()
         }
-        self.model.to(dtype=held)
-        held = self.model.state_dict().keys() - values.keys()  # an output layer that is not tied has its own
-        values.update({alias: values[name] for alias, name in self.aliases.items() if alias in held})
+        self.model.to(dtype=storage_dtype)
+        missing = self.model.state_dict().keys() - values.keys()  # an output layer that is not tied has its own
+        values.update({alias: values[name] for alias, name in self.aliases.items() if alias in missing})
         self.model.load_state_dict(values, strict=True)
         self.model.to(device=self.device)
 
-    def _moved_weights(self) -> set[str]:
-        """Names of the weights that a nudge moves."""
+    def _find_nudged_weights(self) -> set[str]:
+        """Return the names of the weights that a nudge moves."""
         if self.dtype != "bfloat16":
             return set(self.weights)
         layers = (name for name, layer in self.model.named_modules() if isinstance(layer, torch.nn.Linear))
@@ -212,44 +226,46 @@ class Step:
 
     def in_precision(self) -> contextlib.AbstractContextManager:
         """Use the precision of the last :meth:`load` inside the ``with`` block."""
-        return in_precision(self.dtype, self.lowered, self.device)
+        return use_precision(self.dtype, self.lowered, self.device)
 
-    def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
-        """Forward and backward; every output, the loss, the scores and every gradient go to ``keep`` (name, array).
+    def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
+        """Load the weights and run forward and backward.
 
         Args:
-            nudge: as :meth:`load`.
-            plain: gradients by plain autograd, even if the reference has its own backward.
-            watched: False to keep the loss and the gradients alone, and no output.
+            dtype: dtype of the run.
+            keep: called with the name and value of each output, of the loss, the scores and each gradient.
+            nudge: number of the nudge, as in :meth:`load`.
+            plain: whether gradients are computed by plain autograd, even if the reference has its own backward.
+            has_hooks: whether outputs are kept, too. Otherwise only the loss and the gradients are kept.
         """
         self.load(dtype, nudge)
-        self.forward_and_backward(keep, nudge, plain, watched)
+        self.forward_and_backward(keep, nudge, plain, has_hooks)
 
-    def forward_and_backward(self, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
-        """As :meth:`run`, with the parameters as they are."""
+    def forward_and_backward(self, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
+        """Run forward and backward with the current parameters (see :meth:`run`)."""
         self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
-        recorder.recording = watched
-        is_truth = watched and self.dtype == "float64" and not nudge
+        recorder = Recorder(self.model, self.draws[TRAINING], keep, embedding_module=self.embedded)
+        recorder.recording = has_hooks
+        is_truth = has_hooks and self.dtype == "float64" and not nudge
         recorder.unread = self.unread if is_truth else None
         hooks = self._drop_gradients(keep) if self.drops_gradients else []
         narrowing = NarrowingWatch()
         saturation = SaturationWatch(lambda: recorder.stack.module)
         with (
-            self.in_precision(),  # the first to be entered is the last to be asked: others see float32
-            no_downcast() as leaks,
+            self.in_precision(),  # entered first, so that it acts last: the other modes see float32
+            keep_float64() as leaks,
             recorder.watch(),
             self.clean(recorder, plain),
-            self.rounded_otherwise(recorder, nudge),
+            self.vary_rounding(recorder, nudge),
             narrowing if is_truth else contextlib.nullcontext(),
             saturation if is_truth else contextlib.nullcontext(),
         ):
-            output = self._trained_on()
-            for name, value in scores_of(output).items() if watched else ():
+            output = self._run_training_forward()
+            for name, value in scores_of(output).items() if has_hooks else ():
                 keep(name, value)
             recorder.recording = False
-            self.go_back(output, keep)
+            self.backward(output, keep)
         for hook in hooks:
             hook.remove()
         self.read_beside |= recorder.read_beside
@@ -262,24 +278,24 @@ class Step:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
 
     def _drop_gradients(self, keep: Keep) -> list[RemovableHandle]:
-        """Have each parameter's gradient kept when it is complete, and then dropped."""
+        """Register hooks that keep the gradient of each parameter when it is complete, and then drop it."""
 
-        def hand_on(name: str, parameter: torch.nn.Parameter) -> None:
+        def keep_and_drop(name: str, parameter: torch.nn.Parameter) -> None:
             assert parameter.grad is not None
             keep(f"gradient:{name}", values_of(parameter.grad))
             parameter.grad = None
 
         return [
-            parameter.register_post_accumulate_grad_hook(functools.partial(hand_on, name))
+            parameter.register_post_accumulate_grad_hook(functools.partial(keep_and_drop, name))
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad
         ]
 
-    def in_order(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
-        """Return the records of a run, the gradients in the order in which their parameters are used."""
+    def sort_records(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
+        """Return the records of a run, with the gradients in the order of their parameters' use."""
         return dict(records)
 
-    def go_back(self, output: Any, keep: Keep) -> None:
+    def backward(self, output: Any, keep: Keep) -> None:
         """Keep the loss, and compute the gradients."""
         if output.loss is not None:
             keep("loss", to_numpy(output.loss))
@@ -287,40 +303,45 @@ class Step:
             output.loss.backward()
 
     def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
-        """As a watched :meth:`run`, with the output of every module and operation passing through ``points``."""
+        """Run the step with the output of each module and operation passing through ``points`` (see :meth:`run`)."""
         self.load(dtype, nudge)
         self.model.train(not self.forward_only)
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws[TRAINING], ignore, points=points)
+        recorder = Recorder(self.model, self.draws[TRAINING], keep_nothing, points=points)
         operations = OperationWatch(recorder, self.operation)
         with (
             self.in_precision(),
-            no_downcast(),
+            keep_float64(),
             recorder.watch(),
             operations,
             self.clean(recorder, True),
-            self.operations_apart(operations),
+            self.watch_other_operations(operations),
         ):
-            output = self._trained_on()
+            output = self._run_training_forward()
             for name, value in scores_of(output).items():
                 points.keep(name, value)
-            self.go_back(output, points.keep)
+            self.backward(output, points.keep)
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 points.keep(f"gradient:{name}", to_numpy(parameter.grad))
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
-        """What a call of a function of torch is inside a module of the reference, by the names of the port's own points
-        (see :mod:`models.operations.trace`); None for any that has no point there."""
+        """Return the operation that a call of a torch function is, named as the port's points; None without a point.
+
+        Args:
+            module: dotted path of the running module.
+            function: the torch function (see :mod:`models.operations.trace` for the points).
+            arguments: arguments of the call.
+        """
         return None
 
     @contextlib.contextmanager
-    def operations_apart(self, watch: OperationWatch) -> Iterator[None]:
-        """Inside the ``with`` block, pass through points what :meth:`operation` alone cannot."""
+    def watch_other_operations(self, watch: OperationWatch) -> Iterator[None]:
+        """Inside the ``with`` block, pass other tensors through points, which :meth:`operation` cannot name."""
         yield
 
     def write_draws(self, folder: Path) -> None:
-        """Write each run's draws, and the dropout rates, into the reference's part of a job."""
+        """Write each run's draws, and the dropout rates, into the reference's folder of a job."""
         for run, draws in self.draws.items():
             path = folder / f"draws-{run}.safetensors"
             if isinstance(draws.tensors, SpilledTensors):
@@ -329,17 +350,21 @@ class Step:
                 files.write_tensors(path, draws.tensors)
         files.write_json(folder / "rates.json", self.draws[TRAINING].rates)
 
-    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
-        """Continue from :meth:`run` with the job's number of updates, on R64's gradients. ``keep`` gets each update's
-        examples as the forwards should be given them, ``trained:KEY`` and ``trained:KEY#2``, the parameters after it,
-        ``updated:NAME``, Lion's moments, ``moment:NAME``, the ``learning_rate`` over the whole run, and the
+    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], has_float32_powers: bool = False) -> None:
+        """Continue from :meth:`run` with the job's number of updates, on R64's gradients.
+
+        ``keep`` gets the inputs of each update's forwards, ``trained:KEY`` and ``trained:KEY#2``, the parameters after
+        the update, ``updated:NAME``, Lion's moments, ``moment:NAME``, the ``learning_rate`` of the whole run, and the
         loss after the last update, ``loss#2``.
 
-        Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
-        size, so the rounding of one that is nearly zero would change the whole update.
+        All runs get the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides a gradient by its own
+        magnitude, so the rounding of a gradient near zero would change the whole update.
 
         Args:
-            rounded: as :meth:`.optimizer.Optimizer.update`.
+            keep: called with the name and value of each tensor.
+            truth: R64's tensors by name, with its gradients.
+            has_float32_powers: whether AdamW keeps the powers of its betas in float32
+                (:meth:`.optimizer.Optimizer.update`).
         """
         optimizer = Optimizer(self.model, self.settings)
         terms = count_loss_terms(self.task, self.labels, self.class_weights)
@@ -351,11 +376,11 @@ class Step:
                 keep(append_number(name, number), value)
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
-                    given = scale_gradient(gradient, number, weights, self.settings.optimizer)
-                    parameter.grad = torch.from_numpy(given).to(parameter)
+                    update_gradient = scale_gradient(gradient, number, weights, self.settings.optimizer)
+                    parameter.grad = torch.from_numpy(update_gradient).to(parameter)
                     if self.measures_bfloat16 and number == 1:
                         keep(f"accumulated:{name}", to_numpy(parameter.grad))
-            optimizer.update(number, rounded)
+            optimizer.update(number, has_float32_powers)
             for name, parameter in self.model.named_parameters():
                 keep(append_number(f"updated:{name}", number), to_numpy(parameter))
             for name, moment in optimizer.moments():
@@ -363,12 +388,14 @@ class Step:
         keep("learning_rate", optimizer.rates())
         recorder = Recorder(self.model, self.draws[FINAL_LOSS], keep)
         recorder.recording = False
-        with torch.no_grad(), self.in_precision(), no_downcast(), recorder.watch(), self.clean(recorder, True):
-            keep(append_number("loss", 2), to_numpy(self._trained_on().loss))
+        with torch.no_grad(), self.in_precision(), keep_float64(), recorder.watch(), self.clean(recorder, True):
+            keep(append_number("loss", 2), to_numpy(self._run_training_forward().loss))
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
-        """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
-        scores and the loss go to ``keep``."""
+        """Continue from :meth:`run` in evaluation mode, and keep each output, the scores and the loss.
+
+        :mod:`toolkit.parity.measure.evaluation` describes the evaluations.
+        """
         self.model.eval()
         again = {NARROW: self.is_narrowed, NO_PADDING: self.reads_without_padding}
         scores: dict[str, np.ndarray] = {}
@@ -381,10 +408,10 @@ class Step:
             with (
                 torch.no_grad(),
                 self.in_precision(),
-                no_downcast(),
+                keep_float64(),
                 recorder.watch(),
                 self.clean(recorder, True),
-                self.rounded_otherwise(recorder, nudge),
+                self.vary_rounding(recorder, nudge),
             ):
                 output = self.compute({name: value.contiguous() for name, value in batch.items()})
                 for name, value in scores_of(output).items():
@@ -393,29 +420,33 @@ class Step:
                         scores[name] = value
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
-        for run in filter(again.get, again):  # last: what is wrong in another evaluation, too, is of a module
+        for run in filter(
+            again.get, again
+        ):  # last: a fault that other evaluations show, too, is named there by its module
             for name, value in scores.items():
                 keep(name_in_run(run, name), value)
-        with torch.no_grad(), self.in_precision(), no_downcast():
+        with torch.no_grad(), self.in_precision(), keep_float64():
             self.decode(keep)
-            for name, value in merged(self.model):
+            for name, value in merge_adapters(self.model):
                 keep(f"merged:{name}", to_numpy(value))
 
     def decode(self, keep: Keep) -> None:
-        """Hand on the scores of tokens one by one, each with the keys and values before it if the model keeps them."""
+        """Keep the scores of tokens that are decoded one by one, if the model caches keys and values."""
 
-    def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
-        """Inside the ``with`` block, round otherwise what is rounded by the same luck however the weights are moved, by
-        draws that differ with ``nudge``; 0: unchanged."""
+    def vary_rounding(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
+        """Inside the ``with`` block, vary roundings that would be the same for all nudged weights.
+
+        The draws depend on ``nudge``; 0 leaves the roundings unchanged.
+        """
         return contextlib.nullcontext()
 
-    def _trained_on(self) -> Any:
+    def _run_training_forward(self) -> Any:
         """Return the model's output on the batch, with the training loss."""
         inputs = self._inputs()
         output = self.compute(inputs)
         if self.class_weights is not None or self.label_smoothing:
-            given = self.class_weights, self.label_smoothing
-            output.loss = weighted_loss(output.logits, inputs["labels"], *given)
+            settings = self.class_weights, self.label_smoothing
+            output.loss = weighted_loss(output.logits, inputs["labels"], *settings)
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
@@ -426,36 +457,44 @@ class Step:
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        """Apply the family's changes for a clean run inside the ``with`` block."""
+        """Inside the ``with`` block, apply the family's changes for a clean run."""
         yield
 
 
 def scores_of(output: Any) -> dict[str, np.ndarray]:
-    """The scores in a model's output, and the losses that its loss is the sum of, by their names."""
+    """Return the scores in a model's output and the terms of its loss, by name."""
     scores = {name: getattr(output, name) for name in LOGITS if getattr(output, name, None) is not None}
     scores |= {f"logits:{name}": value for name, value in getattr(output, "scores", {}).items()}
     losses = {f"losses:{name}": loss for name, loss in getattr(output, "losses", {}).items()}
     return {name: to_numpy(value) for name, value in {**scores, **losses}.items()}
 
 
-def nudged(value: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:
-    """The values in a dtype, moved by ``units`` in the last place by draws that differ with ``nudge``; 0: none."""
-    return nudge_(value.to(dtype, copy=True), nudge, units) if nudge else value.to(dtype)
+def nudge_copy(weight: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:
+    """Return a weight in a dtype, with each element moved by ``units`` in the last place.
+
+    The draws of the directions depend on ``nudge``; 0 moves nothing.
+    """
+    return nudge_tensor_(weight.to(dtype, copy=True), nudge, units) if nudge else weight.to(dtype)
 
 
-def nudge_(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
-    """As :func:`nudged`, in place, of a contiguous tensor; a piece at a time, which stays in the cache."""
+def nudge_tensor_(tensor: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
+    """Move each element of a contiguous tensor in place (:func:`nudge_copy`), in pieces that stay in the cache."""
     if not nudge:
-        return value
-    steps = steps_of(nudge, value.numel(), value.dtype)
-    for piece in value.view(-1).split(PIECE):
-        move_(piece, steps, units)
-    return value
+        return tensor
+    steps = steps_of(nudge, tensor.numel(), tensor.dtype)
+    for piece in tensor.view(-1).split(PIECE):
+        nudge_piece_(piece, steps, units)
+    return tensor
 
 
-def move_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
-    """Move each element of a piece of a parameter, in place, by ``units`` in the last place in the direction of its
-    step in ``steps`` (:func:`steps_of`)."""
+def nudge_piece_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
+    """Move each element of a piece of a parameter in place, by ``units`` in the last place.
+
+    Args:
+        piece: the elements, (n,).
+        steps: direction of each element, 1 or -1, at least n (:func:`steps_of`).
+        units: distance in units in the last place.
+    """
     zero = piece == 0
     # The next number away from zero, or towards it, is the next bit pattern.
     piece.view(steps.dtype).add_(steps[: len(piece)], alpha=units)
@@ -465,8 +504,10 @@ def move_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
 
 @functools.lru_cache(maxsize=8)
 def steps_of(nudge: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return 1 or -1 for each of ``count`` elements, at most :data:`PIECE`, which then repeat: integers of the dtype's
-    size."""
-    whole = {torch.float64: torch.int64, torch.float32: torch.int32}[dtype]
+    """Draw a direction, 1 or -1, for each of ``count`` elements, as integers of the dtype's size.
+
+    At most :data:`PIECE` directions are drawn, which then repeat.
+    """
+    integer_dtype = {torch.float64: torch.int64, torch.float32: torch.int32}[dtype]
     generator = torch.Generator().manual_seed(nudge)
-    return 2 * torch.randint(0, 2, (min(PIECE, count),), generator=generator, dtype=whole) - 1
+    return 2 * torch.randint(0, 2, (min(PIECE, count),), generator=generator, dtype=integer_dtype) - 1

@@ -1,4 +1,4 @@
-"""Tokenize texts as the reference does. Its tokenizers stand in ``reference_tokens`` of the family."""
+"""Tokenize texts with the reference's tokenizers, which are defined in ``reference_tokens`` of each family."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from toolkit.parity.job.results import ReferenceResult, Tokens
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """The tokens alone."""
-    return ReferenceResult(tokens=tokens(job.tokenizer, job.model))
+    """Run only the tokenizer, and return its tokens."""
+    return ReferenceResult(tokens=tokenize_texts(job.tokenizer, job.model))
 
 
-def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
-    """Tokenize every text of the job by the reference's tokenizer; None if there is none to compare.
+def tokenize_texts(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
+    """Tokenize the texts of a job with the reference's tokenizer; None without a job.
 
-    A text with a lone surrogate, which the reference cannot encode, gives an error; any other must not fail.
+    The reference cannot encode a text with a lone surrogate, whose result is an error. No other text may fail.
     """
     if job is None:
         return None
-    known = family_part(model, "reference_tokens")
-    tokenizer = known.TOKENIZERS[job.kind](job.path or "")
-    offsets = known.offsets if job.offsets else None
+    reference_tokens = family_part(model, "reference_tokens")
+    tokenizer = reference_tokens.TOKENIZERS[job.kind](job.path or "")
+    offsets = reference_tokens.offsets if job.offsets else None
     return [
-        _tokens_of(tokenizer, text, job.max_length if padded else 0, offsets) for text, padded in job.numbered_texts()
+        _tokenize_text(tokenizer, text, job.max_length if is_padded else 0, offsets)
+        for text, is_padded in job.numbered_texts()
     ]
 
 
-def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:
-    """Pad to ``max_length`` if it is not 0."""
+def _tokenize_text(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:
+    """Tokenize a text, and pad it on both sides to ``max_length`` if that is not 0."""
     try:
         ids = list(tokenizer([text])["input_ids"][0])
         result = Tokens(text, ids, tokenizer.decode(ids))
         if max_length:
-            result.right, result.left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
+            result.right, result.left = (_pad_text(tokenizer, text, max_length, side) for side in ("right", "left"))
         result.offsets = offsets(tokenizer, text) if offsets else None
         return result
     except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
@@ -46,8 +47,8 @@ def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: Callable[[An
         return Tokens(text, error=f"{type(error).__name__}: {error}")
 
 
-def _padded(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:
-    """Ids and mask; as a batch of one, since the reference leaves a lone empty text unpadded."""
+def _pad_text(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:
+    """Return the padded ids and mask of a text. A batch is used, since the reference does not pad an empty string."""
     tokenizer.padding_side = side
-    padded = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
-    return [list(padded["input_ids"][0]), list(padded["attention_mask"][0])]
+    encoding = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
+    return [list(encoding["input_ids"][0]), list(encoding["attention_mask"][0])]

@@ -1,8 +1,8 @@
-"""``python -m toolkit.parity.reference.unpickle TARGET FILE...``: pickled weights as safetensors.
+"""``python -m toolkit.parity.reference.unpickle TARGET FILE...``: convert pickled weights to safetensors.
 
-A pickle is a program. torch's ``weights_only`` unpickler runs only what makes tensors, and stops at the first other
-name; this process, which ends with the conversion, is the only one that opens such a file. Both of torch's formats are
-read: zip, which is mapped into memory, and the one before 2020, which is not.
+A pickle is a program. torch's ``weights_only`` unpickler runs only functions that create tensors, and stops at the
+first other name. Only this process opens such a file, and it ends with the conversion. Both formats of torch are read:
+zip, which is mapped into memory, and the format before 2020, which is not.
 """
 
 from __future__ import annotations
@@ -18,48 +18,52 @@ from safetensors.torch import save_file
 
 from toolkit.files.lossless import write_new_file
 
-#: A shard of this many bytes, or of one tensor that is larger, is in memory twice while it is written.
+#: Largest number of bytes of a shard, unless a single tensor is larger. A shard is in memory twice while it is written.
 SHARD_BYTES = 10**9
 
-#: The first version whose unpickler keeps what it promises (CVE-2025-32434).
-OLDEST = (2, 6)
+#: First version whose unpickler is safe (CVE-2025-32434).
+MIN_VERSION = (2, 6)
 
-#: Matches the name that the unpickler has refused to a pickle.
-REFUSED = re.compile(r"GLOBAL ([\w.]*[A-Za-z]\w*)")
+#: Matches the name of the function that the unpickler has refused to run.
+REFUSED_NAME = re.compile(r"GLOBAL ([\w.]*[A-Za-z]\w*)")
 
 
-class NotWeights(ValueError):
-    """A file that holds something else than tensors by name; the message says what."""
+class WeightsError(ValueError):
+    """A file has other content than tensors by name; the message names the content."""
 
 
 def main(target: Path, files: Sequence[Path]) -> None:
-    """Write the tensors of all files into ``target``, as transformers shards them, with an index."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
-        raise NotWeights(f"torch {torch.__version__} does not unpickle safely; {OLDEST[0]}.{OLDEST[1]} or newer does")
-    placed: dict[str, str] = {}
+    """Write the tensors of all files into the folder ``target``, in shards with an index, as transformers does."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < MIN_VERSION:
+        raise WeightsError(
+            f"torch {torch.__version__} does not unpickle safely; {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer does"
+        )
+    weight_map: dict[str, str] = {}
     total = 0
-    for number, shard in enumerate(shards(files), 1):
+    for number, shard in enumerate(split_shards(files), 1):
         name = f"model-{number:05d}.safetensors"
-        if again := next((tensor for tensor in shard if tensor in placed), None):
-            raise NotWeights(f"two of the files hold {again}")
+        if duplicate := next((tensor for tensor in shard if tensor in weight_map), None):
+            raise WeightsError(f"two of the files hold {duplicate}")
         save_file(shard, target / name, metadata={"format": "pt"})
-        placed |= dict.fromkeys(shard, name)
+        weight_map |= dict.fromkeys(shard, name)
         total += sum(value.nbytes for value in shard.values())
-    if not placed:
-        raise NotWeights("there are no tensors in it")
-    index = {"metadata": {"total_size": total}, "weight_map": placed}
+    if not weight_map:
+        raise WeightsError("there are no tensors in it")
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     write_new_file(target / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
 
 
-def shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the tensors of the files in order, as many at a time as fit :data:`SHARD_BYTES`, each with its own memory:
-    in safetensors two names of one tensor are two tensors."""
+def split_shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the tensors of the files in order, in shards of at most :data:`SHARD_BYTES`.
+
+    Each tensor gets its own memory, because safetensors stores two names of a tensor as two tensors.
+    """
     shard: dict[str, torch.Tensor] = {}
     for file in files:
-        tensors = unpickle(file)
+        tensors = load_pickle(file)
         for name in list(tensors):
             value = tensors.pop(name)
-            if shard and sum(held.nbytes for held in shard.values()) + value.nbytes > SHARD_BYTES:
+            if shard and sum(tensor.nbytes for tensor in shard.values()) + value.nbytes > SHARD_BYTES:
                 yield shard
                 shard = {}
             shard[name] = value.detach().clone(memory_format=torch.contiguous_format)
@@ -67,30 +71,32 @@ def shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
         yield shard
 
 
-def unpickle(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, by name. Raises NotWeights if it asks for or holds anything but tensors, or is damaged."""
+def load_pickle(file: Path) -> dict[str, torch.Tensor]:
+    """Load the tensors of a file, by name. Raises WeightsError if the file is damaged or has other content."""
     is_zip = file.open("rb").read(4) == b"PK\x03\x04"
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip or None)
-    except Exception as problem:  # RuntimeError, UnpicklingError, EOFError, ... by the place of the damage
-        asked = REFUSED.search(str(problem))
-        if asked:
-            raise NotWeights(f"{file.name} asks for {asked[1]}, which is code; nothing of it was run") from None
-        if "Weights only load failed" in str(problem):
-            raise NotWeights(f"{file.name} is no file of tensors; nothing of it was run") from None
-        reason = " ".join(str(problem).split()).partition(". ")[0][:200]
-        raise NotWeights(f"{file.name} cannot be read as a file of torch, it may be cut short: {reason}") from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise NotWeights(f"{file.name} holds {type(found).__name__}, not tensors by name (a state_dict)")
-    for name, value in found.items():
+        state_dict = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip or None)
+    except Exception as error:  # RuntimeError, UnpicklingError, EOFError and others, depending on the damage
+        refusal = REFUSED_NAME.search(str(error))
+        if refusal:
+            raise WeightsError(f"{file.name} asks for {refusal[1]}, which is code; nothing of it was run") from None
+        if "Weights only load failed" in str(error):
+            raise WeightsError(f"{file.name} is no file of tensors; nothing of it was run") from None
+        reason = " ".join(str(error).split()).partition(". ")[0][:200]
+        raise WeightsError(f"{file.name} cannot be read as a file of torch, it may be cut short: {reason}") from None
+    if not isinstance(state_dict, dict) or not all(isinstance(name, str) for name in state_dict):
+        raise WeightsError(f"{file.name} holds {type(state_dict).__name__}, not tensors by name (a state_dict)")
+    for name, value in state_dict.items():
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
-            raise NotWeights(f"{file.name} holds {name}, which is no plain tensor; save the model's state_dict() alone")
-    return dict(found)
+            raise WeightsError(
+                f"{file.name} holds {name}, which is no plain tensor; save the model's state_dict() alone"
+            )
+    return dict(state_dict)
 
 
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
-    except NotWeights as problem:
-        print(problem)
+    except WeightsError as error:
+        print(error)
         sys.exit(1)

@@ -106,4 +106,4 @@ if __name__ == "__main__":
     for module in FAMILIES:  # imported before memory is measured, so that imports do not count
         family_part(module, "reference")
     with contextlib.suppress(KeyboardInterrupt):
-        serve_orders(prepare, environment.versions())
+        serve_orders(prepare, environment.read_versions())

@@ -67,7 +67,7 @@ class CTRLStep(Step):
                 past = output.past_key_values
                 keep(append_number(name_in_run(DECODING, "logits"), number), to_numpy(output.logits))
 
-    def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
+    def vary_rounding(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
         return masked_scores_rounded_otherwise(recorder.stack, nudge)
 
 

@@ -33,12 +33,12 @@ from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, Tenso
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.by_rows import GradientByRows
-from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
-from toolkit.parity.reference.lora import adapt
-from toolkit.parity.reference.points import ignore, to_numpy
+from toolkit.parity.reference.clean import NarrowingWatch, keep_float64
+from toolkit.parity.reference.lora import adapt_model
+from toolkit.parity.reference.points import keep_nothing, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
-from toolkit.parity.reference.reordered import SumsReordered
-from toolkit.parity.reference.step import DTYPES, PIECE, move_, nudge_, nudged, steps_of
+from toolkit.parity.reference.reordered import ReorderedSums
+from toolkit.parity.reference.step import DTYPES, PIECE, nudge_copy, nudge_piece_, nudge_tensor_, steps_of
 
 TABLE = "transformer.w.weight"
 
@@ -210,13 +210,13 @@ class StreamedCTRL:
         self.arguments = {name: self._layer_arguments(dtype) for name, dtype in DTYPES.items()}
         self.layers = {name: self._layer(dtype) for name, dtype in DTYPES.items()}
         self.leaks: list[str] = []
-        self.sums: SumsReordered | None = None
+        self.sums: ReorderedSums | None = None
 
     def _each_run(self) -> Iterator[Variant]:
         """Yield one run after another; those that measure float64's noise compute every sum in another order."""
         for run in self.runs:
             is_float64s_noise = run.dtype == "float64" and run.name != "truth"
-            self.sums = SumsReordered(run.nudge) if is_float64s_noise else None
+            self.sums = ReorderedSums(run.nudge) if is_float64s_noise else None
             with self.sums or contextlib.nullcontext():
                 yield run
 
@@ -236,7 +236,7 @@ class StreamedCTRL:
 
     def _layer(self, dtype: torch.dtype) -> nn.Module:
         layer = self._skeleton(modeling_ctrl.CTRLModel).h[0]
-        adapt(layer, self.lora, "transformer.h.0")
+        adapt_model(layer, self.lora, "transformer.h.0")
         return layer.to(dtype).to_empty(device=self.device).train()
 
     def _layer_arguments(self, dtype: torch.dtype) -> Capture:
@@ -248,14 +248,14 @@ class StreamedCTRL:
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
-        """Read a large parameter piece by piece into ``room``, as :func:`.step.nudged` gives it."""
+        """Read a large parameter piece by piece into ``room``, as :func:`.step.nudge_copy` gives it."""
         dtype, shape = DTYPES[run.dtype], weights.shape(name)
         flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
         steps = steps_of(run.nudge, len(flat), dtype) if run.nudge else None
         for piece, values in zip(flat.split(PIECE), weights.pieces(name, PIECE), strict=True):
             piece.copy_(torch.from_numpy(values))
             if steps is not None:
-                move_(piece, steps)
+                nudge_piece_(piece, steps)
         return flat.view(shape).to(self.device)
 
     def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
@@ -359,7 +359,7 @@ class StreamedCTRL:
         after = {}
         for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
-            recorder = Recorder(layer, self.draws, ignore, prefix)
+            recorder = Recorder(layer, self.draws, keep_nothing, prefix)
             recorder.recording = False
             call = self.arguments[run.dtype]
             hidden_states = torch.from_numpy(inputs[run.name]).to(self.device).requires_grad_()
@@ -393,7 +393,7 @@ class StreamedCTRL:
                         ledger.keep(run, name, value)
 
                 recorder = Recorder(model, self.draws, keep)
-                with no_downcast() as leaks, recorder.watch():
+                with keep_float64() as leaks, recorder.watch():
                     output = model(**self.batch)
                 self.leaks = sorted({*self.leaks, *leaks})
                 loss = output.loss
@@ -410,7 +410,7 @@ class StreamedCTRL:
         del room
         batch = {name: to_numpy(value) for name, value in self.batch.items()}
         skeleton = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
-        measured.own_loss = own_loss.check(ledger.truth, batch, "causal_lm", skeleton)
+        measured.own_loss = own_loss.check_loss(ledger.truth, batch, "causal_lm", skeleton)
         if not self.tied:
             self._record_table(ledger, table, measured.partial)
         return after
@@ -422,7 +422,7 @@ class StreamedCTRL:
             for name, parameter in norm.named_parameters():
                 fill(parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), run.nudge)
         model.transformer = Given(norm)
-        bias = nudged(torch.from_numpy(weights["lm_head.bias"]), DTYPES[run.dtype], run.nudge)
+        bias = nudge_copy(torch.from_numpy(weights["lm_head.bias"]), DTYPES[run.dtype], run.nudge)
         model.lm_head.bias = nn.Parameter(bias.to(self.device))
         del model.lm_head.weight  # only a parameter may replace a parameter
         model.lm_head.weight = table
@@ -481,13 +481,13 @@ class StreamedCTRL:
 
 
 def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
-    """Give a parameter its values, moved by ``nudge`` as :func:`.step.nudged` does. In the host's memory this is done
+    """Give a parameter its values, nudged as by :func:`.step.nudge_copy`. In the host's memory this is done
     in place: a copy of a large layer would fill it again and again."""
     if parameter.device.type != "cpu":
-        value = nudged(value, parameter.dtype, nudge)
+        value = nudge_copy(value, parameter.dtype, nudge)
     parameter.copy_(value)
     if parameter.device.type == "cpu":
-        nudge_(parameter.detach(), nudge)
+        nudge_tensor_(parameter.detach(), nudge)
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:

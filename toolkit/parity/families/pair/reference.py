@@ -36,16 +36,16 @@ from toolkit.parity.measure.mask_comparisons import MaskFacts
 from toolkit.parity.measure.naming import TensorName, append_number
 from toolkit.parity.measure.square_weights import SquareWeights
 from toolkit.parity.measure.updates import scale_gradient
-from toolkit.parity.reference.buffers import buffers_of, facts_of, frozen_parameters
+from toolkit.parity.reference.buffers import buffers_of, describe_buffers, frozen_parameters
 from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.clean import NanWatch
 from toolkit.parity.reference.masks import MaskWatch
 from toolkit.parity.reference.optimizer import Optimizer
-from toolkit.parity.reference.points import Keep, Points, ignore, to_numpy
+from toolkit.parity.reference.points import Keep, Points, keep_nothing, to_numpy
 from toolkit.parity.reference.random_functions import recorded_random_functions
-from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, noted_lengths, set_attribute
+from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, record_lengths, set_attribute
 from toolkit.parity.reference.rounded import EXACT_EPSILONS
-from toolkit.parity.reference.step import HELD_IN, Step, nudged
+from toolkit.parity.reference.step import STORAGE_DTYPES, Step, nudge_copy
 
 #: Role of the ``weight`` of each layer class.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -110,7 +110,7 @@ class PairStep(Step):
 
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
-        self.dtype, held = dtype, HELD_IN[dtype]
+        self.dtype, held = dtype, STORAGE_DTYPES[dtype]
         self.model = self._model_in(held)
         of_complex = [one for one in self.model.named_buffers() if one[1].is_complex()]
         self.model.to(device=self.device, dtype=held)
@@ -119,7 +119,7 @@ class PairStep(Step):
             setattr(self.model.get_submodule(path), leaf, buffer.to(self.device, held.to_complex()))
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(nudged(self.weights[name], held, nudge))
+                parameter.copy_(nudge_copy(self.weights[name], held, nudge))
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.buffers[name].to(buffer))
 
@@ -133,9 +133,8 @@ class PairStep(Step):
             if watched and name in compared:
                 keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(initial[name])))
 
-    def in_order(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
-        """As :meth:`.step.Step.in_order`: in the order in which modules ran, which may differ from that in which they
-        were made."""
+    def sort_records(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
+        """Return the records with gradients in the order in which modules ran (see :meth:`.step.Step.sort_records`)."""
         made = {f"gradient:{name}": number for number, (name, _) in enumerate(self.model.named_parameters())}
         names = [TensorName.parse(name) for name in records]
         # The loss is of no module, as the model's own parameters are.
@@ -159,17 +158,19 @@ class PairStep(Step):
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
         return True
 
-    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
+    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], has_float32_powers: bool = False) -> None:
         """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
         if self.forward_only or not self.updates:
             return
-        optimizer = Optimizer(self.model, self.settings, decayed=[name for name, _ in self.model.named_parameters()])
+        optimizer = Optimizer(
+            self.model, self.settings, decayed_names=[name for name, _ in self.model.named_parameters()]
+        )
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
                     parameter.grad = torch.from_numpy(scale_gradient(gradient, number, [1.0])).to(parameter)
-            optimizer.update(number, rounded)
+            optimizer.update(number, has_float32_powers)
             for name, parameter in self.model.named_parameters():
                 if parameter.requires_grad:
                     keep(append_number(f"updated:{name}", number), to_numpy(parameter))
@@ -190,7 +191,7 @@ class PairStep(Step):
             super().facts(records),
             epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
             first_nan=self._first_nan() if any(record.rms is None for record in records.values()) else "",
-            choice_moved=self._moved(lambda draws: draws.choices_moved),
+            choice_moved=self._collect_changes(lambda draws: draws.choices_moved),
             read=self._read_outputs(),
             read_beside=sorted(self.read_beside),
         )
@@ -210,7 +211,7 @@ class PairStep(Step):
     def _first_nan(self) -> str:
         """Return the operation that is the first to give NaN in R64, with its line."""
         with NanWatch() as watch:
-            self.run("float64", ignore)
+            self.run("float64", keep_nothing)
         return watch.first
 
     @contextlib.contextmanager
@@ -220,8 +221,8 @@ class PairStep(Step):
             changed_functions(recorder),
             recorded_random_functions(recorder),
             Choices(recorder),
-            noted_lengths(),
-            computing_in(HELD_IN[self.dtype]),
+            record_lengths(),
+            computing_in(STORAGE_DTYPES[self.dtype]),
             contextlib.nullcontext() if self._job.pair.any_framework else rounded_epsilons(),
         ):
             yield
@@ -417,7 +418,7 @@ def run(job: Job, folder: Path) -> Description:
             recorder.watch(),
             changed_functions(recorder),
             recorded_random_functions(recorder),
-            noted_lengths(),
+            record_lengths(),
             Choices(recorder, note),
             watching,
             _watch_own_layers(model, squares),
@@ -430,8 +431,8 @@ def run(job: Job, folder: Path) -> Description:
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     named = dict(model.named_modules())
-    described = facts_of(model, buffers, other, lambda name, value: _described(named, order, name, value))
-    if draws.made and loss == loss_with(_OtherNumbers(job.seed), ignore):
+    described = describe_buffers(model, buffers, other, lambda name, value: _described(named, order, name, value))
+    if draws.made and loss == loss_with(_OtherNumbers(job.seed), keep_nothing):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
     transposed_names = squares.with_output_columns
     parameters = [
@@ -540,11 +541,11 @@ class _InOrder(Draws):
         self.made.append(DrawFacts(str(draw_name), list(x.shape)))
         return super().positive(draw_name, x)
 
-    def chosen(
+    def choose(
         self, draw_name: TensorName, scores: torch.Tensor, own: torch.Tensor, is_ordered: bool = True
     ) -> torch.Tensor:
         self.made.append(DrawFacts(str(draw_name), list(own.shape)))
-        return super().chosen(draw_name, scores, own)
+        return super().choose(draw_name, scores, own)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
         self.made.append(DrawFacts(name, [*p.shape[:-1], count]))

@@ -19,11 +19,11 @@ from toolkit.parity.job.results import TrajectoryFacts
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.trajectory import Trajectory, choose_elements
-from toolkit.parity.reference.noise import sums_in_another_order
+from toolkit.parity.reference.noise import reorder_sums
 from toolkit.parity.reference.optimizer import scale_error
 from toolkit.parity.reference.points import to_numpy
 from toolkit.parity.reference.recorder import Draws, set_attribute
-from toolkit.parity.reference.rounded import ConstantsRounded
+from toolkit.parity.reference.rounded import ConstantRounding
 from toolkit.parity.reference.step import make_step
 
 #: Runs by dtype. The first in float64 is the truth.
@@ -64,13 +64,13 @@ def _train(
             draws.tensors = TensorFile(recorded)  # type: ignore[assignment]  # nothing is drawn again
         found: dict[str, np.ndarray] = {}
         with (
-            sums_in_another_order(dtype, number) if number else contextlib.nullcontext(),
-            ConstantsRounded(job.rounded[:: min(number, len(job.rounded))])
+            reorder_sums(dtype, number) if number else contextlib.nullcontext(),
+            ConstantRounding(job.rounded[:: min(number, len(job.rounded))])
             if job.rounded and dtype == "float64" and number
             else contextlib.nullcontext(),
             user_code.running(step.source, alone=False),
         ):
-            step.forward_and_backward(found.__setitem__, nudge, watched=False)
+            step.forward_and_backward(found.__setitem__, nudge, has_hooks=False)
         if not recorded.exists():
             files.write_tensors(recorded, draws.tensors)
         kept.add_loss(found.pop("loss"))

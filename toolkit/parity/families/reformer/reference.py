@@ -24,7 +24,7 @@ from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import DECODING, FINAL_LOSS, TRAINING, WHOLE, name_in_run, split_for_decoding
 from toolkit.parity.measure.naming import TensorName, append_number
-from toolkit.parity.reference.clean import ExactNormaliser
+from toolkit.parity.reference.clean import ExactNormalizer
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy, values_of
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
@@ -139,7 +139,7 @@ class ReformerStep(Step):
         return self.model.config.attn_layers[int(module.split(".")[3])]
 
     @contextlib.contextmanager
-    def operations_apart(self, watch: OperationWatch) -> Iterator[None]:
+    def watch_other_operations(self, watch: OperationWatch) -> Iterator[None]:
         """Watch the undoing of the sort apart: it is a function with a backward of its own."""
         function = modeling_reformer.ReverseSort
         original = function.apply
@@ -148,9 +148,9 @@ class ReformerStep(Step):
             watch.paused = True
             context, normaliser = original(*arguments)
             watch.paused = False
-            context = watch.recorder.at("unsorted", context)
+            context = watch.recorder.pass_operation("unsorted", context)
             several = self.model.config.num_hashes > 1
-            return context, watch.recorder.at("unsorted_normaliser", normaliser) if several else normaliser
+            return context, watch.recorder.pass_operation("unsorted_normaliser", normaliser) if several else normaliser
 
         undo = set_attribute(function, "apply", apply)
         try:
@@ -160,7 +160,7 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        normaliser = ExactNormaliser(lambda: recorder.recording)
+        normaliser = ExactNormalizer(lambda: recorder.recording)
         # In float32, all that a backward needs takes no more than the port's in float64.
         again = self.spare_memory and (self.brief or self.dtype == "float64")
         layers = plain_autograd(recorder, normaliser, again) if plain else normaliser
@@ -184,7 +184,7 @@ class ReformerStep(Step):
             ids = torch.nn.functional.pad(given[:, :length], (0, missing), value=self.config["pad_token_id"] or 0)
             mask = torch.nn.functional.pad(torch.ones_like(given[:, :length]), (0, missing))
             with (
-                ExactNormaliser(lambda: False),
+                ExactNormalizer(lambda: False),
                 kept_inputs(self.model, kept, length),
                 self._replaced_hashing(functools.partial(decoding_choice, self.draws[WHOLE].tensors, length)),
             ):
@@ -334,7 +334,7 @@ def bucket_slack(
 
 
 @contextlib.contextmanager
-def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory: bool) -> Iterator[None]:
+def plain_autograd(recorder: Recorder, normaliser: ExactNormalizer, spare_memory: bool) -> Iterator[None]:
     """Run the layers one after another under autograd, instead of the reference's reversible function, and record the
     two residual streams after each layer.
 
@@ -390,7 +390,7 @@ def wanting_gradients() -> Iterator[None]:
 
 
 def _attended(
-    layer: torch.nn.Module, given: Mapping, normaliser: ExactNormaliser, hidden_states: torch.Tensor
+    layer: torch.nn.Module, given: Mapping, normaliser: ExactNormalizer, hidden_states: torch.Tensor
 ) -> torch.Tensor:
     with normaliser:
         return layer.attention(hidden_states=hidden_states, **given).hidden_states
