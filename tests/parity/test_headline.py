@@ -16,7 +16,7 @@ from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.findings import Finding, Verdict
-from toolkit.parity.report.headline import headline
+from toolkit.parity.report.headline import choose_headline
 
 PLACES = {
     "a": Place("LayerNorm", "m.py:1"),
@@ -37,7 +37,7 @@ def compared(name: str, passed: bool) -> Comparison:
 
 
 def headline_of(finding: Finding, verdict: Verdict | None = None, trace: OperationTrace | None = None):
-    return headline(finding, verdict or Verdict(findings=[finding]), trace, PLACES, ["a.weight"])
+    return choose_headline(finding, verdict or Verdict(findings=[finding]), trace, PLACES, ["a.weight"])
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.report.json import REPORT_SCHEMA, as_content
-from toolkit.parity.report.junit import junit
-from toolkit.parity.report.page import FINDINGS_SHOWN, page
+from toolkit.parity.report.junit import build_junit
+from toolkit.parity.report.page import FINDINGS_SHOWN, build_page
 from toolkit.parity.report.report import Report, remove_report
 from toolkit.parity.report.terminal import print_report
 
@@ -175,7 +175,7 @@ def points_of(picture: Parsed, series: str) -> int:
 
 
 def test_every_tensor_compared_is_on_the_page_and_the_worst_is_first(drift):
-    head, *rows = Parsed(page(drift)).rows
+    head, *rows = Parsed(build_page(drift)).rows
     assert [cell for cell in head if cell] == [] and len(head) == 10  # the titles are buttons
     assert {(row[0], row[2]) for row in rows} == {(t["name"], t["dtype"]) for t in drift["tensors"]}
     assert len(rows) == len(drift["tensors"]) == 18
@@ -186,12 +186,12 @@ def test_every_tensor_compared_is_on_the_page_and_the_worst_is_first(drift):
 
 
 def test_the_page_loads_nothing(drift):
-    parsed = Parsed(page(drift))
+    parsed = Parsed(build_page(drift))
     assert not {tag for tag, _ in parsed.elements} & {"link", "img", "iframe", "object", "image", "use", "a", "base"}
     assert not {key for _, attributes in parsed.elements for key in attributes} & {"src", "href", "xlink:href", "style"}
     look = parsed.words["style"] + parsed.words["script"]
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch|XMLHttpRequest|import\(", look)
-    assert re.search("https?:", page(as_content(made_up()))) is None
+    assert re.search("https?:", build_page(as_content(made_up()))) is None
     policy = next(a["content"] for tag, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
 
@@ -200,7 +200,7 @@ def test_a_name_cannot_break_out_of_the_page():
     names = (*FORWARD, f"output:{HOSTILE}", f"gradient:{HOSTILE}")
     content = as_content(made_up(names=names, wrong=f"output:{HOSTILE}"))
     content["head"] = content["model"] = HOSTILE
-    text = page(content)
+    text = build_page(content)
     text.encode("utf-8")
     parsed = Parsed(text)
     assert [tag for tag, _ in parsed.elements].count("script") == 1
@@ -213,7 +213,7 @@ def test_a_name_cannot_break_out_of_the_page():
 
 
 def test_the_curves_have_a_point_for_every_output_and_every_gradient(drift):
-    forward, backward = charts(page(drift))
+    forward, backward = charts(build_page(drift))
     for picture, names in ((forward, FORWARD), (backward, GRADIENTS[::-1])):
         hovers = picture.of_class("hover", "rect")
         assert len(hovers) == len(names)
@@ -228,13 +228,13 @@ def test_the_curves_have_a_point_for_every_output_and_every_gradient(drift):
 
 def test_layers_are_marked_in_the_order_of_the_pass():
     names = [f"{kind}:transformer.h.{layer}.x" for kind in ("output", "gradient") for layer in range(3)]
-    forward, backward = charts(page(as_content(made_up(names=names))))
+    forward, backward = charts(build_page(as_content(made_up(names=names))))
     numbers = [re.findall(r"\d", picture.words["text"].partition("layer")[0])[:3] for picture in (forward, backward)]
     assert numbers == [["0", "1", "2"], ["2", "1", "0"]]
 
 
 def test_errors_lie_on_a_logarithmic_scale(drift):
-    forward, _ = charts(page(drift))
+    forward, _ = charts(build_page(drift))
     (path,) = forward.of_class("p32", "path")
     heights = [float(y) for y in re.findall(r" (\d+\.\d)", path["d"])]
     # Exactly equal lies below everything; equal errors lie level.
@@ -244,12 +244,12 @@ def test_errors_lie_on_a_logarithmic_scale(drift):
 
 
 def test_a_drift_is_named_as_on_the_terminal(drift):
-    parsed = Parsed(page(drift))
+    parsed = Parsed(build_page(drift))
     place = "transformer.h.0.norm (LayerNorm, models/ctrl/modeling.py:7)"
     assert parsed.words["span"].startswith("DRIFT") and parsed.words["h1"].strip() == place
     assert drift["culprit"]["message"] in parsed.words["p"]
     assert parsed.of_class("drift", "header")
-    passed = Parsed(page(as_content(made_up())))
+    passed = Parsed(build_page(as_content(made_up())))
     assert passed.words["span"].startswith("PARITY") and not passed.of_class("failed", "circle")
     assert "18 tensors of the port agree" in passed.words["h1"]
 
@@ -270,31 +270,31 @@ def test_a_brief_gate_that_passes_is_one_line_and_one_that_fails_says_all():
 
 def test_a_page_says_what_was_found_when_nothing_could_be_compared():
     content = as_content(with_findings(Finding("tokenizer", "text 3", f"ids differ: {HOSTILE}")))
-    parsed = Parsed(page(content))
+    parsed = Parsed(build_page(content))
     assert "Findings: 1" in parsed.words["h2"] and "ids differ" in parsed.words["td"]
-    assert charts(page(content)) == []
+    assert charts(build_page(content)) == []
 
 
 def test_findings_that_the_table_lacks_come_before_those_that_it_has(drift):
     many = [Finding("semantics", t["name"], "drifts", "float64") for t in drift["tensors"]] * 20
     drift["findings"] += [vars(finding) for finding in many] + [vars(Finding("buckets", "buckets:last", "flips"))]
-    text = page(drift)
+    text = build_page(drift)
     cells = re.findall(r'<th scope="row"><span class="name">(.*?)</span>', text)[: FINDINGS_SHOWN + 1]
     assert cells[:2] == [drift["culprit"]["name"], "buckets:last"]
     assert f"and {len(drift['findings']) - FINDINGS_SHOWN} more" in text
 
 
 def test_one_dtype_alone_has_its_curves_and_no_others():
-    picture, _ = charts(page(as_content(made_up(dtypes=("float64",)))))
+    picture, _ = charts(build_page(as_content(made_up(dtypes=("float64",)))))
     drawn = {path["class"] for path in picture.of_class("curve", "path")}
     assert drawn == {"curve bound", "curve r32", "curve p64"}
 
 
 def test_the_page_can_be_read_by_ear_and_at_night(drift):
-    parsed = Parsed(page(drift))
+    parsed = Parsed(build_page(drift))
     assert all(a.get("scope") in ("row", "col") for tag, a in parsed.elements if tag == "th")
     pictures = [a for tag, a in parsed.elements if tag == "svg" and a.get("role") == "img"]
-    assert len(pictures) == 2 and all(p.words["title"] and p.words["desc"] for p in charts(page(drift)))
+    assert len(pictures) == 2 and all(p.words["title"] and p.words["desc"] for p in charts(build_page(drift)))
     assert ("html", {"lang": "en"}) in parsed.elements
     assert "prefers-color-scheme: dark" in parsed.words["style"] and "@media print" in parsed.words["style"]
 
@@ -304,7 +304,7 @@ def test_the_page_of_48_layers_is_small():
     names = [f"{kind}:transformer.h.{n}.{part}" for kind in ("output", "gradient") for n in range(48) for part in parts]
     content = as_content(made_up(names=names, wrong=names[3]))
     assert len(content["tensors"]) > 6000
-    assert len(page(content).encode()) < 3e6
+    assert len(build_page(content).encode()) < 3e6
 
 
 # -- JUnit XML --------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_the_page_of_48_layers_is_small():
 
 def read_junit(content: dict) -> ElementTree.Element:
     """The root, once it has the structure that CI systems expect and counts what it holds."""
-    root = ElementTree.fromstring(junit(content).encode("utf-8"))
+    root = ElementTree.fromstring(build_junit(content).encode("utf-8"))
     assert root.tag == "testsuites" and {suite.tag for suite in root} == {"testsuite"}
     for suite in root:
         cases = suite.findall("testcase")
@@ -405,7 +405,7 @@ def test_json_has_what_the_page_needs(drift):
     noise = {tensor["name"]: tensor["noise"] for tensor in drift["tensors"]}
     assert noise["loss"] == 1e-7 and noise[SILENT] == 1e3  # the largest of the runs
     again = json.loads(json.dumps(drift))
-    assert page(again) == page(drift) and junit(again) == junit(drift)
+    assert build_page(again) == build_page(drift) and build_junit(again) == build_junit(drift)
 
 
 @pytest.fixture(scope="module")
@@ -438,8 +438,8 @@ def test_a_gate_leaves_its_reports_and_says_where(gate, tmp_path):
 def test_the_reports_of_a_gate_can_be_made_again_from_its_json(gate):
     folder, _ = gate
     content = json.loads((folder / "parity.json").read_text())
-    assert (folder / "parity.html").read_text(encoding="utf-8") == page(content)
-    assert (folder / "junit.xml").read_text(encoding="utf-8") == junit(content)
+    assert (folder / "parity.html").read_text(encoding="utf-8") == build_page(content)
+    assert (folder / "junit.xml").read_text(encoding="utf-8") == build_junit(content)
 
 
 def test_the_json_of_a_gate_is_strict_and_its_reports_cope_with_what_is_not_finite(gate):
@@ -451,15 +451,15 @@ def test_the_json_of_a_gate_is_strict_and_its_reports_cope_with_what_is_not_fini
         content["recomputed"]["float32"][name] = math.inf
     strict = json.loads(dumps(content), parse_constant=pytest.fail)
     assert strict["tensors"][0]["error"] is None
-    assert page(strict).count(tensor["name"]) >= 1
-    suites = ElementTree.fromstring(junit(strict))
+    assert build_page(strict).count(tensor["name"]) >= 1
+    suites = ElementTree.fromstring(build_junit(strict))
     assert suites.get("failures") == "1" and "error inf" in suites.find(".//failure").get("message")
 
 
 def test_the_reports_of_a_gate_hold_all_that_it_compared(gate):
     content = json.loads((gate[0] / "parity.json").read_text())
     assert content["passed"] and read_junit(content).get("failures") == "0"
-    text = page(content)
+    text = build_page(content)
     assert {(row[0], row[2]) for row in Parsed(text).rows[1:]} == {(t["name"], t["dtype"]) for t in content["tensors"]}
     kinds = ("trained", "updated", "updated loss", "learning_rate")
     of_training = {t["name"] for t in content["tensors"] if t["kind"] in kinds}

@@ -18,7 +18,7 @@ from toolkit.parity.job.gate_options import GateOptions
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizers import files_of, tokenizer_in
 from toolkit.parity.options import make_request
-from toolkit.parity.report.headline import place_of
+from toolkit.parity.report.headline import describe_place
 from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
 
 
@@ -58,7 +58,7 @@ def test_everything_of_a_tokenizer_that_is_compared_has_the_line_that_makes_it()
         for what, name in (("ids", "encode_batch"), ("left", "__call__"), ("offsets", "encode_with_offsets")):
             file, line = places[f"tokenizer:{what}"].where.partition(", ")[0].split(":")
             assert f"def {name}(" in (root / file).read_text().splitlines()[int(line) - 1]
-            assert place_of(f"tokenizer:{what}", places).startswith(f"tokenizer:{what} (")
+            assert describe_place(f"tokenizer:{what}", places).startswith(f"tokenizer:{what} (")
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.measure.ulp import BitDifference
-from toolkit.parity.report.headline import place_of
+from toolkit.parity.report.headline import describe_place
 from toolkit.parity.report.report import BITWISE, remove_report, short_name
-from toolkit.parity.report.terminal import print_verdict, say
+from toolkit.parity.report.terminal import print_line, print_verdict
 
 #: Of ``bitwise.json``.
 SCHEMA = 1
@@ -81,7 +81,7 @@ class Bitwise:
 
     def place(self) -> str:
         """Return the module of the first difference with its class and source line; "" if none."""
-        return place_of(self.first, self.places) if self.first is not None else ""
+        return describe_place(self.first, self.places) if self.first is not None else ""
 
     def summary(self) -> str:
         """Return in a line how many agree, and the first difference."""
@@ -164,10 +164,10 @@ def print_bitwise(outcome: Bitwise, console: Console) -> None:
         print_verdict(console, "EXACT", "bold green", outcome.summary())
     else:
         print_verdict(console, "NOT EXACT", "bold red", outcome.place())
-        say(console, outcome.summary())
+        print_line(console, outcome.summary())
     if outcome.extra:
-        say(console, f"{len(outcome.extra)} that the reference lacks, the first of them {outcome.extra[0]}")
+        print_line(console, f"{len(outcome.extra)} that the reference lacks, the first of them {outcome.extra[0]}")
     equal = sum(not tensor.differing for tensor in outcome.gradients.values())
-    say(console, f"gradients, which are not judged here: {equal} of {len(outcome.gradients)} to the last bit")
+    print_line(console, f"gradients, which are not judged here: {equal} of {len(outcome.gradients)} to the last bit")
     calls = ", ".join(f"{name} {count}" for name, count in sorted(outcome.calls.items()))
-    say(console, f"kernels of the reference used, times: {calls or 'none'}")
+    print_line(console, f"kernels of the reference used, times: {calls or 'none'}")

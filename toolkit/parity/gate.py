@@ -51,8 +51,8 @@ from toolkit.parity.pairs import cached
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.pairs.recording import describe_port, keep_counterparts
 from toolkit.parity.report.json import as_content
-from toolkit.parity.report.junit import junit
-from toolkit.parity.report.page import page
+from toolkit.parity.report.junit import build_junit
+from toolkit.parity.report.page import build_page
 from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
 from toolkit.parity.report.terminal import print_report
 
@@ -249,8 +249,8 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
         files.write_tensors(folder / CONSTANTS, constants)
     content = replace_nonfinite(as_content(report))
     files.write_report(folder / JSON, content)
-    files.write_text(folder / JUNIT, junit(content))
-    files.write_text(folder / PAGE, page(content))
+    files.write_text(folder / JUNIT, build_junit(content))
+    files.write_text(folder / PAGE, build_page(content))
 
 
 def _measure_whole(request: GateRequest, console: Console) -> Measured:

@@ -16,9 +16,9 @@ def weighted_loss(
     """Return torch's weighted loss on the model's logits, a scalar, as transformers' users train with class weights.
 
     Args:
-        logits: scores of the classes, (B, classes). labels: class of each text, int64 (B,). For several labels of a
-        text, 0 or 1 for each class, (B, classes), in the
-            dtype of the logits.
+        logits: scores of the classes, (B, classes).
+        labels: class of each text, int64 (B,). For several labels of a text, 0 or 1 for each class, (B, classes), in
+            the dtype of the logits.
         class_weights: weight of each class; None for equal weights.
         smoothing: share of each label that is spread over all classes, for texts with a single label.
     """

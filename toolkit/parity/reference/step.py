@@ -73,8 +73,7 @@ class Step:
 
     Attributes:
         uses_reference_backward: whether the port recomputes layers from rounded streams, as the reference's own
-        backward
-            does.
+            backward does.
         draws: draws of each run of :data:`.evaluation.RUNS`. The first run makes them, and later runs repeat them.
         leaks: source locations where the last run would have computed in float32 although the model is float64.
         narrowings: source locations where R64 still computed in less than float64.

@@ -1,4 +1,4 @@
-"""Style rules that ``parity.html`` adds to those of all pages, and its script. None depends on a report."""
+"""Style rules of ``parity.html`` in addition to the rules of all pages, and its script, for all reports."""
 
 from toolkit.pages import plot
 

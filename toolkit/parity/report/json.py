@@ -1,4 +1,4 @@
-"""``parity.json``: the outcome of a gate for programs. The page and the JUnit file are made from it alone."""
+"""``parity.json``: the outcome of a gate for programs. The page and the JUnit file are created only from it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ FIGURES = ("error", "error_max", "bound", "bound_max", "relative", "rms", "margi
 
 
 def as_content(report: Report) -> dict[str, Any]:
-    """The content of ``parity.json``, by the schema :data:`REPORT_SCHEMA`.
+    """Return the content of ``parity.json``, in the schema :data:`REPORT_SCHEMA`.
 
-    ``tensors`` has a record per tensor and dtype, float64 first, each in the order in which the reference computes them
-    (gradients: in the order of the parameters): the fields of :class:`toolkit.parity.judge.bounds.Comparison`, whether
-    it ``passed``, its ``margin``, and
+    ``tensors`` has a record for each tensor and dtype, float64 first, in the order of the reference's computation, and
+    gradients in the order of the parameters. A record has the fields of
+    :class:`toolkit.parity.judge.bounds.Comparison`, ``passed``, ``margin``, and
 
     - ``kind``: output, stream, gradient, logits, loss, ...;
     - ``rms``: RMS of R64;
-    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null if one
-      of them is not finite;
-    - ``noise_bfloat16``: in bfloat16 records only, the same for the reference's bfloat16 runs.
+    - ``noise``: err(R32), the largest RMS error of the reference's float32 runs, in records of all dtypes; null if an
+      error is not finite;
+    - ``noise_bfloat16``: only in bfloat16 records, the largest RMS error of the reference's bfloat16 runs.
 
-    ``culprit`` is the finding nearest to the cause, with the report's ``place`` and ``headline``; these are of the
-    operation that is wrong by itself, if the trace has found one.
+    ``culprit`` is the finding nearest to the cause, with the report's ``place`` and ``headline``. If the trace has
+    found an operation that is wrong in isolation, they describe this operation.
     """
     verdict, reference, candidate = report.verdict, report.reference, report.candidate
     sides = {"reference": reference.execution, "candidate": candidate.execution}
@@ -45,7 +45,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "passed": report.passed,
         "exit_status": report.exit_status,
         "summary": report.summary(),
-        "culprit": None if report.culprit is None else {**vars(report.culprit), **_headline(report)},
+        "culprit": None if report.culprit is None else {**vars(report.culprit), **_headline_record(report)},
         "model": report.request.model,
         "head": report.request.head,
         "checkpoint": report.request.origin,
@@ -63,8 +63,8 @@ def as_content(report: Report) -> dict[str, Any]:
         "trace": as_json(report.trace),
         "training": as_json(report.training),
         "depth": depth_rows(report.request.model, reference, candidate),
-        "tensors": [_tensor(comparison, reference) for comparison in verdict.comparisons],
-        "recomputed": {dtype: _relative(verdict.recomputed, dtype) for dtype in candidate.dtypes},
+        "tensors": [_tensor_record(comparison, reference) for comparison in verdict.comparisons],
+        "recomputed": {dtype: _relative_errors(verdict.recomputed, dtype) for dtype in candidate.dtypes},
         "reference_own_backward": reference.own_backward,
         "generators": as_json(candidate.generators),
         "new_weights": as_json(candidate.new_weights),
@@ -81,35 +81,39 @@ def as_content(report: Report) -> dict[str, Any]:
 
 
 def with_infinities(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a ``parity.json`` with infinity for null, which stands for not finite."""
+    """Return the content of a ``parity.json`` with infinity instead of null, which means not finite."""
     trace = content["trace"]
     return {
         **content,
-        "tensors": [{**tensor, **{key: _number(tensor[key]) for key in FIGURES}} for tensor in content["tensors"]],
-        **{key: _numbers(content[key]) for key in ("recomputed", "reference_own_backward")},
-        "trace": trace and {**trace, "worst": _number(trace["worst"])},
+        "tensors": [
+            {**tensor, **{key: _replace_null(tensor[key]) for key in FIGURES}} for tensor in content["tensors"]
+        ],
+        **{key: _replace_nulls(content[key]) for key in ("recomputed", "reference_own_backward")},
+        "trace": trace and {**trace, "worst": _replace_null(trace["worst"])},
     }
 
 
-def _numbers(by_dtype: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
-    return {dtype: {name: _number(value) for name, value in found.items()} for dtype, found in by_dtype.items()}
+def _replace_nulls(by_dtype: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
+    return {
+        dtype: {name: _replace_null(value) for name, value in numbers.items()} for dtype, numbers in by_dtype.items()
+    }
 
 
-def _number(value: float | None) -> float:
+def _replace_null(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _headline(report: Report) -> dict[str, str]:
+def _headline_record(report: Report) -> dict[str, str]:
     place, message = report.headline()
     return {"place": place, "headline": message}
 
 
-def _relative(comparisons: Sequence[Comparison], dtype: str) -> dict[str, float]:
-    """By name, the error over the size of the tensor."""
-    return {one.name: one.relative for one in comparisons if one.dtype == dtype}
+def _relative_errors(comparisons: Sequence[Comparison], dtype: str) -> dict[str, float]:
+    """Return the relative errors of the tensors of a dtype, by name."""
+    return {comparison.name: comparison.relative for comparison in comparisons if comparison.dtype == dtype}
 
 
-def _tensor(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:
+def _tensor_record(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:
     theirs = reference.tensors[name_in_step(comparison.name)]
     name = TensorName.parse(comparison.name)
     return {

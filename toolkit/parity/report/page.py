@@ -1,6 +1,6 @@
-"""``parity.html``: the outcome of a gate on one page that loads nothing, made from ``parity.json`` alone.
+"""``parity.html``: the outcome of a gate on a page that loads no other files, created only from ``parity.json``.
 
-The verdict comes first, then the curves of the error over depth, the findings, every tensor, and the conditions of the
+The page has the verdict, the curves of the error over depth, the findings, all tensors, and the conditions of the
 measurement.
 """
 
@@ -17,11 +17,11 @@ from toolkit.parity.followup.trace import describe
 from toolkit.parity.judge.culprit import is_of_part
 from toolkit.parity.judge.findings import Finding
 from toolkit.parity.report.assets import SCRIPT, STYLE
-from toolkit.parity.report.curves import SERIES, Point, chart, points_of
+from toolkit.parity.report.curves import SERIES, Point, draw_chart, points_of
 from toolkit.parity.report.json import with_infinities
-from toolkit.parity.report.training import training
+from toolkit.parity.report.training import training_section
 
-#: Largest number of findings shown; an early drift makes nearly every tensor one.
+#: Largest number of findings to show: after an early drift, nearly each tensor is a finding.
 FINDINGS_SHOWN = 200
 CAPTION = (
     "RMS of the distance from R64, the reference in float64, over the RMS of the tensor. A right port has P32 near R32 "
@@ -29,8 +29,8 @@ CAPTION = (
     "noise in float32, such as gradients that are 0 by cancellation. Full red marks: beyond the bound. Point at a "
     "place to see the tensor's name."
 )
-#: Pictures of errors: heading, title, the kinds of tensors that are drawn, and what comes before the first layer and
-#: after the last one.
+#: Charts of errors: heading, title, test of the kinds of tensors to draw, and labels before the first layer and after
+#: the last layer.
 CURVES: tuple[tuple[str, str, Callable[[str], bool], tuple[str, str]], ...] = (
     (
         "Forward: every module's output in execution order",
@@ -57,7 +57,7 @@ CURVES: tuple[tuple[str, str, Callable[[str], bool], tuple[str, str]], ...] = (
         ("embedding", "head"),
     ),
 )
-#: The columns of the table of tensors: title, how it sorts.
+#: Columns of the table of tensors: title and order of sorting.
 COLUMNS = (
     ("tensor", "text"),
     ("kind", "text"),
@@ -72,8 +72,8 @@ COLUMNS = (
 )
 
 
-def page(content: Mapping[str, Any]) -> str:
-    """The whole document."""
+def build_page(content: Mapping[str, Any]) -> str:
+    """Return the HTML of the page."""
     content = with_infinities(content)
     title = f"{_verdict(content)}: {content['model']} {content['head']}, parity with the reference"
     body = element(
@@ -81,7 +81,7 @@ def page(content: Mapping[str, Any]) -> str:
         _header(content),
         element(
             "main",
-            *training(content["training"]),
+            *training_section(content["training"]),
             *_curves(content["tensors"]),
             *_operations(content),
             *_findings(content),
@@ -99,12 +99,12 @@ def _verdict(content: Mapping[str, Any]) -> str:
 
 
 def _header(content: Mapping[str, Any]) -> Element:
-    """The verdict, and where it fails, in the words of the terminal."""
+    """Return the header with the verdict and the place at fault, in the words of the terminal."""
     culprit = content["culprit"]
-    where = content["summary"].partition(": ")[2] if culprit is None else culprit["place"]
-    what = None
+    place = content["summary"].partition(": ")[2] if culprit is None else culprit["place"]
+    finding = None
     if culprit is not None:
-        what = element(
+        finding = element(
             "p", element("strong", f"{culprit['verdict']} {culprit['dtype']}".strip()), f": {culprit['headline']}"
         )
     facts = [content["model"], content["head"], content["device"], ", ".join(content["dtypes"])]
@@ -112,27 +112,29 @@ def _header(content: Mapping[str, Any]) -> Element:
     facts += ["cached"] if content["cached"] else []
     return element(
         "header",
-        element("h1", element("span", _verdict(content), class_="verdict"), f" {where}"),
-        what,
+        element("h1", element("span", _verdict(content), class_="verdict"), f" {place}"),
+        finding,
         element("p", "; ".join(facts), class_="soft"),
         class_=_verdict(content).lower(),
     )
 
 
 def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
-    found = [points_of(tensor for tensor in tensors if belongs(tensor["kind"])) for _, _, belongs, _ in CURVES]
-    for (heading, title, _, outer), points in zip(CURVES, found, strict=True):
+    points_by_curve = [
+        points_of(tensor for tensor in tensors if belongs(tensor["kind"])) for _, _, belongs, _ in CURVES
+    ]
+    for (heading, title, _, outer), points in zip(CURVES, points_by_curve, strict=True):
         if points:
             yield element("h2", heading)
             yield _figure(points if outer[0] == "embedding" else points[::-1], title, outer)
-    if any(found):
+    if any(points_by_curve):
         yield element("p", CAPTION, class_="soft")
 
 
 def _figure(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Element:
-    drawn = {series for point in points for series in point.errors}
-    legend = element("ul", *(_legend(series) for series in SERIES if series in drawn), class_="legend")
-    return element("figure", legend, element("div", chart(points, title, outer), class_="wide"))
+    series_names = {series for point in points for series in point.errors}
+    legend = element("ul", *(_legend(series) for series in SERIES if series in series_names), class_="legend")
+    return element("figure", legend, element("div", draw_chart(points, title, outer), class_="wide"))
 
 
 def _legend(series: str) -> Element:
@@ -141,7 +143,7 @@ def _legend(series: str) -> Element:
 
 
 def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Which operations are wrong by themselves."""
+    """Yield the section on the operations that are wrong in isolation."""
     trace = content["trace"]
     if trace is None:
         return
@@ -169,28 +171,31 @@ def _part_at_fault(content: Mapping[str, Any]) -> str:
 
 
 def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
-    """List the findings: the culprit, then those on no compared tensor, which the table below lacks."""
+    """Yield the section of findings: the culprit, then findings that the table of tensors lacks, then all others."""
     if not content["findings"]:
         return
-    compared = {(tensor["name"], tensor["dtype"]) for tensor in content["tensors"]}
+    compared_keys = {(tensor["name"], tensor["dtype"]) for tensor in content["tensors"]}
     culprit = content["culprit"]
 
-    def late(finding: Mapping[str, Any]) -> tuple[bool, bool]:
+    def sort_key(finding: Mapping[str, Any]) -> tuple[bool, bool]:
         return culprit is None or any(culprit[key] != value for key, value in finding.items()), (
             finding["name"],
             finding["dtype"],
-        ) in compared
+        ) in compared_keys
 
-    found = sorted(content["findings"], key=late)
-    rows = [(name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]
-    yield element("h2", f"Findings: {len(found)}", id="findings")
+    findings = sorted(content["findings"], key=sort_key)
+    rows = [
+        (name(finding["name"]), finding["verdict"], finding["dtype"], finding["message"])
+        for finding in findings[:FINDINGS_SHOWN]
+    ]
+    yield element("h2", f"Findings: {len(findings)}", id="findings")
     yield scrolled(table(("where", "verdict", "dtype", "what"), rows, class_="findings"), "findings")
-    if len(found) > FINDINGS_SHOWN:
-        yield element("p", f"and {len(found) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
+    if len(findings) > FINDINGS_SHOWN:
+        yield element("p", f"and {len(findings) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
 
 
 def _notes(content: Mapping[str, Any]) -> Iterable[Element]:
-    notes = [*(note["text"] for note in content["notes"]), *_recomputed(content)]
+    notes = [*(note["text"] for note in content["notes"]), *_recomputing_notes(content)]
     if content["not_compared"]:
         notes.append(f"buffers that are not compared: {', '.join(content['not_compared'])}")
     if notes:
@@ -198,7 +203,7 @@ def _notes(content: Mapping[str, Any]) -> Iterable[Element]:
         yield element("ul", *(element("li", note) for note in notes))
 
 
-def _recomputed(content: Mapping[str, Any]) -> Iterable[str]:
+def _recomputing_notes(content: Mapping[str, Any]) -> Iterable[str]:
     sides = {"the port's": content["recomputed"], "the reference's own": content["reference_own_backward"]}
     for side, by_dtype in sides.items():
         for dtype, errors in by_dtype.items():
@@ -212,8 +217,8 @@ def _recomputed(content: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
-    """List all compared tensors, the largest margin first."""
-    tensors = sorted(content["tensors"], key=lambda one: (not one["informative"], -one["margin"]))
+    """Yield the table of all compared tensors, in descending order of their margins."""
+    tensors = sorted(content["tensors"], key=lambda tensor: (not tensor["informative"], -tensor["margin"]))
     choices = {key: dict.fromkeys(tensor[key] for tensor in tensors) for key in ("kind", "dtype")}
     choices["result"] = dict.fromkeys(_result(tensor) for tensor in tensors)
     heads = [
@@ -221,13 +226,13 @@ def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
     ]
     heads[8].set("aria-sort", "descending")
     rows = [_row(tensor) for tensor in tensors]
-    compared = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), id="tensors")
+    tensor_table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), id="tensors")
     yield element("h2", f"Tensors compared: {len(tensors)}", id="compared")
     yield element(
         "p", "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
     )
     yield _controls(choices)
-    yield scrolled(compared, "compared", "scroll")
+    yield scrolled(tensor_table, "compared", "scroll")
 
 
 def _row(tensor: Mapping[str, Any]) -> Element:
@@ -257,7 +262,7 @@ def _controls(choices: Mapping[str, Iterable[str]]) -> Element:
 
 
 def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Measurement conditions."""
+    """Yield the conditions of the measurement."""
     versions = content["versions"]
     names = dict.fromkeys(name for side in versions.values() for name in side)
     sides = list(versions)
@@ -265,7 +270,7 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     workers = [side for side in content["seconds"] if side != "gate"]
     costs = [(side, f"{content['seconds'][side]:.1f}", _gigabytes(content["peak_bytes"].get(side))) for side in workers]
     costs.append(("gate, in all", f"{content['seconds']['gate']:.1f}", ""))
-    measured = [
+    conditions = [
         *([("checkpoint", content["checkpoint"])] if content.get("checkpoint") else []),
         ("seed", str(content["seed"])),
         ("device", content["device"]),
@@ -278,7 +283,7 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     yield element(
         "div",
         table(("side", "seconds", "peak memory"), costs),
-        table(("what", "value"), measured),
+        table(("what", "value"), conditions),
         table(("version of", *sides), rows),
         table(("flag", "value"), [(name, str(value)) for name, value in content["flags"].items()]),
         class_="facts",
@@ -290,5 +295,5 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     yield table(("file", "hash"), hashes)
 
 
-def _gigabytes(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e9:.2f} GB"
+def _gigabytes(num_bytes: float | None) -> str:
+    return "" if num_bytes is None else f"{num_bytes / 1e9:.2f} GB"

@@ -1,4 +1,4 @@
-"""The outcome of a gate, from which all reports are made, and their files."""
+"""The outcome of a gate, which all reports are created from, and the files of the reports."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult, Training
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.report.headline import Headline, headline
+from toolkit.parity.report.headline import Headline, choose_headline
 
-#: Reports for programs, for a CI system, for a person, and of ``parity bitwise``.
+#: Names of the reports for programs, for a CI system and for people, and of the report of ``parity bitwise``.
 JSON, JUNIT, PAGE, BITWISE = "parity.json", "junit.xml", "parity.html", "bitwise.json"
-#: The reference's constants beside the report.
+#: Name of the file with the reference's constants, next to the report.
 CONSTANTS = "constants.safetensors"
 
 
@@ -30,13 +30,14 @@ class Report:
     """The outcome of a gate. ``parity.json`` holds the same.
 
     Attributes:
-        verdict: what was compared, what was found.
-        culprit: the finding nearest to the cause, None where all passed.
-        randomized: number of constant parameters that were given random values.
+        verdict: comparisons and findings.
+        culprit: the finding nearest to the cause; None if the gate passes.
+        randomized: number of constant parameters that got random values.
         cached: whether the measurements are from an earlier, equal gate.
-        attribution: if float32 alone drifts, what each composed loop and each kind of the reference's kernels restores.
-        trace: which operations are wrong by themselves; None if not traced.
-        training: of a pair whose two sides were also trained by themselves.
+        attribution: if only float32 drifts, the tensors that each composed loop and each kind of the reference's
+            kernels restores.
+        trace: the operations that are wrong in isolation; None without a trace.
+        training: comparison of both sides' independent training; only for a pair.
     """
 
     request: GateRequest
@@ -54,40 +55,42 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether the port is the same function as the reference."""
         return self.verdict.passed
 
     @property
     def exit_status(self) -> int:
+        """The exit status of the command: 0 parity, 1 drift, 3 inconclusive."""
         return 0 if self.passed else 3 if self.verdict.inconclusive else 1
 
     @property
     def places(self) -> Mapping[str, Place]:
         """Class and source line of each module of the port, and of its other code."""
-        loops = {f"loop:{one.loop}": Place("compiled loop", one.where) for one in self.candidate.loops}
+        loops = {f"loop:{loop.loop}": Place("compiled loop", loop.where) for loop in self.candidate.loops}
         optimizer = {} if self.training is None else {"optimizer": self.training.optimizer}
-        of_port = next(iter(self.candidate.dtypes.values())).places
-        return {**of_port, **self.candidate.tokenizer_places, **loops, **optimizer}
+        module_places = next(iter(self.candidate.dtypes.values())).places
+        return {**module_places, **self.candidate.tokenizer_places, **loops, **optimizer}
 
     def headline(self) -> Headline:
-        """The place at fault, and what is wrong there; empty where nothing is."""
+        """Return the place at fault and the fault; both are empty if the gate passes."""
         if self.culprit is None:
             return Headline("", "")
-        decayed = self.reference.facts.decayed
-        place, message = headline(self.culprit, self.verdict, self.trace, self.places, decayed)
+        decayed_names = self.reference.facts.decayed
+        place, message = choose_headline(self.culprit, self.verdict, self.trace, self.places, decayed_names)
         return Headline(place, "; ".join(filter(None, (message, cause(self.attribution)))))
 
     def summary(self) -> str:
-        """One line: the verdict, and where it fails."""
+        """Return the verdict in one line, with the place at fault."""
         if self.culprit is None:
-            accepted, dtypes = len(self.verdict.accepted), ", ".join(self.request.dtypes)
-            known = f"; {accepted} known differences are accepted" if accepted else ""
-            agree = f"{len(self.verdict.comparisons) - accepted} tensors of the port agree with the reference"
+            num_accepted, dtypes = len(self.verdict.accepted), ", ".join(self.request.dtypes)
+            accepted_text = f"; {num_accepted} known differences are accepted" if num_accepted else ""
+            agree = f"{len(self.verdict.comparisons) - num_accepted} tensors of the port agree with the reference"
             step = self.verdict.training_unjudged_from
             training_note = "" if step is None else f"; training is not judged from step {step} on"
             num_set_aside = len({TensorName.parse(finding.name).module for finding in self.verdict.set_aside})
             modules = f"{num_set_aside} module{'s' * (num_set_aside > 1)}"
             set_aside = f"; outputs of {modules} are not compared" if num_set_aside else ""
-            return f"parity: {agree} ({dtypes}){known}{training_note}{set_aside}"
+            return f"parity: {agree} ({dtypes}){accepted_text}{training_note}{set_aside}"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
         place, message = self.headline()
@@ -95,22 +98,24 @@ class Report:
 
 
 def short_name(name: str) -> str:
-    """A tensor's name without the common prefix."""
+    """Return a tensor's name without the prefixes that all names of a family have."""
     for model in FAMILIES:
-        for beginning, short in ported(model).short_names.items():
-            name = name.replace(beginning, short)
+        for prefix, short in ported(model).short_names.items():
+            name = name.replace(prefix, short)
     return name
 
 
 def remove_report(folder: Path) -> None:
-    """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own. Raises UserError
-    if one of its names is another file's. Nothing is removed."""
-    earlier = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
-    in_a_run = is_run_report(folder)
-    for path in earlier:
+    """Delete an earlier report, so that it is not mistaken for the report of an aborted gate.
+
+    Raises UserError, without removing a file, if another file has the name of a report.
+    """
+    paths = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
+    is_in_run = is_run_report(folder)
+    for path in paths:
         if path.is_dir() and not path.is_symlink():
             raise UserError(f"{path}: is a folder, where a file is to be written; remove it")
-        if not in_a_run and not is_gate_file(path):
+        if not is_in_run and not is_gate_file(path):
             raise UserError(f"{path}: is not of an earlier gate, and would be lost; move it, or name another folder")
-    for path in earlier:
+    for path in paths:
         remove_gate_file(path)

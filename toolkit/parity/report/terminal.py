@@ -1,4 +1,4 @@
-"""The outcome of a gate for a person on the terminal: the verdict first, then where."""
+"""The outcome of a gate on the terminal: the verdict, then the place at fault."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ from toolkit.terminal.dotted import Dotted
 FINDINGS_SHOWN = 8
 NEAREST_SHOWN = 5
 #: Text for kernels that are not the CPU's default.
-OF_KERNELS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compiled kernels"}
+KERNEL_TEXTS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compiled kernels"}
 
 
-def print_report(report: Report, page: Path, console: Console, brief: bool = False) -> None:
-    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype; if
-    ``brief``, one line if the gate passes."""
+def print_report(report: Report, page: Path, console: Console, is_brief: bool = False) -> None:
+    """Print the verdict, the place at fault, the findings and a table of the tensors nearest to their bounds.
+
+    Args:
+        report: outcome of the gate.
+        page: path of the HTML page.
+        console: the terminal.
+        is_brief: whether a gate that passes is reported in a single line.
+    """
     verdict = report.verdict
     if report.culprit is None:
-        more = f"; {_brief(report, page)}" if brief and report.passed else ""
-        print_verdict(console, "PARITY", "bold green", report.summary().partition(": ")[2] + more)
-        if more:
+        details = f"; {_describe_pass(report, page)}" if is_brief and report.passed else ""
+        print_verdict(console, "PARITY", "bold green", report.summary().partition(": ")[2] + details)
+        if details:
             return
     elif verdict.inconclusive:
         _print_reference_faults(report, console)
@@ -38,35 +44,35 @@ def print_report(report: Report, page: Path, console: Console, brief: bool = Fal
         place, message = report.headline()
         print_verdict(console, "DRIFT", "bold red", place)
         verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
-        say(console, f"{verdict_in}: {message}")
+        print_line(console, f"{verdict_in}: {message}")
     cause = report.culprit.name if report.culprit is not None and is_of_part(report.culprit) else ""
     for line in trace.lines(report.trace, cause):
-        say(console, line)
+        print_line(console, line)
     if not (report.passed or verdict.inconclusive):
         _print_findings(report, console)
         for line in attribution.lines(report.attribution):
-            say(console, line)
-    console.print(_table(report))
+            print_line(console, line)
+    console.print(_build_table(report))
     if rows := depth_rows(report.request.model, report.reference, report.candidate):
         console.print(depth_table(rows))
     for line in (*_recomputed_lines(report), *(f"note: {notes.text(note)}" for note in verdict.notes)):
-        say(console, line)
-    say(console, _facts(report))
-    say(console, f"curves and all tensors: {_short_path(page)}")
+        print_line(console, line)
+    print_line(console, _describe_conditions(report))
+    print_line(console, f"curves and all tensors: {_short_path(page)}")
 
 
 def print_verdict(console: Console, word: str, style: str, text: str) -> None:
-    """Print a line that begins with a word in colour, the rest as it is."""
+    """Print a word in a style, and a text in the same line."""
     console.print(Text.assemble((word, style), f" {text}"), soft_wrap=True)
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """Print an indented line without interpreting markup."""
     console.print(Text(f"  {text}"), soft_wrap=True)
 
 
 def _short_path(path: Path) -> Path:
-    """Relative to the working folder if inside."""
+    """Return a path relative to the working folder if it is inside, otherwise the absolute path."""
     path = path.resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -77,14 +83,17 @@ def _print_reference_faults(report: Report, console: Console) -> None:
     title = f"{first.message}: {first.name}"
     print_verdict(console, "INCONCLUSIVE", "bold yellow", title)
     for fault in others:
-        say(console, f"also {fault.message}: {fault.name}")
+        print_line(console, f"also {fault.message}: {fault.name}")
     if verdict.reference_faults:
-        what = f"{len(verdict.findings)} comparisons with it fail, and say nothing about the port; all are in"
-        say(console, f"{what} parity.json")
-    elif any(one.informative and one.passed for one in verdict.comparisons):
-        counts = {dtype: sum(c.dtype == dtype for c in verdict.comparisons) for dtype in report.request.dtypes}
-        compared = ", ".join(f"{count} in {dtype}" for dtype, count in counts.items())
-        say(console, f"where the reference is finite, the port agrees with it: {compared}")
+        failed_text = f"{len(verdict.findings)} comparisons with it fail, and say nothing about the port; all are in"
+        print_line(console, f"{failed_text} parity.json")
+    elif any(comparison.informative and comparison.passed for comparison in verdict.comparisons):
+        counts = {
+            dtype: sum(comparison.dtype == dtype for comparison in verdict.comparisons)
+            for dtype in report.request.dtypes
+        }
+        counts_text = ", ".join(f"{count} in {dtype}" for dtype, count in counts.items())
+        print_line(console, f"where the reference is finite, the port agrees with it: {counts_text}")
 
 
 def _print_findings(report: Report, console: Console) -> None:
@@ -92,16 +101,16 @@ def _print_findings(report: Report, console: Console) -> None:
     if report.culprit is not None and is_of_part(report.culprit):
         parts = [finding for finding in others if is_of_part(finding)]
         if len(others) > len(parts):
-            say(console, f"{len(others) - len(parts)} findings may follow from it; all are in parity.json")
+            print_line(console, f"{len(others) - len(parts)} findings may follow from it; all are in parity.json")
         others = parts
     for finding in others[:FINDINGS_SHOWN]:
         dtype = f" {finding.dtype}" if finding.dtype else ""
-        say(console, f"also {finding.verdict}{dtype}: {short_name(finding.name)}: {finding.message}")
+        print_line(console, f"also {finding.verdict}{dtype}: {short_name(finding.name)}: {finding.message}")
     if len(others) > FINDINGS_SHOWN:
-        say(console, f"and {len(others) - FINDINGS_SHOWN} more, in parity.json")
+        print_line(console, f"and {len(others) - FINDINGS_SHOWN} more, in parity.json")
 
 
-def _table(report: Report) -> Table:
+def _build_table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("tensor, nearest its bound first")
     for title in ("dtype", "error / size", "error / bound"):
@@ -114,51 +123,51 @@ def _table(report: Report) -> Table:
 
 
 def _recomputed_lines(report: Report) -> list[str]:
-    """Largest distance of the port's recomputing backward from plain autograd, and of the reference's if asked."""
+    """Return lines with the largest distance of each recomputing backward from plain autograd."""
     lines = []
-    theirs, what = report.reference.own_backward, family(report.request.model).recomputed
+    theirs, method = report.reference.own_backward, family(report.request.model).recomputed
     for dtype in report.candidate.dtypes:
-        errors = [one.relative for one in report.verdict.recomputed if one.dtype == dtype]
-        if not (errors and what):
+        errors = [comparison.relative for comparison in report.verdict.recomputed if comparison.dtype == dtype]
+        if not (errors and method):
             continue
         worst = max(errors)
-        text = f"{what}, {dtype}: the port's gradients within {worst:.1e}"
+        text = f"{method}, {dtype}: the port's gradients within {worst:.1e}"
         if dtype in theirs:
             text += f", the reference's own within {max(theirs[dtype].values()):.1e}"
         lines.append(f"{text} of plain autograd's")
     return lines
 
 
-def _brief(report: Report, page: Path) -> str:
-    """The rest of the line of a gate that passes: how near the bounds it came, how long it took, how much it notes."""
+def _describe_pass(report: Report, page: Path) -> str:
+    """Return the largest margin, the duration and the number of notes of a gate that passes."""
     nearest = [row.margin for dtype in report.request.dtypes for row in report.verdict.nearest(dtype, 1)]
     count = len(report.verdict.notes)
     parts = [
         f"largest difference {max(nearest):.2g} of its bound" if nearest else "",
-        _time(report),
+        _describe_time(report),
         f"{count} note{'s' * (count > 1)}: {_short_path(page)}" if count else "",
     ]
     return "; ".join(part for part in parts if part)
 
 
-def _time(report: Report) -> str:
+def _describe_time(report: Report) -> str:
     return f"{report.seconds:.1f} s" + (", cached" if report.cached else "")
 
 
-def _facts(report: Report) -> str:
+def _describe_conditions(report: Report) -> str:
     flags = report.candidate.execution.flags
     versions = {**report.candidate.execution.versions, **report.reference.execution.versions}
     paddle = versions.get("paddlepaddle") or versions.get("paddlepaddle-gpu")
-    given = ", ".join(f"{name} {version}" for name, version in report.candidate.execution.versions.items())
-    port = f"paddle {paddle}" if paddle else given or "saved tensors"
-    texts = len(report.reference.tokens or [])
+    package_text = ", ".join(f"{name} {version}" for name, version in report.candidate.execution.versions.items())
+    port = f"paddle {paddle}" if paddle else package_text or "saved tensors"
+    num_texts = len(report.reference.tokens or [])
     parts = [
         f"{port} against torch {versions['torch']}, transformers {versions['transformers']}",
         f"checkpoint {report.request.origin}" if report.request.origin else "",
         f"{report.request.device}",
-        OF_KERNELS.get(flags.get(kernels.VARIABLE, ""), ""),
-        f"{texts} texts tokenized alike" if texts and report.passed else "",
+        KERNEL_TEXTS.get(flags.get(kernels.VARIABLE, ""), ""),
+        f"{num_texts} texts tokenized alike" if num_texts and report.passed else "",
         f"{report.randomized} constant parameters randomized" if report.randomized else "",
-        _time(report),
+        _describe_time(report),
     ]
     return "; ".join(part for part in parts if part)

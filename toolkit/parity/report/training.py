@@ -1,4 +1,4 @@
-"""The page's section on a pair whose two sides were also trained by themselves: both losses, and how far apart."""
+"""The page's section on a pair whose two sides also trained independently: both losses and their distance."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ CAPTION = (
 )
 
 
-def training(content: Mapping[str, Any] | None) -> Iterable[Element]:
-    """Yield the section's parts; none for a gate without training."""
+def training_section(content: Mapping[str, Any] | None) -> Iterable[Element]:
+    """Yield the elements of the section; none for a gate without training."""
     if content is None:
         return
     losses, bands = content["losses"], content["bands"]
     yield element("h2", f"Training: {content['steps']} steps of each side by itself")
-    apart: list[Series] = []
+    distances: list[Series] = []
     for dtype, band in bands.items():
         side = f"P{dtype[-2:]}"
         differences = [abs(ours - true) for ours, true in zip(losses[side], losses["R64"], strict=True)]
-        apart += [Series(side, _points(map(_log, differences))), Series(f"band of {side}", _points(map(_log, band)))]
+        distances += [
+            Series(side, _points(map(_log, differences))),
+            Series(f"band of {side}", _points(map(_log, band))),
+        ]
     figures = (
         lines("Loss", [Series(name, _points(values)) for name, values in losses.items()], "step"),
-        lines("Distance of the port's loss from R64, log10", apart, "step"),
+        lines("Distance of the port's loss from R64, log10", distances, "step"),
     )
     yield element("div", *figures, class_="charts")
     yield element("p", CAPTION, class_="soft")
 
 
-def _points(values: Iterable[float]) -> Sequence[tuple[float, float]]:
-    return [*enumerate(values, 1)]
+def _points(numbers: Iterable[float]) -> Sequence[tuple[float, float]]:
+    return [*enumerate(numbers, 1)]
 
 
 def _log(value: float | None) -> float:

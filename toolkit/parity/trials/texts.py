@@ -19,7 +19,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.job.tokenizer_texts import parts_of, random_texts
 from toolkit.parity.judge.tokens import describe_difference, find_differing_texts
-from toolkit.parity.report.headline import place_of
+from toolkit.parity.report.headline import describe_place
 from toolkit.parity.report.terminal import print_verdict
 
 #: Task of both workers that only makes tokens.
@@ -55,7 +55,7 @@ def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: 
     """Print a line for each thing that differs, with the shortest text for which it does."""
     theirs, ours = reference.tokens or [], port.tokens or []
     for key, places in find_differing_texts(theirs, ours).items():
-        name = place_of(f"tokenizer:{key}", port.tokenizer_places)
+        name = describe_place(f"tokenizer:{key}", port.tokenizer_places)
         text = f"{name}: {describe_difference(key, theirs[places[0]], ours[places[0]])}"
         print_verdict(console, "DIFFERENT", "red", text)
 
