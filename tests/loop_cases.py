@@ -21,7 +21,7 @@ from toolkit.parity.candidate import loop_outputs
 from toolkit.parity.judge.loops import faults
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
-from toolkit.parity.mutants.loops import compile_loop, loaded
+from toolkit.parity.mutants.loops import compile_loop, load_code
 
 #: What loops are made of, and what decides how they are called.
 SOURCES = [
@@ -298,7 +298,7 @@ class OneAfterAnother:
         try:
             for name, asked in self._asked.items():
                 llvm.add_symbol(loop_code.THREADS[name], ctypes.cast(asked, ctypes.c_void_p).value)
-            engine, address = loaded(loop, self._code(loop))
+            engine, address = load_code(loop, self._code(loop))
         finally:
             for name, ours in loop_code.THREADS.items():
                 llvm.add_symbol(ours, ctypes.cast(getattr(loop_code._openmp, name), ctypes.c_void_p).value)

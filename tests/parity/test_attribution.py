@@ -32,7 +32,7 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.judge import loops
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.loop_accuracy import LoopError
-from toolkit.parity.mutants import LOOPS, by_name, faults_of_loops
+from toolkit.parity.mutants import LOOPS, faults_of_loops, find_mutant
 from toolkit.parity.trials.mutation import trial_request
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
@@ -91,7 +91,7 @@ def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substituti
 @pytest.mark.parametrize(("model", "loop", "fault"), FAULTS)
 def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, loop, fault, done, monkeypatch):
     job, reference = done(model)
-    with by_name(fault).in_force():
+    with find_mutant(fault).in_force():
         found = tried(job, reference, monkeypatch)
     assert attribution.cause(found) == f"the compiled loop that loses digits: {loop}"
     assert attribution.lines(found)[0].startswith(f"with {loop} composed, not compiled: ")
@@ -117,7 +117,7 @@ def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, m
 
     def send(sender: Sender) -> None:
         sender.begin("", "float32")
-        with by_name(fault).in_force():
+        with find_mutant(fault).in_force():
             forced_input.send_step(job, folder, sender, truth, "float32")
 
     found = measure_messages(compared_forced_input.Ledger(job, folder), send).dtypes["float32"]
@@ -172,10 +172,10 @@ def test_a_composed_step_has_no_loops_to_be_tried(done, monkeypatch):
 def test_a_loop_that_is_wrong_by_less_than_a_step_shows_is_named_by_itself(model, fault, done, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     job, reference = done(model)
-    with by_name(fault).in_force():
+    with find_mutant(fault).in_force():
         found = [f"loop:{loop}" for loop, _ in loops.faults(by_themselves(job))]
         free_run, _ = attribution.worst(reference, free_run_of(job))
-    assert found == [by_name(fault).expected]
+    assert found == [find_mutant(fault).culprit]
     assert free_run <= 1
 
 

@@ -11,8 +11,8 @@ from gates import quiet
 from toolkit.parity.job.pair import Description, ModuleFacts, PairMap, ParameterFacts, ParameterMatch
 from toolkit.parity.judge import notes
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.mutants import by_name
-from toolkit.parity.mutants.generic import UNREACHED
+from toolkit.parity.mutants import find_mutant
+from toolkit.parity.mutants.generic import UNREACHED_BOUND
 from toolkit.parity.pairs.describe import Sides, describe_sides
 from toolkit.parity.pairs.options import pair_request
 from toolkit.parity.trials.mutation import Trial, with_effect
@@ -65,9 +65,9 @@ def test_a_fault_is_made_of_every_mask_and_an_idle_one_is_no_harmless_change(sid
     faults = [one for one in faults_of(sides) if one.name.startswith("bound-shifted:")]
     sites = {one.site: one for one in sides.port.masks}
     assert [one.name.partition(":")[2] for one in faults] == list(sites)
-    assert all(one.expected == "attention" and not one.harmless for one in faults)
-    assert [one.unreached for one in faults] == ["" if one.hides else UNREACHED for one in sites.values()]
-    assert by_name(faults[0].name).name == faults[0].name
+    assert all(one.culprit == "attention" and not one.harmless for one in faults)
+    assert [one.unreached_reason for one in faults] == ["" if one.hides else UNREACHED_BOUND for one in sites.values()]
+    assert find_mutant(faults[0].name).name == faults[0].name
 
 
 @pytest.mark.parametrize("hides", [True, False])

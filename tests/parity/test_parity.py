@@ -275,7 +275,7 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
         assert trial.passed == named
         out = io.StringIO()
         print_trials(Trials([trial]), Console(file=out, width=300))
-        assert (f", not {mutant.expected} and {mutant.operation}" in out.getvalue()) == (not named)
+        assert (f", not {mutant.culprit} and {mutant.operation}" in out.getvalue()) == (not named)
         assert f"1 of 1 faults caught, {int(named)} named" in out.getvalue()
 
 

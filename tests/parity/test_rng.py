@@ -15,7 +15,7 @@ from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.mutants.edits import SourceEdit, edit_source
-from toolkit.parity.mutants.loops import compile_loop, loaded
+from toolkit.parity.mutants.loops import compile_loop, load_code
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
 ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
@@ -257,7 +257,7 @@ def test_the_gate_sees_a_compiled_generator_that_repeats_itself(removed, added, 
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     edit = SourceEdit("models.operations.loops:draw_mask", removed, added)
     source = edit_source(edit.file.read_text(), [edit])
-    _engine, address = loaded("draw_mask", compile_loop("draw_mask", source))
+    _engine, address = load_code("draw_mask", compile_loop("draw_mask", source))
     monkeypatch.setattr(loop_code, "_address", lambda loop: address)
     threads = loop_code._openmp.omp_get_max_threads()
     loop_code._openmp.omp_set_num_threads(2)

@@ -11,7 +11,7 @@ from gates import ROOT, TINY_REFORMER, quiet, reformer_request
 
 from models.families import FAMILIES
 from models.files.another_python import environment
-from toolkit.parity.mutants import by_name, catalogue, faults_of_heads
+from toolkit.parity.mutants import catalogue, faults_of_heads, find_mutant
 from toolkit.parity.trials.mutation import faults_of, head_trials, try_mutants
 
 HEADS = ("token_classification", "causal_lm")
@@ -68,7 +68,7 @@ def test_the_trial_has_the_head_and_its_faults_have_names_of_their_own(head):
     assert trial(head).head == head and faults_of(trial(head)) == faults_of_heads("reformer")[head]
     others = {mutant.name for family in FAMILIES for mutant in catalogue(family)}
     assert not others & {mutant.name for mutant in faults_of(trial(head))}
-    assert all(by_name(mutant.name) == mutant for mutant in faults_of(trial(head)))
+    assert all(find_mutant(mutant.name) == mutant for mutant in faults_of(trial(head)))
 
 
 @pytest.mark.slow

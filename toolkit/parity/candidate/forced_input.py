@@ -28,7 +28,7 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.real_numbers import as_complex
-from toolkit.parity.mutants import by_name
+from toolkit.parity.mutants import find_mutant
 
 ROOT = Path(__file__).resolve().parents[3]
 #: The place of an operation is where these functions are called.
@@ -67,7 +67,7 @@ def send_step(
 
 
 def _send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
-    mutant = by_name(name)
+    mutant = find_mutant(name)
     if not (mutant.is_of_the_step if job.pair is not None else mutant.is_of_an_operation):
         return
     sender.begin(name, mutant.dtype)

@@ -29,7 +29,7 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.initial_values import NUM_MODELS, sample_values
-from toolkit.parity.mutants import Mutant, by_name
+from toolkit.parity.mutants import Mutant, find_mutant
 
 
 def run(job: Job, folder: Path, sender: Sender, kernels: object = None) -> None:
@@ -94,7 +94,7 @@ def _run_streamed(job: Job, folder: Path, sender: Sender) -> None:
     """Run the port stage by stage, with all mutants in force at once, as each stage is computed once."""
     with contextlib.ExitStack() as faults:
         for name in job.mutants:
-            faults.enter_context(by_name(name).in_force())
+            faults.enter_context(find_mutant(name).in_force())
         family_part(job.model, "candidate_stages").run(job, folder, sender)
 
 
@@ -193,7 +193,7 @@ def needs_draws(mutant: Mutant) -> bool:
 
 def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     """Send the result with a fault in force, in the dtype that shows the fault, or the error that the port raises."""
-    mutant = by_name(name)
+    mutant = find_mutant(name)
     # Whether hooks change a pair's port is known; no further run checks that for a fault.
     job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
     sender.begin(name)

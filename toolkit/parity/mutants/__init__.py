@@ -1,8 +1,8 @@
-"""Faults that real ports, tokenizers, loaders, new weights and training loops have, each as a change to the running
-port. The gate is judged by whether it catches them.
+"""Faults that real ports have, each as a change to the running port. The gate is judged by whether it catches them.
 
-A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` says where the gate must
-locate the fault: it is a part of the name of the finding nearest to the cause.
+A fault is in the model, its tokenizer, the loading of a checkpoint, the initial weights or the training loop. A mutant
+is in force in the port's process, during one step. The gate must locate it: the name of the finding nearest to the
+cause must contain ``expected``.
 """
 
 from __future__ import annotations
@@ -22,54 +22,57 @@ __all__ = [
     "LOOPS",
     "OF_ADAMW",
     "Mutant",
-    "by_name",
     "catalogue",
     "faults_of_heads",
     "faults_of_loops",
     "faults_of_precision",
+    "find_mutant",
     "keys_of_head",
 ]
 
 
 @functools.cache
 def catalogue(model: str) -> tuple[Mutant, ...]:
-    """Return the faults of a family that float64 and float32 show."""
+    """Return the faults of a family that both float64 and float32 show."""
     return family_part(model, "mutants").CATALOGUE
 
 
 def faults_of_heads(model: str) -> dict[str, tuple[Mutant, ...]]:
-    """Return head -> its faults, of the heads that a family's catalogue is not tried with."""
+    """Return the faults of each head that is not the head of the family's trials."""
     return getattr(family_part(model, "mutants"), "OF_HEADS", {})
 
 
 def keys_of_head(model: str, head: str) -> Mapping[str, Any]:
-    """Return the keys of a configuration that change where its faults are tried with this head."""
+    """Return the configuration keys that the trials of this head override."""
     return getattr(family_part(model, "mutants"), "KEYS_OF_HEADS", {}).get(head, {})
 
 
 @functools.cache
 def faults_of_precision(model: str) -> tuple[Mutant, ...]:
-    """Return the faults of a family in mixed precision, which no other dtype shows."""
+    """Return the faults of a family that only bfloat16 mixed precision shows."""
     return family_part(model, "mutants").PRECISION
 
 
 @functools.cache
 def faults_of_loops(model: str) -> tuple[Mutant, ...]:
-    """Return the faults of a family's compiled loops, which are below float32's noise in a step."""
+    """Return the faults of a family's compiled loops that are smaller than the float32 noise of a step."""
     return family_part(model, "mutants").LOOPS
 
 
-def by_name(name: str) -> Mutant:
-    """Return the mutant of a name: of the catalogues, of a head, of class weights, of an optimizer, of an adapter, of a
-    compiled loop, a change of one parameter, or a fault of a pair's port. Raises KeyError."""
-    if made := change.of_name(name) or generic.of_name(name):
-        return made
-    from toolkit.parity.mutants import shared  # reads files, which needs a package that a user's port may lack
+def find_mutant(name: str) -> Mutant:
+    """Return the mutant with this name.
+
+    It is a fault of a catalogue, a change of one parameter (:mod:`.change`), or a fault of a pair's port
+    (:mod:`.generic`). Raises KeyError if no mutant has the name.
+    """
+    if named_mutant := change.parse_mutant(name) or generic.parse_mutant(name):
+        return named_mutant
+    from toolkit.parity.mutants import shared  # it reads YAML; the interpreter of a user's port may lack the package
 
     catalogues = (
         *map(catalogue, FAMILIES),
         *map(faults_of_precision, FAMILIES),
-        *(faults for model in FAMILIES for faults in faults_of_heads(model).values()),
+        *(head_faults for model in FAMILIES for head_faults in faults_of_heads(model).values()),
         *shared.CLASS_WEIGHTS.values(),
         shared.LABEL_SMOOTHING,
         *shared.OPTIMIZERS.values(),
@@ -78,4 +81,4 @@ def by_name(name: str) -> Mutant:
         BELOW_THE_NOISE.values(),
         OF_ADAMW,
     )
-    return {mutant.name: mutant for several in catalogues for mutant in several}[name]
+    return {mutant.name: mutant for catalogue_mutants in catalogues for mutant in catalogue_mutants}[name]

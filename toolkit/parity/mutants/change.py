@@ -1,56 +1,60 @@
-"""Small changes to single parameters, which measure how small a fault the gate sees."""
+"""Small changes of single parameters, which measure how small a fault the gate detects."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from models.families import FAMILIES, part
-from toolkit.parity.mutants.fault import Mutant, around
+from toolkit.parity.mutants.fault import Mutant, wrap_method
 
 #: A relative change large enough to show, and so small that all effects are proportional to it.
 CHANGE = 1e-6
 _PREFIX = "changed:"
 
 
-def weight_changed(parameter: str) -> str:
-    """Return the name of the mutant in which that parameter's values are off by :data:`CHANGE`, up or down."""
+def weight_change_name(parameter: str) -> str:
+    """Return the name of the mutant that scales each value of the parameter by 1 plus or minus :data:`CHANGE`."""
     return _PREFIX + parameter
 
 
-def of_name(name: str) -> Mutant | None:
-    """Return the mutant of a name that :func:`weight_changed` gave; None for any other."""
+def parse_mutant(name: str) -> Mutant | None:
+    """Return the mutant that :func:`weight_change_name` names, or None for any other name."""
     if not name.startswith(_PREFIX):
         return None
     parameter = name.removeprefix(_PREFIX)
-    return Mutant(name, f"{parameter} off by {CHANGE:.0e}", parameter, lambda port: _changed(parameter))
+    return Mutant(name, f"{parameter} off by {CHANGE:.0e}", parameter, lambda port: _replace_load(parameter))
 
 
-def _changed(parameter: str):
-    # In a pair's job it is already imported; importing it changes what Paddle does.
+def _replace_load(parameter: str) -> list[tuple[Any, str, Any]]:
+    """Return attributes that load the weights and then change one parameter, as :attr:`Mutant.apply` does."""
+    # In a pair's job the module is already imported. In other jobs it is not: its import changes what Paddle does.
     if (pair := sys.modules.get("toolkit.parity.families.pair.candidate")) is not None:
-        return around(pair.PairStep, "_load", lambda load, step: _change_of_pair(load, step, parameter))
+        return wrap_method(pair.PairStep, "_load", lambda load, step: _load_changed_pair(load, step, parameter))
 
     modules = [part(model, "weights") for model in FAMILIES]
     load = modules[0].load
 
-    def changed(model, values) -> None:
-        load(model, values)
-        _change(dict(model.named_parameters())[parameter])
+    def load_changed(model: Any, weights: Mapping[str, np.ndarray]) -> None:
+        load(model, weights)
+        _change_values(dict(model.named_parameters())[parameter])
 
-    return [(weights, "load", changed) for weights in modules]
+    return [(module, "load", load_changed) for module in modules]
 
 
-def _change_of_pair(load, step, parameter: str) -> None:
+def _load_changed_pair(load: Callable[[Any], None], step: Any, parameter: str) -> None:
+    """Load the weights of a pair's port, and change the counterparts of one parameter of the reference."""
     load(step)
-    of_port = {match.port for match in step.layout.by_reference[parameter]}
-    for name, value in step.model.named_parameters():
-        if name in of_port:
-            _change(value)
+    counterparts = {match.port for match in step.layout.by_reference[parameter]}
+    for name, tensor in step.model.named_parameters():
+        if name in counterparts:
+            _change_values(tensor)
 
 
-def _change(target) -> None:
-    held = target.numpy()
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], held.shape)
-    target.set_value((held * (1 + CHANGE * signs)).astype(held.dtype))
+def _change_values(tensor: Any) -> None:
+    values = tensor.numpy()
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], values.shape)
+    tensor.set_value((values * (1 + CHANGE * signs)).astype(values.dtype))

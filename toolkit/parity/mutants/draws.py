@@ -7,17 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from toolkit.parity.mutants.fault import Modules, Mutant, around, read_faults
+from toolkit.parity.mutants.fault import Mutant, PortModules, read_faults, wrap_method
 
 
-def mask_faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tuple[Mutant, ...]:
-    """Return the faults of masks that every family may have.
+def mask_faults(prefix: str, family: str, body: Callable[[PortModules], type]) -> tuple[Mutant, ...]:
+    """Return the faults of dropout masks that every family can have.
 
     Args:
-        prefix: begins all names.
-        body: takes the modules and gives the class of the model without its head.
+        prefix: text at the beginning of each fault's name.
+        family: name of the model family.
+        body: function that returns the class of the model without its head.
     """
-    of_layers = Mutant(
+    same_masks = Mutant(
         f"{prefix}own-masks-every-layer",
         "the port's own masks are the same in every layer",
         "dropout:",
@@ -26,23 +27,23 @@ def mask_faults(prefix: str, family: str, body: Callable[[Modules], type]) -> tu
         draws=True,
         kind="draws",
     )
-    return (*read_faults(Path(__file__).with_name("draws.yaml"), prefix), of_layers)
+    return (*read_faults(Path(__file__).with_name("draws.yaml"), prefix), same_masks)
 
 
-def _repeat_in_every_layer(port: Modules, body: type) -> list[tuple[Any, str, Any]]:
-    """Draw all masks of a step from the state at its beginning; each step begins with another."""
-    begun = SimpleNamespace()
+def _repeat_in_every_layer(port: PortModules, body: type) -> list[tuple[Any, str, Any]]:
+    """Draw all masks of a step from the generator state at its beginning, and advance the state for the next step."""
+    step = SimpleNamespace()
 
     def forward(original, self, *args, **kwargs):
-        begun.state = port.paddle.get_rng_state()
+        step.initial_state = port.paddle.get_rng_state()
         return original(self, *args, **kwargs)
 
-    def kept(original, self, p, shape):
-        now = port.paddle.get_rng_state()
-        port.paddle.set_rng_state(begun.state)
+    def draw_mask(original, self, p, shape):
+        current_state = port.paddle.get_rng_state()
+        port.paddle.set_rng_state(step.initial_state)
         mask = original(self, p, shape)
-        port.paddle.set_rng_state(now)
+        port.paddle.set_rng_state(current_state)
         port.paddle.randint(0, 2, [1])
         return mask
 
-    return around(body, "forward", forward) + around(port.randomness.Generator, "kept", kept)
+    return wrap_method(body, "forward", forward) + wrap_method(port.randomness.Generator, "kept", draw_mask)

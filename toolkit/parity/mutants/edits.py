@@ -23,7 +23,7 @@ class SourceEdit:
         function: module and qualified name, such as ``models.ctrl.layers:EncoderLayer.forward``.
         removed: text that occurs exactly once in the function. If it has several lines, all but the first are indented
             relative to the line that the text begins in.
-        added: text in its place, indented in the same way. A change of an argument's default has no effect.
+        added: text that replaces it, indented in the same way. A change of an argument's default has no effect.
     """
 
     function: str
@@ -50,8 +50,8 @@ def edit_source(source: str, edits: Sequence[SourceEdit]) -> str:
             raise ValueError(f"{edit.function}: {len(occurrences)} occurrences, not one, of {edit.removed!r}")
         [(start, indent)] = occurrences
         rest = text[start + len(_indent_lines(edit.removed, indent)) :]
-        edited = text[:start] + _indent_lines(edit.added, indent) + rest
-        source = "".join([*lines[: first - 1], edited, *lines[last:]])
+        edited_text = text[:start] + _indent_lines(edit.added, indent) + rest
+        source = "".join([*lines[: first - 1], edited_text, *lines[last:]])
     return source
 
 

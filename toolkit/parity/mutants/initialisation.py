@@ -1,4 +1,4 @@
-"""Faults of new weights. The step never shows them: both sides get the same weights, wherever these are from."""
+"""Faults of randomly initialized weights. A step never shows them, since the gate gives both sides the same weights."""
 
 from __future__ import annotations
 
@@ -8,88 +8,125 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity.mutants.fault import Modules, Mutant
+from toolkit.parity.mutants.fault import Mutant, PortModules
 
-#: Maps a configuration and the width of each role to other widths.
-Widths = Callable[[Mapping[str, Any], dict[str, float]], dict[str, float]]
-#: Maps the values of a parameter to others.
-Values = Callable[[np.ndarray], np.ndarray]
-Changes = list[tuple[Any, str, Any]]
+#: Maps a configuration and the standard deviation of each role to other standard deviations.
+WidthChange = Callable[[Mapping[str, Any], dict[str, float]], dict[str, float]]
+#: Maps the initial values of a parameter to other values.
+ValueChange = Callable[[np.ndarray], np.ndarray]
+#: Owners, names and values of the attributes that a fault sets.
+AttributeValues = list[tuple[Any, str, Any]]
 
 
-def widths_of(change: Widths) -> Callable[[Modules], Changes]:
-    """Draw roles with the widths that ``change`` gives."""
+def change_widths(change: WidthChange) -> Callable[[PortModules], AttributeValues]:
+    """Return a fault that changes the standard deviations of all roles."""
 
-    def apply(port: Modules) -> Changes:
+    def apply(port: PortModules) -> AttributeValues:
         deviations = port.weights.deviations
         return [(port.weights, "deviations", lambda config: change(config, deviations(config)))]
 
     return apply
 
 
-def width_of(role: str, change: Callable[[dict[str, float]], float]) -> Callable[[Modules], Changes]:
-    """Draw a role with the width that ``change`` gives, given the widths of all."""
-    return widths_of(lambda config, widths: {**widths, role: change(widths)})
+def change_width(role: str, change: Callable[[dict[str, float]], float]) -> Callable[[PortModules], AttributeValues]:
+    """Return a fault that computes one role's standard deviation from the correct values of all roles."""
+    return change_widths(lambda config, widths: {**widths, role: change(widths)})
 
 
-def _values(role: str, change: Values) -> Callable[[Modules], Changes]:
-    """Replace new parameters of a role by what ``change`` makes of them."""
+def _replace_values(role: str, change: ValueChange) -> Callable[[PortModules], AttributeValues]:
+    """Return a fault that applies ``change`` to the initial values of each parameter of a role."""
 
-    def apply(port: Modules) -> Changes:
+    def apply(port: PortModules) -> AttributeValues:
         initial_weights, parameters = port.weights.initial_weights, port.weights.parameters
 
-        def changed(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
+        def change_role(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
             table = parameters(config, head)
-            made = initial_weights(config, head, seed)
-            return {name: change(value) if table[name].role == role else value for name, value in made.items()}
+            weights = initial_weights(config, head, seed)
+            return {name: change(value) if table[name].role == role else value for name, value in weights.items()}
 
-        return [(port.weights, "initial_weights", changed)]
+        return [(port.weights, "initial_weights", change_role)]
 
     return apply
 
 
-def _draw(value: np.ndarray) -> np.random.Generator:
-    """Return a generator that differs for every parameter and seed."""
+def _seed_generator(value: np.ndarray) -> np.random.Generator:
+    """Return a generator whose seed is the bits of the parameter's first value, in float32."""
     return np.random.default_rng(value.view(np.uint32).flat[0])
 
 
-def _uniform(value: np.ndarray) -> np.ndarray:
-    return (_draw(value).uniform(-1, 1, value.shape) * 3**0.5 * value.std()).astype(np.float32)
+def _draw_uniform(value: np.ndarray) -> np.ndarray:
+    return (_seed_generator(value).uniform(-1, 1, value.shape) * 3**0.5 * value.std()).astype(np.float32)
 
 
-def _truncated(value: np.ndarray) -> np.ndarray:
-    """Draw again what lies more than two standard deviations out."""
-    draw, width, value = _draw(value), value.std(), value.copy()
-    while (far := np.abs(value) > 2 * width).any():
-        value[far] = width * draw.standard_normal(far.sum(), np.float32)
+def _draw_truncated(value: np.ndarray) -> np.ndarray:
+    """Draw the values beyond two standard deviations again."""
+    generator, deviation, value = _seed_generator(value), value.std(), value.copy()
+    while (is_far := np.abs(value) > 2 * deviation).any():
+        value[is_far] = deviation * generator.standard_normal(is_far.sum(), np.float32)
     return value
 
 
-def _shifted(value: np.ndarray) -> np.ndarray:
+def _shift_mean(value: np.ndarray) -> np.ndarray:
     return value + np.float32(0.25) * value.std()
 
 
-def named(family: str, name: str, what: str, expected: str, apply: Callable[[Modules], Changes]) -> Mutant:
-    """Return a fault of a family's new weights."""
-    return Mutant(f"{family}-new-{name}", what, expected, apply, family, initialisation=True, kind="initialisation")
+def initialisation_fault(
+    family: str, name: str, description: str, culprit: str, apply: Callable[[PortModules], AttributeValues]
+) -> Mutant:
+    """Return a fault of a family's randomly initialized weights.
+
+    Args:
+        family: name of the model family.
+        name: end of the fault's name.
+        description: description of the fault in a few words.
+        culprit: text that the name of the culprit must contain.
+        apply: function that returns the attributes to set, as :attr:`.Mutant.apply` does.
+    """
+    return Mutant(
+        f"{family}-new-{name}", description, culprit, apply, family, initialisation=True, kind="initialisation"
+    )
 
 
-def faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
-    """Return the faults of a family, given the first parameter of each role, or its module."""
+def initialisation_faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
+    """Return the faults of the randomly initialized weights of a family.
 
-    fault = partial(named, family)
+    Args:
+        family: name of the model family.
+        embedding, linear, bias, norm: part of the name of the first parameter with this role.
+    """
+
+    fault = partial(initialisation_fault, family)
 
     return (
-        fault("twice-as-wide", "linear maps twice as wide", linear, width_of("linear", lambda own: 2 * own["linear"])),
+        fault(
+            "twice-as-wide",
+            "linear maps twice as wide",
+            linear,
+            change_width("linear", lambda widths: 2 * widths["linear"]),
+        ),
         fault(
             "embedding-unit-width",
             "the frameworks' own width for embeddings",
             embedding,
-            width_of("embedding", lambda own: 1.0),
+            change_width("embedding", lambda widths: 1.0),
         ),
-        fault("biases-drawn", "biases drawn as matrices are", bias, width_of("bias", lambda own: own["linear"])),
-        fault("gains-zero", "norm gains of 0", norm, _values("norm_gain", np.zeros_like)),
-        fault("uniform", "embeddings uniform, of the same spread", embedding, _values("embedding", _uniform)),
-        fault("truncated", "embeddings truncated at two deviations", embedding, _values("embedding", _truncated)),
-        fault("mean-shifted", "linear maps with a mean of a quarter deviation", linear, _values("linear", _shifted)),
+        fault(
+            "biases-drawn", "biases drawn as matrices are", bias, change_width("bias", lambda widths: widths["linear"])
+        ),
+        fault("gains-zero", "norm gains of 0", norm, _replace_values("norm_gain", np.zeros_like)),
+        fault(
+            "uniform", "embeddings uniform, of the same spread", embedding, _replace_values("embedding", _draw_uniform)
+        ),
+        fault(
+            "truncated",
+            "embeddings truncated at two deviations",
+            embedding,
+            _replace_values("embedding", _draw_truncated),
+        ),
+        fault(
+            "mean-shifted",
+            "linear maps with a mean of a quarter deviation",
+            linear,
+            _replace_values("linear", _shift_mean),
+        ),
     )

@@ -1,4 +1,4 @@
-"""Faults in reading a checkpoint. The gate's own weights, which both sides are given, never show them."""
+"""Faults in the loading of a checkpoint. A step never shows them, since the gate gives both sides the same weights."""
 
 from __future__ import annotations
 
@@ -6,51 +6,66 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from toolkit.parity.mutants.fault import Modules, Mutant
+from toolkit.parity.mutants.fault import Mutant, PortModules
 
-#: A tensor of the checkpoint as a loader hands it on.
-Stored = tuple[str, np.ndarray]
+#: Name and values of a tensor of the checkpoint.
+NamedTensor = tuple[str, np.ndarray]
 
 
-def _read(port: Modules, change: Callable[[str, np.ndarray], Stored]) -> list[tuple]:
-    """Read each tensor as ``change`` makes it."""
+def _replace_reader(port: PortModules, change: Callable[[str, np.ndarray], NamedTensor]) -> list[tuple]:
+    """Replace the reader of checkpoints by a reader that applies ``change`` to each tensor."""
     read_tensors = port.hub.read_tensors
 
-    def read(folder) -> Iterator[Stored]:
+    def read_changed(folder) -> Iterator[NamedTensor]:
         return (change(name, value) for name, value in read_tensors(folder))
 
-    return [(port.hub, "read_tensors", read)]
+    return [(port.hub, "read_tensors", read_changed)]
 
 
-def _exchanged(one: str, other: str) -> Callable[[str, np.ndarray], Stored]:
-    """Read what is stored under one name under the other."""
-    return lambda name, value: (name.replace(one, "\0").replace(other, one).replace("\0", other), value)
+def _exchange_names(first: str, second: str) -> Callable[[str, np.ndarray], NamedTensor]:
+    """Return a change that exchanges two parts of the tensors' names."""
+    return lambda name, value: (name.replace(first, "\0").replace(second, first).replace("\0", second), value)
 
 
-def _transposed(ending: str) -> Callable[[str, np.ndarray], Stored]:
-    return lambda name, value: (name, value.T if name.endswith(ending) else value)
+def _transpose_matrix(suffix: str) -> Callable[[str, np.ndarray], NamedTensor]:
+    return lambda name, value: (name, value.T if name.endswith(suffix) else value)
 
 
-def _halved(name: str, value: np.ndarray) -> Stored:
+def _round_to_float16(name: str, value: np.ndarray) -> NamedTensor:
     return name, value.astype(np.float16).astype(np.float32)
 
 
-def faults(family: str, query: str, key: str, layers: str, first: str, embedding: str) -> tuple[Mutant, ...]:
-    """Return the faults of a family.
+def loading_faults(
+    family: str, query: str, key: str, layers: str, first_module: str, embedding: str
+) -> tuple[Mutant, ...]:
+    """Return the faults in loading a checkpoint of a family.
 
     Args:
-        query, key: part of the names of two square matrices.
-        layers: prefix of a layer's number; layers 0 and 2 are alike.
-        first: the first module of layer 0.
-        embedding: the module of the first parameter of all.
+        family: name of the model family.
+        query, key: parts of the names of two square matrices.
+        layers: the part of a name before the layer's number; layers 0 and 2 have the same shapes.
+        first_module: part of the name of the first module of layer 0.
+        embedding: module of the model's first parameter.
     """
 
-    def fault(name: str, what: str, expected: str, change: Callable[[str, np.ndarray], Stored]) -> Mutant:
-        return Mutant(f"{family}-loads-{name}", what, expected, lambda p: _read(p, change), loader=True, kind="loading")
+    def fault(name: str, description: str, culprit: str, change: Callable[[str, np.ndarray], NamedTensor]) -> Mutant:
+        return Mutant(
+            f"{family}-loads-{name}",
+            description,
+            culprit,
+            lambda port: _replace_reader(port, change),
+            loader=True,
+            kind="loading",
+        )
 
     return (
-        fault("query-as-key", "query and key exchanged", query, _exchanged(query, key)),
-        fault("layers-out-of-order", "two layers exchanged", first, _exchanged(f"{layers}0.", f"{layers}2.")),
-        fault("square-transposed", "a square matrix transposed", query, _transposed(f"{query}weight")),
-        fault("in-float16", "values rounded to float16", embedding, _halved),
+        fault("query-as-key", "query and key exchanged", query, _exchange_names(query, key)),
+        fault(
+            "layers-out-of-order",
+            "two layers exchanged",
+            first_module,
+            _exchange_names(f"{layers}0.", f"{layers}2."),
+        ),
+        fault("square-transposed", "a square matrix transposed", query, _transpose_matrix(f"{query}weight")),
+        fault("in-float16", "values rounded to float16", embedding, _round_to_float16),
     )

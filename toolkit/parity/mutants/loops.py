@@ -1,6 +1,8 @@
-"""Faults of the compiled loops of training (:mod:`models.operations.loops`): loops that keep too few digits. Only
-float32 shows them, and each must be named by what its loop computes. Not even a step in float32 shows those of
-:data:`BELOW_THE_NOISE`."""
+"""Faults of the compiled loops of training (:mod:`models.operations.loops`): loops that keep too few digits.
+
+Only float32 shows them. The faults of :data:`BELOW_THE_NOISE` are even smaller than the error that a step in float32
+may have. Only the test of the loop in isolation shows them.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +13,66 @@ from types import ModuleType
 from typing import Any
 
 from toolkit.parity.mutants.edits import SourceEdit, edit_source
-from toolkit.parity.mutants.fault import Modules, Mutant
+from toolkit.parity.mutants.fault import Mutant, PortModules
 
-#: Multiplier that splits off 12 bits of a float32 number: what is lost is 1e-4 of the number.
+#: Multiplier that splits off the upper 12 bits of a float32 number; the rest is about 1e-4 of the number.
 SPLITTER = 2.0**12 + 1
 
 
-def _coarse(port: Modules, value: Any) -> Any:
-    """Keep 12 bits instead of 24 (Dekker 1971); leave what is no float32."""
+def _drop_digits(port: PortModules, value: Any) -> Any:
+    """Keep 12 of the 24 bits of float32 tensors (Dekker 1971), and leave other values as they are."""
     if isinstance(value, tuple):
-        return tuple(_coarse(port, one) for one in value)
+        return tuple(_drop_digits(port, element) for element in value)
     if value is None or value.dtype != port.paddle.float32:
         return value
     large = value * SPLITTER
     return large - (large - value)
 
 
-def _of_loop(name: str, port: Modules) -> list[tuple[Any, str, Callable]]:
+def _replace_loop(name: str, port: PortModules) -> list[tuple[Any, str, Callable]]:
     loop = getattr(port.compiled, name)
-    return [(port.compiled, name, lambda *given: _coarse(port, loop(*given)))]
+    return [(port.compiled, name, lambda *arguments: _drop_digits(port, loop(*arguments)))]
 
 
-def _faults(**functions: str) -> tuple[Mutant, ...]:
-    """Return faults of functions of :mod:`models.operations.compiled`, given what each computes."""
+def _precision_faults(**functions: str) -> tuple[Mutant, ...]:
+    """Return faults of functions of :mod:`models.operations.compiled`, each given with the name of its result."""
     return tuple(
         Mutant(
             f"float32-{name.strip('_').replace('_', '-')}",
-            f"{what} keeps 12 bits",
+            f"{description} keeps 12 bits",
             "",
-            partial(_of_loop, name),
+            partial(_replace_loop, name),
             dtype="float32",
         )
-        for name, what in functions.items()
+        for name, description in functions.items()
     )
 
 
-#: Faults by compiled loop, of :data:`models.operations.compiled.LOOPS`.
+#: Faults by kind of compiled loop, a key of :data:`models.operations.compiled.LOOPS`.
 LOOPS: dict[str, tuple[Mutant, ...]] = {
-    "attention": _faults(
+    "attention": _precision_faults(
         attend_chunks="attention of chunks", attend_chunks_backward="the backward of attention of chunks"
     ),
-    "softmax": _faults(softmax="attention's softmax", softmax_backward="the backward of attention's softmax"),
-    "cross_entropy": _faults(
+    "softmax": _precision_faults(softmax="attention's softmax", softmax_backward="the backward of attention's softmax"),
+    "cross_entropy": _precision_faults(
         cross_entropy="the cross entropy", cross_entropy_backward="the backward of the cross entropy"
     ),
-    "layer_norm": _faults(layer_norm="layer norm", layer_norm_backward="the backward of layer norm"),
-    "keys": _faults(keys="LSH's keys", keys_backward="the backward of LSH's keys"),
-    "dropout": _faults(keep="what dropout scales"),
-    "bias": _faults(add_row_="a sum with a bias"),
-    "axial_positions": _faults(
+    "layer_norm": _precision_faults(layer_norm="layer norm", layer_norm_backward="the backward of layer norm"),
+    "keys": _precision_faults(keys="LSH's keys", keys_backward="the backward of LSH's keys"),
+    "dropout": _precision_faults(keep="what dropout scales"),
+    "bias": _precision_faults(add_row_="a sum with a bias"),
+    "axial_positions": _precision_faults(
         scale_columns="the axial position table", scale_columns_backward="the gradient of the axial position table"
     ),
-    "streams": _faults(add_on_grid="a residual stream as layers read it"),
+    "streams": _precision_faults(add_on_grid="a residual stream as layers read it"),
 }
 
 
 def compile_loop(loop: str, source: str) -> bytes:
-    """Return a loop's object file, compiled from this source of the file that defines it."""
+    """Return a loop's object code, compiled from the given source of its file."""
     from models.operations import loop_code
 
-    loop_code._engine()  # before Numba: both look for names that it tells
+    loop_code._engine()  # before Numba: it registers the names that both look up
     from models.operations import loops
 
     file = loop_code.file_of(loop)
@@ -79,8 +81,8 @@ def compile_loop(loop: str, source: str) -> bytes:
     return loop_code._object_file(loop, *loops.compiled(vars(module)[loop]))
 
 
-def loaded(loop: str, code: bytes) -> tuple[Any, int]:
-    """Load an object file, and return what holds its code, and its address."""
+def load_code(loop: str, code: bytes) -> tuple[Any, int]:
+    """Load a loop's object code. Return the engine, which keeps the code in memory, and the address of the loop."""
     import llvmlite.binding as llvm
 
     from models.operations import loop_code
@@ -93,99 +95,105 @@ def loaded(loop: str, code: bytes) -> tuple[Any, int]:
 
 
 @functools.cache
-def _loaded(loop: str, edits: tuple[SourceEdit, ...]) -> tuple[Any, int]:
+def _load_edited(loop: str, edits: tuple[SourceEdit, ...]) -> tuple[Any, int]:
     from models.operations import loop_code
 
     source = loop_code.file_of(loop).read_text(encoding="utf-8")
-    return loaded(loop, compile_loop(loop, edit_source(source, edits)))
+    return load_code(loop, compile_loop(loop, edit_source(source, edits)))
 
 
-def _edited(loop: str, edits: tuple[SourceEdit, ...], port: Modules) -> list[tuple[Any, str, Callable]]:
-    """Use the loop's code with these edits instead of that compiled from the source as it is."""
+def _use_edited_loop(loop: str, edits: tuple[SourceEdit, ...], port: PortModules) -> list[tuple[Any, str, Callable]]:
+    """Use the code of a loop that is compiled from its edited source."""
     from models.operations import loop_code
 
-    plain = loop_code._address
-    return [(loop_code, "_address", lambda name: _loaded(loop, edits)[1] if name == loop else plain(name))]
+    original_address = loop_code._address
+
+    def find_address(name: str) -> int:
+        return _load_edited(loop, edits)[1] if name == loop else original_address(name)
+
+    return [(loop_code, "_address", find_address)]
 
 
-def _loop_edit(function: str, removed: str, added: str) -> SourceEdit:
-    return SourceEdit(f"models.operations.loops:{function}", removed, added)
+def _edit_loop(function: str, removed_text: str, added_text: str) -> SourceEdit:
+    return SourceEdit(f"models.operations.loops:{function}", removed_text, added_text)
 
 
-def _below(name: str, fault: str, *loops: str, edits: tuple[SourceEdit, ...]) -> dict[str, Mutant]:
-    """Return a fault of several loops, under a name for each."""
+def _faults_by_loop(name: str, fault: str, *loops: str, edits: tuple[SourceEdit, ...]) -> dict[str, Mutant]:
+    """Return one fault for each of several loops, by name."""
     return {
         f"{name}-in-{loop.replace('_', '-')}": Mutant(
             f"{name}-in-{loop.replace('_', '-')}",
             f"{fault} in {loop}",
             f"loop:{loop}",
-            partial(_edited, loop, edits),
+            partial(_use_edited_loop, loop, edits),
             dtype="float32",
         )
         for loop in loops
     }
 
 
-#: Faults of the same loops, smaller than the error that a step in float32 may have: only the loop itself shows them.
+#: Faults of the same loops that are smaller than the error that a step in float32 may have.
 BELOW_THE_NOISE: dict[str, Mutant] = {
-    **_below(
+    **_faults_by_loop(
         "short-exp",
         "exp is two terms short",
         "attend_chunks",
         "softmax_rows",
         "cross_entropy_rows",
         "cross_entropy_rows_backward",
-        edits=(_loop_edit("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
+        edits=(_edit_loop("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
     ),
-    **_below(
+    **_faults_by_loop(
         "one-pass-variance",
         "the variance is the difference of two sums",
         "norm_rows",
         "norm_rows_backward",
-        edits=(_loop_edit("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
+        edits=(_edit_loop("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
     ),
-    **_below(
+    **_faults_by_loop(
         "float32-sum",
         "columns are added up in float32",
         "cross_entropy_rows",
         edits=(
-            _loop_edit("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
-            _loop_edit("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
+            _edit_loop("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
+            _edit_loop("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
         ),
     ),
-    **_below(
+    **_faults_by_loop(
         "float32-stream",
         "a residual stream is added up in float32",
         "add_on_grid",
-        edits=(_loop_edit("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
+        edits=(_edit_loop("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
     ),
 }
 
 
-def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
-    """Return those of these loops."""
-    return tuple(mutant for mutant in BELOW_THE_NOISE.values() if mutant.expected.partition(":")[2] in loops)
+def faults_below_noise(*loops: str) -> tuple[Mutant, ...]:
+    """Return the faults of :data:`BELOW_THE_NOISE` that are in these loops."""
+    return tuple(mutant for mutant in BELOW_THE_NOISE.values() if mutant.culprit.partition(":")[2] in loops)
 
 
-#: Faults of AdamW's loop, which updates in float32 show.
+#: Faults of AdamW's loop, which a float32 update shows.
 OF_ADAMW = tuple(
-    Mutant(f"float32-adamw-{name}", fault, expected, partial(_edited, "adamw", (edit,)), dtype="float32")
-    for name, fault, expected, edit in (
-        ("unclipped", "AdamW's loop does not clip", "updated:", _loop_edit("adamw", "factor * grad[i]", "grad[i]")),
+    Mutant(f"float32-adamw-{name}", fault, culprit, partial(_use_edited_loop, "adamw", (edit,)), dtype="float32")
+    for name, fault, culprit, edit in (
+        ("unclipped", "AdamW's loop does not clip", "updated:", _edit_loop("adamw", "factor * grad[i]", "grad[i]")),
         (
             "always-first",
             "AdamW's loop takes each step for the first",
             "#2",
-            _loop_edit("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
+            _edit_loop("adamw", "[0] *= beta2", "[0] *= beta2 / beta2"),
         ),
         (
             "no-decay",
             "AdamW's loop does not decay",
             "updated:",
-            _loop_edit("adamw", "decay * weight[i] + step", "step"),
+            _edit_loop("adamw", "decay * weight[i] + step", "step"),
         ),
     )
 )
 
-#: Those of loops that every family runs.
-SHARED_LOOPS = below_the_noise("cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward")
+#: Faults of :data:`BELOW_THE_NOISE` in loops that every family runs.
+SHARED_LOOPS = faults_below_noise(
+    "cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"
+)

@@ -1,5 +1,4 @@
-"""Faults that every family's port may have: of the training loop and its optimizers, of the loss, of an adapter, of
-mixed precision."""
+"""Faults that every family's port can have: in the training loop, an optimizer, the loss, an adapter or bfloat16."""
 
 from __future__ import annotations
 
@@ -9,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from toolkit.parity.mutants.fault import Modules, Mutant, around, read_faults
+from toolkit.parity.mutants.fault import Mutant, PortModules, read_faults, wrap_method
 
-#: The lowest score that is still finite when it is rounded to bfloat16.
+#: Lowest score that stays finite when it is rounded to bfloat16.
 LOWEST = -3.3e38
 
 
@@ -19,8 +18,8 @@ def _read_kind(kind: str) -> tuple[Mutant, ...]:
     return read_faults(Path(__file__).with_name(f"{kind}.yaml"))
 
 
-def _third_update_doubled(port: Modules) -> list[tuple[Any, str, Any]]:
-    """Make AdamW's third step twice."""
+def _repeat_third_update(port: PortModules) -> list[tuple[Any, str, Any]]:
+    """Apply AdamW's third update twice."""
     counts: dict[int, int] = {}
 
     def step(plain, self):
@@ -29,80 +28,81 @@ def _third_update_doubled(port: Modules) -> list[tuple[Any, str, Any]]:
         if counts[id(self)] == 3:
             plain(self)
 
-    return around(port.paddle.optimizer.AdamW, "step", step)
+    return wrap_method(port.paddle.optimizer.AdamW, "step", step)
 
 
-def _master_weights_in_bfloat16(port: Modules) -> list[tuple[Any, str, Any]]:
-    """Add updates to weights in bfloat16, which lose those smaller than half a unit of theirs."""
+def _round_master_weights(port: PortModules) -> list[tuple[Any, str, Any]]:
+    """Round the weights to bfloat16 after each update, which loses updates below half a unit in the last place."""
 
     def step(plain, self):
         plain(self)
         for parameter in self._parameter_list:
             parameter.set_value(parameter.astype("bfloat16").astype(parameter.dtype))
 
-    return around(port.paddle.optimizer.AdamW, "step", step)
+    return wrap_method(port.paddle.optimizer.AdamW, "step", step)
 
 
 def _importing_modules(function: Callable) -> list[ModuleType]:
-    """Return the modules of the ports that have imported a function of the operations."""
-    loaded = [module for name, module in sorted(sys.modules.items()) if name.startswith("models.")]
+    """Return the modules of the ports that have imported a function of :mod:`models.operations`."""
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("models.")]
     name, home = function.__name__, function.__module__
-    return [one for one in loaded if getattr(one, name, None) is function and one.__name__ != home]
+    return [module for module in modules if getattr(module, name, None) is function and module.__name__ != home]
 
 
-def _softmax_in_bfloat16(port: Modules) -> list[tuple[Any, str, Any]]:
-    """Round scores after the masks, so that the masks stay as they were; and round the results."""
-    masked, softmax, masked_softmax = port.ops._masked, port.ops.softmax, port.ops.masked_softmax
+def _round_softmax(port: PortModules) -> list[tuple[Any, str, Any]]:
+    """Round the masked scores and the results of each softmax to bfloat16."""
+    apply_masks, softmax, masked_softmax = port.ops._masked, port.ops.softmax, port.ops.masked_softmax
 
-    def lowered(scores, masks):
-        return masked(scores, masks).clip(min=LOWEST).astype("bfloat16").astype(scores.dtype)
+    def apply_masks_rounded(scores, masks):
+        return apply_masks(scores, masks).clip(min=LOWEST).astype("bfloat16").astype(scores.dtype)
 
-    def rounding(function):
-        def changed(*args, **kwargs):
+    def round_result(function):
+        def compute_rounded(*args, **kwargs):
             result = function(*args, **kwargs)
-            rounded = port.ops._Rounded.apply
-            return tuple(map(rounded, result)) if isinstance(result, tuple) else rounded(result)
+            round_tensor = port.ops._Rounded.apply
+            return tuple(map(round_tensor, result)) if isinstance(result, tuple) else round_tensor(result)
 
-        return changed
+        return compute_rounded
 
-    def of_rounded(scores, **kwargs):
+    def softmax_of_rounded(scores, **kwargs):
         return softmax(port.ops._Rounded.apply(scores.clip(min=LOWEST)), **kwargs)
 
     return [
-        (port.ops, "_masked", lowered),
-        *((module, "masked_softmax", rounding(masked_softmax)) for module in _importing_modules(masked_softmax)),
-        *((module, "softmax", rounding(of_rounded)) for module in _importing_modules(softmax)),
+        (port.ops, "_masked", apply_masks_rounded),
+        *((module, "masked_softmax", round_result(masked_softmax)) for module in _importing_modules(masked_softmax)),
+        *((module, "softmax", round_result(softmax_of_rounded)) for module in _importing_modules(softmax)),
     ]
 
 
-#: Faults of the optimizer step.
+#: Faults of an optimizer step.
 TRAINING = _read_kind("training")
-#: Faults of the loop around it.
+#: Faults of the training loop.
 TRAINER = (
     *_read_kind("trainer"),
-    Mutant("trainer-third-update", "the third update is made twice", "#3", _third_update_doubled, kind="trainer"),
+    Mutant("trainer-third-update", "the third update is made twice", "#3", _repeat_third_update, kind="trainer"),
 )
-_OF_OPTIMIZERS = _read_kind("optimizers")
-#: Faults by the optimizer.
+_OPTIMIZER_FAULTS = _read_kind("optimizers")
+#: Faults by optimizer.
 OPTIMIZERS = {
-    optimizer: tuple(fault for fault in _OF_OPTIMIZERS if fault.name.startswith(f"{optimizer}-"))
+    optimizer: tuple(fault for fault in _OPTIMIZER_FAULTS if fault.name.startswith(f"{optimizer}-"))
     for optimizer in ("lion", "sgd", "adafactor")
 }
-#: Faults by the configuration's ``problem_type``.
+#: Faults of class weights, by ``problem_type`` of the configuration.
 CLASS_WEIGHTS = {
     "single_label_classification": _read_kind("class_weights"),
     "multi_label_classification": _read_kind("label_weights"),
 }
+#: Faults of label smoothing.
 LABEL_SMOOTHING = _read_kind("label_smoothing")
 #: Faults of an adapter.
 LORA = _read_kind("lora")
-#: Faults in bfloat16.
+#: Faults that only bfloat16 shows.
 PRECISION = (
     Mutant(
         "bfloat16-softmax",
         "softmax in bfloat16",
         "probabilities:",
-        _softmax_in_bfloat16,
+        _round_softmax,
         operation="probabilities:",
         dtype="bfloat16",
     ),
@@ -111,7 +111,7 @@ PRECISION = (
         "bfloat16-master-weights",
         "updates are applied to weights in bfloat16",
         "updated:",
-        _master_weights_in_bfloat16,
+        _round_master_weights,
         dtype="bfloat16",
     ),
 )

@@ -25,7 +25,7 @@ from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.mutants.change import CHANGE, weight_changed
+from toolkit.parity.mutants.change import CHANGE, weight_change_name
 from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.trials.mutation import check_right
 
@@ -64,7 +64,7 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
     workers = workers_of(request)
     with scratch_job() as job:
         prepared = prepare(request, job, console)
-        prepared.put_mutants([weight_changed(name) for name in prepared.roles])
+        prepared.put_mutants([weight_change_name(name) for name in prepared.roles])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
         if prepared.sides:
@@ -79,7 +79,7 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
 
 
 def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult) -> float:
-    measured = candidate.mutants[weight_changed(name)]
+    measured = candidate.mutants[weight_change_name(name)]
     verdict = judge(reference, CandidateResult(measured.dtypes, measured.generators, tokens=candidate.tokens))
     told = [c for c in verdict.comparisons if pattern_of(c.name, reference.accept) is None]
     largest = max(c.margin for c in told if TensorName.parse(c.name).kind != "updated")

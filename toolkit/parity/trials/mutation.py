@@ -176,8 +176,8 @@ class Trial:
     @property
     def named(self) -> bool:
         if self.verdict == "structure" and self.operation is None:  # an epsilon, beside a variance of a million
-            return self.mutant.expected in self.culprit
-        return self.mutant.expected in self.culprit and self.mutant.operation in (self.operation or "")
+            return self.mutant.culprit in self.culprit
+        return self.mutant.culprit in self.culprit and self.mutant.operation in (self.operation or "")
 
     @property
     def passed(self) -> bool:
@@ -243,7 +243,7 @@ def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[s
     by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
     if not by or max(by) > STILL:
         return trial
-    if trial.caught or trial.mutant.unreached:
+    if trial.caught or trial.mutant.unreached_reason:
         return replace(trial, is_still=True)
     why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
     how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
@@ -320,7 +320,7 @@ def _trial(mutant: Mutant, verdict: Verdict, order: list[str], found: trace.Oper
 
 
 def _to_be_named(mutant: Mutant) -> str:
-    return "nothing" if mutant.harmless else " and ".join(filter(None, (mutant.expected, mutant.operation)))
+    return "nothing" if mutant.harmless else " and ".join(filter(None, (mutant.culprit, mutant.operation)))
 
 
 def print_trials(trials: Trials, console: Console) -> None:
@@ -332,7 +332,7 @@ def print_trials(trials: Trials, console: Console) -> None:
     for trial in trials:
         outcome = "harmless" if trial.mutant.harmless and not trial.caught else "yes" if trial.caught else "NO"
         margin = "" if trial.margin is None else f"{trial.margin:.1e}"
-        name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless or trial.mutant.unreached
+        name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless or trial.mutant.unreached_reason
         style = "" if trial.passed else "red"
         if trial.caught and not trial.passed:
             name += f", not {_to_be_named(trial.mutant)}"

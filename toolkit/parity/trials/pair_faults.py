@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import Mutant
-from toolkit.parity.mutants.generic import UNREACHED, fault, shifted_bound
+from toolkit.parity.mutants.generic import UNREACHED_BOUND, bound_fault, module_fault
 from toolkit.parity.pairs.describe import Sides
 
 #: Yields the faults of a kind wherever they can be.
@@ -78,7 +78,7 @@ def _of_linears(kind: str, square: bool = False, biased: bool = False) -> Sites:
         biases = {one.module for one in sides.port.parameters if one.name.endswith("bias")}
         for one in _linears(sides, square):
             if not biased or one.module in biases:
-                yield fault(kind, one.module, expected=_module(sides, one.module))
+                yield module_fault(kind, one.module, culprit=_module(sides, one.module))
 
     return sites
 
@@ -86,7 +86,7 @@ def _of_linears(kind: str, square: bool = False, biased: bool = False) -> Sites:
 def _detached(sides: Sides) -> Iterator[Mutant]:
     """Let the gate name the way back through the module: its output is right."""
     for one in _linears(sides):
-        yield fault("detached", one.module, operation=f"gradient:input:{_module(sides, one.module)}")
+        yield module_fault("detached", one.module, operation=f"gradient:input:{_module(sides, one.module)}")
 
 
 def _swapped(sides: Sides) -> Iterator[Mutant]:
@@ -94,7 +94,7 @@ def _swapped(sides: Sides) -> Iterator[Mutant]:
     for index, one in enumerate(linears):
         for other in linears[index + 1 :]:
             if one.shape == other.shape and one.module.rpartition(".")[0] == other.module.rpartition(".")[0]:
-                yield fault("swapped", one.module, other.module, expected=_module(sides, one.module))
+                yield module_fault("swapped", one.module, other.module, culprit=_module(sides, one.module))
                 break
 
 
@@ -104,7 +104,7 @@ def _of_modules(kind: str, has: str) -> Sites:
         for module in dict.fromkeys(sides.port.modules):
             if has in module.has and (has != "dropout" or module.name in draws):
                 named = _module if has == "epsilon" else _module_after
-                yield fault(kind, module.name, expected=named(sides, module.name))
+                yield module_fault(kind, module.name, culprit=named(sides, module.name))
 
     return sites
 
@@ -114,7 +114,7 @@ def _dropout(kind: str, in_a_layer: bool) -> Sites:
 
     def sites(sides: Sides) -> Iterator[Mutant]:
         for path, reference in _dropouts(sides, in_a_layer).items():
-            yield fault(kind, path, expected=_of_draw(reference))
+            yield module_fault(kind, path, culprit=_of_draw(reference))
 
     return sites
 
@@ -138,7 +138,7 @@ def _of_draw(reference: str) -> str:
 
 def _unscaled(sides: Sides) -> Iterator[Mutant]:
     for path in _dropouts(sides, False):
-        yield fault("dropout-unscaled", path, expected=_module_after(sides, path))
+        yield module_fault("dropout-unscaled", path, culprit=_module_after(sides, path))
 
 
 def _shared(sides: Sides) -> Iterator[Mutant]:
@@ -151,14 +151,14 @@ def _shared(sides: Sides) -> Iterator[Mutant]:
             once = not here.call and not there.call and here.module != there.module
             if once and one.shape == other.shape and one.rate == other.rate:
                 expected = _of_draw(sides.map.draws[other.name])
-                yield fault("dropout-shared", here.module, there.module, expected=expected)
+                yield module_fault("dropout-shared", here.module, there.module, culprit=expected)
                 break
 
 
 def _masks(sides: Sides) -> Iterator[Mutant]:
     """Yield a fault for each innermost module that is given a mask."""
     for path in _masked_modules(sides):
-        yield fault("mask-shifted", path, expected=_module_after(sides, path))
+        yield module_fault("mask-shifted", path, culprit=_module_after(sides, path))
 
 
 def _masked_modules(sides: Sides) -> list[str]:
@@ -171,15 +171,15 @@ def _bounds(sides: Sides) -> Iterator[Mutant]:
     """Yield a fault for each comparison that makes a mask. It names the first module that shows the fault."""
     for site in dict.fromkeys(mask.site for mask in sides.port.masks):
         masks = [mask for mask in sides.port.masks if mask.site == site]
-        reason = "" if any(mask.hides for mask in masks) else UNREACHED
-        yield shifted_bound(site, _module(sides, masks[0].module), reason)
+        reason = "" if any(mask.hides for mask in masks) else UNREACHED_BOUND
+        yield bound_fault(site, _module(sides, masks[0].module), reason)
 
 
 def _embeddings(sides: Sides) -> Iterator[Mutant]:
     matched = {match.port for match in sides.map.parameters}
     for one in sides.port.parameters:
         if one.role == "embedding" and one.order is not None and one.name in matched:
-            yield fault("index-shifted", one.module, expected=_module(sides, one.module))
+            yield module_fault("index-shifted", one.module, culprit=_module(sides, one.module))
 
 
 def _untied(sides: Sides) -> Iterator[Mutant]:
@@ -187,13 +187,13 @@ def _untied(sides: Sides) -> Iterator[Mutant]:
     for one in sides.port.parameters:
         for other in one.tied:
             if one.name in of_port:
-                yield fault("untied", other, expected=of_port[one.name])
+                yield module_fault("untied", other, culprit=of_port[one.name])
 
 
 def _choices(sides: Sides) -> Iterator[Mutant]:
     for port, reference in sides.map.draws.items():
         if TensorName.parse(port).kind == "choice":
-            yield fault("second-best", TensorName.parse(port).module, expected=_of_draw(reference))
+            yield module_fault("second-best", TensorName.parse(port).module, culprit=_of_draw(reference))
 
 
 #: Where faults can be, and which of these places are tried.

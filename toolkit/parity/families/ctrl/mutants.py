@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit.parity.mutants import draws, initialisation, loading
 from toolkit.parity.mutants.fault import read_faults
-from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
+from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
 from toolkit.parity.mutants.shared import PRECISION as PRECISION
 from toolkit.parity.mutants.shared import TRAINER, TRAINING
 
@@ -16,18 +16,20 @@ LAYERS, BATCH, EVALUATION, DRAWS, TOKENIZER = (
 )
 MASKS = draws.mask_faults("ctrl-", "ctrl", lambda port: port.modeling.CTRLModel)
 INITIALISATION = (
-    *initialisation.faults("ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1"),
-    initialisation.named(
+    *initialisation.initialisation_faults(
+        "ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1"
+    ),
+    initialisation.initialisation_fault(
         "ctrl",
         "width-fixed",
         "0.02 wide whatever initializer_range says",
         "transformer.w",
-        initialisation.widths_of(lambda config, widths: dict.fromkeys(widths, 0.02)),
+        initialisation.change_widths(lambda config, widths: dict.fromkeys(widths, 0.02)),
     ),
 )
-LOADING = loading.faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")
+LOADING = loading.loading_faults("ctrl", ".Wq.", ".Wk.", ".h.", "h.0.layernorm1", "transformer.w")
 
 #: All faults that the gate is tried with.
 CATALOGUE = (*LAYERS, *BATCH, *EVALUATION, *MASKS, *DRAWS, *TRAINING, *TRAINER, *TOKENIZER, *LOADING, *INITIALISATION)
 #: Faults below float32's noise, named by the loop itself.
-LOOPS = (*SHARED_LOOPS, *below_the_noise("softmax_rows"))
+LOOPS = (*SHARED_LOOPS, *faults_below_noise("softmax_rows"))

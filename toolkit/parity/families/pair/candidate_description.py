@@ -26,7 +26,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.square_weights import SquareWeights
-from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, masks_of
+from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, mask_arguments
 
 #: Role of the ``weight`` of each layer class.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -113,7 +113,7 @@ def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
         forward = layer.forward
 
         def forward_watched(*given: Any, **more: Any) -> Any:
-            if next(masks_of(layer, given, more), None):
+            if next(mask_arguments(layer, given, more), None):
                 seen.add(layer)
             return forward(*given, **more)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.parity.families.reformer.family import NOTHING_AHEAD
 from toolkit.parity.mutants import draws, initialisation, loading
 from toolkit.parity.mutants.fault import read_faults
-from toolkit.parity.mutants.loops import SHARED_LOOPS, below_the_noise
+from toolkit.parity.mutants.loops import SHARED_LOOPS, faults_below_noise
 from toolkit.parity.mutants.shared import PRECISION as SHARED_PRECISION
 from toolkit.parity.mutants.shared import TRAINER, TRAINING
 
@@ -18,22 +18,24 @@ LAYERS, ATTENTION, STREAMS, BATCH, EVALUATION, SETTINGS, DRAWS, TOKENIZER = (
 )
 MASKS = draws.mask_faults("", "reformer", lambda port: port.modeling.ReformerModel)
 INITIALISATION = (
-    *initialisation.faults(
+    *initialisation.initialisation_faults(
         "reformer",
         "word_embeddings",
         "layers.0.attention.self_attention.query",
         "layers.0.feed_forward.dense.dense.bias",
         "layers.0.attention.layer_norm",
     ),
-    initialisation.named(
+    initialisation.initialisation_fault(
         "reformer",
         "positions-as-matrices",
         "axial positions as wide as matrices",
         "position_embeddings.weights.0",
-        initialisation.width_of("axial", lambda own: own["linear"]),
+        initialisation.change_width("axial", lambda widths: widths["linear"]),
     ),
 )
-LOADING = loading.faults("reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings")
+LOADING = loading.loading_faults(
+    "reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings"
+)
 
 #: All faults that the gate is tried with.
 CATALOGUE = (
@@ -52,16 +54,16 @@ CATALOGUE = (
     *INITIALISATION,
 )
 
-#: Faults of another head than that of the trials.
+#: Faults by head, for heads other than the trials' own.
 OF_HEADS = {
     "token_classification": read_faults(FAULTS / "token_labels.yaml"),
     "causal_lm": read_faults(FAULTS / "decoding.yaml"),
 }
-#: Keys of the trials' configuration that a head changes.
+#: Configuration keys that the trials of a head override.
 KEYS_OF_HEADS = {"causal_lm": {"is_decoder": True, **NOTHING_AHEAD}}
 
-#: Faults in bfloat16.
+#: Faults that only bfloat16 shows.
 PRECISION = (*SHARED_PRECISION, *read_faults(FAULTS / "precision.yaml"))
 
-#: Faults below float32's noise, named by the loop itself.
-LOOPS = (*SHARED_LOOPS, *below_the_noise("attend_chunks", "add_on_grid"))
+#: Faults of compiled loops that are smaller than the float32 noise of a step.
+LOOPS = (*SHARED_LOOPS, *faults_below_noise("attend_chunks", "add_on_grid"))
