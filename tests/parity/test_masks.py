@@ -15,8 +15,8 @@ from toolkit.parity.mutants import find_mutant
 from toolkit.parity.mutants.generic import UNREACHED_BOUND
 from toolkit.parity.pairs.describe import Sides, describe_sides
 from toolkit.parity.pairs.options import pair_request
-from toolkit.parity.trials.mutation import Trial, with_effect
-from toolkit.parity.trials.pair_faults import faults_of, untried
+from toolkit.parity.trials.mutation import Trial, add_effect
+from toolkit.parity.trials.pair_faults import count_untried, faults_of
 
 PAIR = Path(__file__).parents[1] / "pairs" / "masks"
 
@@ -75,7 +75,7 @@ def test_a_bound_that_the_batch_does_not_reach_survives_and_is_not_called_harmle
     site = next(one.site for one in sides.port.masks if one.hides == hides)
     fault = next(one for one in faults_of(sides) if one.name == f"bound-shifted:{site}")
     truth = {"loss": TensorRecord([1], rms=1.0, noise={"float64": [0.0]})}
-    trial = with_effect(Trial(fault, False, "", "", None), {"loss": TensorStats([1], rms=0.0)}, truth)
+    trial = add_effect(Trial(fault, False, "", "", None), {"loss": TensorStats([1], rms=0.0)}, truth)
     assert trial.is_still and trial.passed == hides
     assert trial.mutant.harmless.startswith("no position of the batch lies at the bound") == hides
 
@@ -91,12 +91,12 @@ def test_a_trial_catches_every_bound_but_those_that_the_batch_does_not_reach(mon
 
 
 def test_what_no_fault_is_put_into_is_counted(sides):
-    assert untried(sides, []) == (
+    assert count_untried(sides, []) == (
         f"no fault at all in {(count := len(sides.port.parameters))} of {count} parameters, "
         f"{(calls := sides.port.num_operations)} of {calls} operations, "
         f"{(masks := len(sides.port.masks))} of {masks} masks"
     )
-    sentence = untried(sides, faults_of(sides))
+    sentence = count_untried(sides, faults_of(sides))
     assert sentence.endswith(f", {calls - masks} of {calls} operations, 0 of {masks} masks")
     assert sentence.startswith("no fault at all in 0 of 8 parameters")
 
@@ -111,4 +111,4 @@ def test_a_subclass_of_a_layer_gets_the_faults_of_that_layer_and_a_bilinear_none
     names = {one.name for one in faults_of(sides)}
     assert {"no-bias:second", "swapped:first+second", "transposed:first", "transposed:second"} <= names
     assert not any("both" in name for name in names)
-    assert untried(sides, faults_of(sides)).startswith("no fault at all in 1 of 4 parameters")
+    assert count_untried(sides, faults_of(sides)).startswith("no fault at all in 1 of 4 parameters")

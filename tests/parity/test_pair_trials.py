@@ -27,7 +27,7 @@ from toolkit.parity.pairs.options import choices_of, pair_request
 from toolkit.parity.pairs.prepare import role_of
 from toolkit.parity.pairs.recording import keep_counterparts
 from toolkit.parity.pairs.weights import make_weights
-from toolkit.parity.trials.limits import Limit, is_seen, print_limits
+from toolkit.parity.trials.limits import Limit, is_sensitive, print_limits
 from toolkit.parity.trials.pair_sweep import TRAINING, PairSweep
 
 PAIR = Path(__file__).parents[1] / "pairs" / "mlp"
@@ -259,7 +259,7 @@ def test_a_frozen_parameter_has_no_limit_of_a_gradient():
     linear, bias = out.getvalue().splitlines()[1:]
     assert linear.split() == ["linear", "2", "1.0e-14", "1.0e-14", "1.0e-14", "1.0e-14"]
     assert bias.split() == ["bias", "1", "1.0e-13", "1.0e-13", "frozen", "frozen"]
-    assert all(map(is_seen, limits)) and not is_seen(Limit("d", "linear", 1e-14, 1e-3))
+    assert all(map(is_sensitive, limits)) and not is_sensitive(Limit("d", "linear", 1e-14, 1e-3))
 
 
 @pytest.fixture
@@ -269,13 +269,13 @@ def sweep(pair) -> PairSweep:
 
 
 def test_a_sweep_draws_all_that_it_may(sweep):
-    made = [sweep.make(seed) for seed in range(60)]
+    made = [sweep.make_request(seed) for seed in range(60)]
     assert {one.config["hidden"] for one in made} == {16, 24, 32} and made[0].config["fixed"] == [1, 2]
-    assert {sweep.kind_of(one) for one in made} == {"random", "heavy-tailed", "large-gains"}
+    assert {sweep.choose_kind(one) for one in made} == {"random", "heavy-tailed", "large-gains"}
     for key, values in TRAINING.items():
         assert {getattr(one.training, key) for one in made} == set(values)
-    assert sweep.make(3) == made[3] and [one.seed for one in made] == list(range(60))
-    assert re.fullmatch(r"\S+ weights, hidden \d+, max_steps \d+, lr_scheduler \w+", sweep.shown(made[0]))
+    assert sweep.make_request(3) == made[3] and [one.seed for one in made] == list(range(60))
+    assert re.fullmatch(r"\S+ weights, hidden \d+, max_steps \d+, lr_scheduler \w+", sweep.describe_request(made[0]))
 
 
 def test_made_up_weights_keep_what_a_parameter_is_for():

@@ -170,13 +170,13 @@ def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a
 )
 def test_a_fault_that_is_not_seen_is_harmless_only_where_the_ports_own_gradients_stay(kind, moved, noise, harmless):
     from toolkit.parity.mutants.generic import module_fault
-    from toolkit.parity.trials.mutation import Trial, with_effect
+    from toolkit.parity.trials.mutation import Trial, add_effect
 
     truth = {name: TensorRecord([1], rms=1.0, noise={"float64": [noise]}) for name in ("loss", "gradient:a")}
     by = {"loss": TensorStats([1], rms=0.0), "gradient:a": TensorStats([1], rms=moved, missing=moved is None)}
-    unseen = with_effect(Trial(module_fault(kind, "a"), False, "", "", None), by, truth)
+    unseen = add_effect(Trial(module_fault(kind, "a"), False, "", "", None), by, truth)
     assert unseen.mutant.harmless.startswith(harmless) and unseen.passed == bool(harmless)
-    seen = with_effect(Trial(module_fault(kind, "a"), True, "output:a", "semantics", 9.0), by, truth)
+    seen = add_effect(Trial(module_fault(kind, "a"), True, "output:a", "semantics", 9.0), by, truth)
     assert seen.passed and not seen.mutant.harmless and seen.is_still == bool(harmless)
 
 

@@ -30,7 +30,7 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.mutants import catalogue
 from toolkit.parity.options import configuration, devices, make_request
 from toolkit.parity.trials import mutation
-from toolkit.parity.trials.limits import find_limits, is_seen
+from toolkit.parity.trials.limits import find_limits, is_sensitive
 from toolkit.parity.trials.mutation import Trial, Trials, print_trials, trial_request, try_mutants
 
 #: Head, kind of weights, and what is changed of the small Reformer.
@@ -255,7 +255,7 @@ def test_how_much_padding_is_left_out_is_judged_on_a_single_text_too_which_fills
     made_up = SyntheticWeights(schema.resolve(config), head, 0, "random", "reformer")
     single = dataclasses.replace(request, head=head, config=config, batch=batch, weights=made_up)
     trials = try_mutants(single, quiet(), ["eval-no-padding-kept"])
-    assert [(trial.caught, trial.culprit.split("/")[0]) for trial in trials] == [(True, "unpadded")]
+    assert [(trial.is_caught, trial.culprit.split("/")[0]) for trial in trials] == [(True, "unpadded")]
 
 
 def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it():
@@ -485,6 +485,6 @@ def test_a_change_of_1e_10_in_any_matrix_and_of_1e_8_in_any_gradient_is_caught()
     assert {limit.name for limit in limits} == set(
         part("ctrl", "weights").parameters(part("ctrl", "schema").resolve(CTRL_TRIAL), "causal_lm")
     )
-    assert all(is_seen(limit) for limit in limits)
+    assert all(is_sensitive(limit) for limit in limits)
     blind = {limit.name for limit in limits if limit.gradient > 1e-8}  # softmax does not see a key's bias
     assert blind <= {f"transformer.h.{layer}.multi_head_attention.Wk.bias" for layer in range(3)}

@@ -27,7 +27,7 @@ from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.pairs.options import pair_request
 from toolkit.parity.trials import sweep as sweep_module
 from toolkit.parity.trials.pair_sweep import PairSweep
-from toolkit.parity.trials.sweep import judge_all, random_request, sweep
+from toolkit.parity.trials.sweep import judge_all, random_request, run_sweep
 
 RIGHT = Verdict([Comparison("loss", "float64", 0.0, 1.0, 0.0, 1.0, 0.0, True)])
 
@@ -55,7 +55,7 @@ def judged() -> dict:
 def test_a_sweep_over_random_shapes_raises_no_alarm(judged, monkeypatch, model, seed):
     monkeypatch.setattr(sweep_module, "judge_all", lambda some, _: [judged[one.model, one.seed] for one in some])
     out = io.StringIO()
-    assert sweep(partial(random_request, model), range(seed, seed + GATES), Console(file=out)) == []
+    assert run_sweep(partial(random_request, model), range(seed, seed + GATES), Console(file=out)) == []
     assert f"0 false alarms in {GATES} gate" in out.getvalue()
 
 
@@ -69,7 +69,7 @@ def sweep_over_pair(pair: str, port: Path, seeds: Sequence[int]) -> tuple[list[i
     """Return the seeds of a sweep over a pair in which a port is stopped, and what the sweep prints."""
     request = pair_request(port=str(port), reference_model=str(PAIRS / pair / "reference.py"), config={}, seed=0)
     gates, out = PairSweep(request, {}), io.StringIO()
-    return sweep(gates.make, seeds, Console(file=out), gates), out.getvalue()
+    return run_sweep(gates.make_request, seeds, Console(file=out), gates), out.getvalue()
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_sweep_counts_a_right_operation_that_is_called_wrong(monkeypatch):
     traced = [OperationTrace(worst=0.5), OperationTrace(faulty=[faulty], worst=0.5)]
     monkeypatch.setattr(sweep_module, "judge_all", lambda requests, _: [(RIGHT, one) for one in traced])
     out = io.StringIO()
-    assert sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
+    assert run_sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
     assert "8: ALARM scores of a (models/a.py:1): off by much" in out.getvalue()
     assert "1 false alarms in 2 gates" in out.getvalue()
 
@@ -123,7 +123,7 @@ def test_an_operation_in_bfloat16_counts_as_in_a_gate_beyond_what_may_be_luck(mo
     for verdict, traced in zip(verdicts, measured, strict=True):
         judge_operations(verdict, traced)
     monkeypatch.setattr(sweep_module, "judge_all", lambda *_: list(zip(verdicts, measured, strict=True)))
-    assert sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
+    assert run_sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
     assert "7: right, nearest 0.00 of its bound, an operation by itself 9.00" in out.getvalue()
     assert "8: ALARM scores:a: off" in out.getvalue()
 

@@ -475,7 +475,7 @@ def mutants(only: tuple[str, ...], device: str, **described: Any) -> int:
 def limits(device: str, **described: Any) -> int:
     """Measure the smallest change of each parameter that the gate catches, in a small model or in --port."""
     from toolkit.parity.options import devices, trial_requests
-    from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
+    from toolkit.parity.trials.limits import find_limits, is_sensitive, print_limits
 
     options = GateOptions(**described, dtype="float64")
     if _is_pair(options):
@@ -488,7 +488,7 @@ def limits(device: str, **described: Any) -> int:
     for request in requests:
         found = find_limits(request, console())
         print_limits(found, console())
-        passed = passed and all(map(is_seen, found))
+        passed = passed and all(map(is_sensitive, found))
     return int(not passed)
 
 
@@ -515,7 +515,7 @@ def sweep(gates: int, device: str, **described: Any) -> int:
     Exit status: 0 no false alarm, 1 at least one. With --port: 0 no drift, 1 at least one.
     """
     from toolkit.parity.options import devices, sweep_maker
-    from toolkit.parity.trials.sweep import sweep as run_sweep
+    from toolkit.parity.trials.sweep import run_sweep
 
     options = GateOptions(**described)
     has_pair = _is_pair(options)
@@ -524,7 +524,7 @@ def sweep(gates: int, device: str, **described: Any) -> int:
     for place in devices(device):
         if has_pair:
             of_pair = _sweep_of_pair(options, place)
-            alarms += len(run_sweep(of_pair.make, seeds, console(), of_pair))
+            alarms += len(run_sweep(of_pair.make_request, seeds, console(), of_pair))
         else:
             alarms += len(run_sweep(sweep_maker(options, place), seeds, console()))
     return int(bool(alarms))
@@ -565,13 +565,13 @@ def texts(model: str, texts: int, tokenizer_from: str | None, seed: int, referen
     """
     from toolkit.machine.scratch import scratch_folder
     from toolkit.parity.options import text_search
-    from toolkit.parity.trials.texts import search
+    from toolkit.parity.trials.texts import search_texts
 
     with scratch_folder("tokenizer-") as scratch:
         request, tokenizer = text_search(
             model=model, tokenizer_from=tokenizer_from, seed=seed, reference_python=reference_python, scratch=scratch
         )
-        return int(bool(search(request, tokenizer, seed, texts, console())))
+        return int(bool(search_texts(request, tokenizer, seed, texts, console())))
 
 
 COMMANDS = (parity, show_map, record, replay, judge, bitwise, mutants, sweep, limits, texts)

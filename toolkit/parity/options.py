@@ -30,7 +30,7 @@ from toolkit.parity.job.request import GateRequest, dtypes_of
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
-from toolkit.parity.trials.sweep import random_request, varied
+from toolkit.parity.trials.sweep import random_request, vary_request
 from toolkit.recipe.yaml_source import parse_pairs
 from toolkit.terminal.quiet import silence_startup
 
@@ -144,7 +144,7 @@ def sweep_maker(options: GateOptions, device: str) -> Callable[[int], GateReques
         raise UserError("a model this large is not compared as a whole; gate it once, with toolkit parity")
     request = replace(made, device=device, tokenizer=None)  # the same of every seed
     fixed = [override.partition("=")[0] for override in options.overrides]
-    return lambda seed: varied(request, seed, fixed)
+    return lambda seed: vary_request(request, seed, fixed)
 
 
 def text_search(

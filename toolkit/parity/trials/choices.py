@@ -1,19 +1,24 @@
-"""Random choices that a seed decides."""
+"""Random choices that a seed determines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 
-def chooser(seed: int) -> tuple[Callable[..., Any], np.random.Generator]:
-    """Return a function that picks one of its arguments, and the generator behind it."""
-    draw = np.random.default_rng(seed)
-    return (lambda *values: values[draw.integers(len(values))]), draw
+def make_chooser(seed: int) -> Callable[..., Any]:
+    """Return a function that picks one of its arguments at random."""
+    generator = np.random.default_rng(seed)
+    return lambda *options: options[generator.integers(len(options))]
 
 
-def choices(values: Mapping[str, tuple], one_of: Callable[..., Any]) -> dict[str, Any]:
-    """Return a choice for each key."""
-    return {key: one_of(*several) for key, several in values.items()}
+def choose_values(options: Mapping[str, Sequence[Any]], one_of: Callable[..., Any]) -> dict[str, Any]:
+    """Return a random value for each key.
+
+    Args:
+        options: values that each key may have.
+        one_of: function that picks one of its arguments (:func:`make_chooser`).
+    """
+    return {key: one_of(*values) for key, values in options.items()}

@@ -1,8 +1,8 @@
-"""How small a fault the gate sees: each parameter of a right port is changed a little, one after another.
+"""The smallest fault that the gate catches: each parameter of a correct port is changed a little, one at a time.
 
-The outputs change in proportion to so small a change. So one run tells the smallest change that is caught: the change
-over the largest error in units of its bound. The gate also catches directly that a parameter is not the one given; that
-is left aside here.
+Such small changes move the outputs in proportion. So one run yields the smallest change that is caught: the change
+divided by the largest error in units of its bound. The gate also compares the parameters themselves; this comparison
+is not counted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.change import CHANGE, weight_change_name
 from toolkit.parity.pairs.prepare import prepare
-from toolkit.parity.trials.mutation import check_right
+from toolkit.parity.trials.mutation import check_port
 
-#: Relative changes that must be caught: in a matrix, in a gradient.
+#: Relative changes that must be caught: of a matrix, and of a gradient.
 WEIGHT_LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
-#: A gradient whose bound exceeds this part of it is nothing but rounding, as that of CTRL's key bias.
+#: A gradient with a larger bound, relative to its RMS, is only rounding, such as the gradient of CTRL's key bias.
 ZERO_BY_CANCELLATION = 0.1
 #: Roles of parameters that are matrices.
 MATRICES = ("linear", "embedding")
@@ -39,13 +39,13 @@ MATRICES = ("linear", "embedding")
 
 @dataclass(frozen=True)
 class Limit:
-    """The smallest relative change of one tensor that is caught in float64.
+    """The smallest relative changes of a parameter and its gradient that are caught in float64.
 
     Attributes:
-        name: of the parameter.
-        role: as :class:`toolkit.parity.pairs.prepare.PreparedJob` names it.
-        weight: of the parameter's values; infinite where no change of it changes anything, such as a key's bias.
-        gradient: of its gradient, in the RMS; None if it has none, since it is frozen.
+        name: name of the parameter.
+        role: role of the parameter (:attr:`toolkit.parity.pairs.prepare.PreparedJob.roles`).
+        weight: limit of the parameter's values; infinite if no change of them is caught, as for a key's bias.
+        gradient: limit of the gradient's RMS; None for a frozen parameter, which has no gradient.
     """
 
     name: str
@@ -55,39 +55,41 @@ class Limit:
 
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
-    """Find the limit of every parameter of a model or of a pair, in float64 alone, with as many runs of the reference
-    as measure what is near its bound (:mod:`toolkit.parity.followup.remeasure`).
+    """Return the limit of every parameter of a model or a pair, in float64.
+
+    The reference runs as often as in a gate with an error near its bound (:mod:`toolkit.parity.followup.remeasure`).
 
     Raises:
-        UserError: a pair's port is wrong to begin with, so that faults put into it tell nothing.
+        UserError: the port of a pair differs from the reference even without a fault.
     """
     workers = workers_of(request)
     with scratch_job() as job:
-        prepared = prepare(request, job, console)
-        prepared.put_mutants([weight_change_name(name) for name in prepared.roles])
+        prepared_job = prepare(request, job, console)
+        prepared_job.put_mutants([weight_change_name(name) for name in prepared_job.roles])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
-        if prepared.sides:
+        if prepared_job.sides:
             reference = with_rounded_constants(job, reference, candidate, console, workers["reference"])
-            check_right(reference, candidate)
-        [more] = remeasure.measure_again([job], console, workers["reference"])
-    reference = remeasure.with_more_runs(reference, more)
+            check_port(reference, candidate)
+        [repeated_runs] = remeasure.measure_again([job], console, workers["reference"])
+    reference = remeasure.with_more_runs(reference, repeated_runs)
     return [
-        Limit(name, role, _of_weight(name, reference, candidate), _of_gradient(name, reference))
-        for name, role in prepared.roles.items()
+        Limit(name, role, _weight_limit(name, reference, candidate), _gradient_limit(name, reference))
+        for name, role in prepared_job.roles.items()
     ]
 
 
-def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult) -> float:
-    measured = candidate.mutants[weight_change_name(name)]
-    verdict = judge(reference, CandidateResult(measured.dtypes, measured.generators, tokens=candidate.tokens))
-    told = [c for c in verdict.comparisons if pattern_of(c.name, reference.accept) is None]
-    largest = max(c.margin for c in told if TensorName.parse(c.name).kind != "updated")
-    return CHANGE / largest if largest > 1 else float("inf")
+def _weight_limit(name: str, reference: ReferenceResult, candidate: CandidateResult) -> float:
+    """Return the smallest relative change of a parameter that moves some tensor beyond its bound."""
+    mutant_result = candidate.mutants[weight_change_name(name)]
+    verdict = judge(reference, CandidateResult(mutant_result.dtypes, mutant_result.generators, tokens=candidate.tokens))
+    comparisons = [c for c in verdict.comparisons if pattern_of(c.name, reference.accept) is None]
+    largest_margin = max(c.margin for c in comparisons if TensorName.parse(c.name).kind != "updated")
+    return CHANGE / largest_margin if largest_margin > 1 else float("inf")
 
 
-def _of_gradient(name: str, reference: ReferenceResult) -> float | None:
-    """Return the bound relative to the size of the gradient; None if the reference has none."""
+def _gradient_limit(name: str, reference: ReferenceResult) -> float | None:
+    """Return the bound relative to the gradient's RMS; None if the reference has no such gradient."""
     theirs = reference.tensors.get(f"gradient:{name}")
     if theirs is None:
         return None
@@ -97,7 +99,7 @@ def _of_gradient(name: str, reference: ReferenceResult) -> float | None:
 
 
 def print_limits(limits: Sequence[Limit], console: Console) -> None:
-    """Print a row for each role, then the tensors whose limit is above what must be caught."""
+    """Print a row for each role, then a line for each parameter with a limit that is too large."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in (
         "smallest change caught in float64",
@@ -109,31 +111,38 @@ def print_limits(limits: Sequence[Limit], console: Console) -> None:
     ):
         table.add_column(title, justify="left" if title.startswith("smallest") else "right")
     for role in dict.fromkeys(limit.role for limit in limits):
-        some = [limit for limit in limits if limit.role == role]
+        role_limits = [limit for limit in limits if limit.role == role]
         columns = [
-            figure for key in ("weight", "gradient") for figure in _median_and_worst([getattr(x, key) for x in some])
+            figure
+            for key in ("weight", "gradient")
+            for figure in _median_and_worst([getattr(x, key) for x in role_limits])
         ]
-        table.add_row(role, str(len(some)), *columns)
+        table.add_row(role, str(len(role_limits)), *columns)
     console.print(table)
     for limit in limits:
-        text = f"{limit.name}: values {limit.weight:.1e}, gradient {_figure(limit.gradient)}"
-        if not is_seen(limit):
+        text = f"{limit.name}: values {limit.weight:.1e}, gradient {_format_limit(limit.gradient)}"
+        if not is_sensitive(limit):
             console.print(f"  not seen well: {text}", markup=False, highlight=False, soft_wrap=True)
         elif limit.gradient is not None and limit.gradient > ZERO_BY_CANCELLATION:
             console.print(f"  the gradient is all rounding: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def is_seen(limit: Limit) -> bool:
-    """Whether what must be caught is caught: in every matrix, and in every gradient that is not all rounding."""
-    gradient = limit.gradient is None or not GRADIENT_LIMIT < limit.gradient <= ZERO_BY_CANCELLATION
-    return gradient and (limit.role not in MATRICES or limit.weight <= WEIGHT_LIMIT)
+def is_sensitive(limit: Limit) -> bool:
+    """Return whether the required change of a parameter is caught, in its gradient and, for a matrix, in its values.
+
+    A gradient that is only rounding is exempt.
+    """
+    catches_gradient = limit.gradient is None or not GRADIENT_LIMIT < limit.gradient <= ZERO_BY_CANCELLATION
+    return catches_gradient and (limit.role not in MATRICES or limit.weight <= WEIGHT_LIMIT)
 
 
-def _median_and_worst(values: Sequence[float | None]) -> tuple[str, str]:
-    numbers = [value for value in values if value is not None]
-    return (_figure(float(np.median(numbers))), _figure(max(numbers))) if numbers else (_figure(None), _figure(None))
+def _median_and_worst(limits: Sequence[float | None]) -> tuple[str, str]:
+    numbers = [limit for limit in limits if limit is not None]
+    if not numbers:
+        return _format_limit(None), _format_limit(None)
+    return _format_limit(float(np.median(numbers))), _format_limit(max(numbers))
 
 
-def _figure(value: float | None) -> str:
+def _format_limit(limit: float | None) -> str:
     """Return a limit as text."""
-    return "frozen" if value is None else f"{value:.1e}"
+    return "frozen" if limit is None else f"{limit:.1e}"

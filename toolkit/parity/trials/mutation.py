@@ -1,4 +1,4 @@
-"""The gate on trial: every fault of the catalogue must be caught and named."""
+"""Trials of the gate: it must catch and name every fault of the catalogue."""
 
 from __future__ import annotations
 
@@ -52,17 +52,27 @@ from toolkit.parity.trials import pair_faults
 from toolkit.recipe.keys import OPTIMIZER_KEYS
 from toolkit.terminal.dotted import Dotted
 
-#: A fault that moves neither the loss nor a gradient by more than this part of it has only changed the rounding.
-STILL = 64 * UNIT["float64"]
-#: Weight of each label in trials of class weights.
+#: Largest relative change of the loss or a gradient that is only another rounding.
+MAX_ROUNDING = 64 * UNIT["float64"]
+#: Class weight of each label in the trials of class weights.
 TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 
 
 def trial_request(
     model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None, dtype: str = "float64"
 ) -> GateRequest:
-    """Return the gate on a family's trial model: synthetic weights of a ``kind``, a batch with much padding, an
-    optimizer that decays visibly and clips each update."""
+    """Return the gate on a family's trial model, with settings that make faults visible.
+
+    The batch has much padding, and the optimizer has a large weight decay and clips each update.
+
+    Args:
+        model: name of the family.
+        kind: kind of the synthetic weights.
+        seed: seed of the weights and the batch.
+        device: device of both sides.
+        reference_python: interpreter of the reference; None for this one.
+        dtype: dtype of the trials.
+    """
     trial = family_part(model, "trial")
     return GateRequest(
         model=model,
@@ -79,13 +89,13 @@ def trial_request(
 
 
 def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on texts that come with Python, in ``folder``; the result holds them, too."""
+    """Train a small tokenizer on texts that come with Python, and save it in ``folder``."""
     texts = list(pydoc_data.topics.topics.values())[:20]
     return family_part(model, "trial").train_tokenizer(texts, folder)
 
 
 def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
-    """Leave the request's weights as a checkpoint in ``folder``."""
+    """Save the request's weights as a checkpoint in ``folder``, and return the folder."""
     folder.mkdir()
     weights = {name: np.ascontiguousarray(request.weights[name]) for name in request.weights}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -93,80 +103,86 @@ def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
 
 
 def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with class weights, of one label per text and of several; none for a head without classes."""
+    """Yield the request with class weights, with one and with several labels per text; nothing for other heads."""
     if request.head != "sequence_classification":
         return
-    count, labels = len(request.batch["input_ids"]), len(TRIAL_WEIGHTS)
-    classes = np.arange(count) % labels
-    several = (classes[:, None] != np.arange(labels)).astype(np.float32)
+    num_texts, num_labels = len(request.batch["input_ids"]), len(TRIAL_WEIGHTS)
+    classes = np.arange(num_texts) % num_labels
+    label_sets = (classes[:, None] != np.arange(num_labels)).astype(np.float32)
     for kind in CLASS_WEIGHTS:
-        config = {**request.config, "problem_type": kind, "num_labels": labels}
-        batch = {**request.batch, "labels": several if kind == "multi_label_classification" else classes}
+        config = {**request.config, "problem_type": kind, "num_labels": num_labels}
+        batch = {**request.batch, "labels": label_sets if kind == "multi_label_classification" else classes}
         yield replace(request, config=config, batch=batch, class_weights=TRIAL_WEIGHTS)
 
 
 def smoothed_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request of one label per text with class weights, its labels smoothed; none for another head."""
-    single = (one for one in weighted_trials(request) if one.batch["labels"].ndim == 1)
-    return (replace(one, label_smoothing=0.2) for one in single)
+    """Yield the request with one label per text, class weights and label smoothing; nothing for other heads."""
+    single_label_trials = (trial for trial in weighted_trials(request) if trial.batch["labels"].ndim == 1)
+    return (replace(trial, label_smoothing=0.2) for trial in single_label_trials)
 
 
 def optimizer_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with each optimizer beside AdamW, on its default settings."""
+    """Yield the request with each optimizer except AdamW, on its default settings."""
     for kind in OPTIMIZERS:
-        own: dict[str, Any] = {
+        default_settings: dict[str, Any] = {
             key: OPTIMIZER_KEYS[kind].get(f"train.{key}") for key in ("adam_beta1", "adam_beta2", "momentum")
         }
-        yield replace(request, training=replace(request.training, optimizer=kind, adam_epsilon=None, **own))
+        yield replace(
+            request, training=replace(request.training, optimizer=kind, adam_epsilon=None, **default_settings)
+        )
 
 
 def head_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """Yield the request with each other head that has faults of its own."""
-    plain, (count, length) = request.weights, request.batch["input_ids"].shape
-    assert isinstance(plain, SyntheticWeights)
+    """Yield the request with each other head that has its own faults."""
+    trial_weights, (num_texts, length) = request.weights, request.batch["input_ids"].shape
+    assert isinstance(trial_weights, SyntheticWeights)
     for head in faults_of_heads(request.model):
         keys = {**request.config, **keys_of_head(request.model, head)}
         config = part(request.model, "schema").resolve(keys)
-        weights = SyntheticWeights(config, head, plain.seed, plain.kind, request.model)
-        batch = random_batch(config, head, count, length, plain.seed, request.model)
+        weights = SyntheticWeights(config, head, trial_weights.seed, trial_weights.kind, request.model)
+        batch = random_batch(config, head, num_texts, length, trial_weights.seed, request.model)
         yield replace(request, head=head, config=keys, weights=weights, batch=batch)
 
 
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
-    """Return the catalogue that a request is tried with: its family's, or that of class weights, of smoothed
-    labels, of an adapter, of another optimizer or of its head if it has them."""
+    """Return the faults that a request is tried with.
+
+    They are faults of label smoothing, another optimizer, an adapter, another head or class weights if the request has
+    these, and otherwise the family's faults in the dtypes of the request.
+    """
     if request.label_smoothing:
         return LABEL_SMOOTHING
     if request.training.optimizer != "adamw":
         return OPTIMIZERS[request.training.optimizer]
     if request.lora is not None:
         return LORA
-    if request.head in (of_heads := faults_of_heads(request.model)):
-        return of_heads[request.head]
+    if request.head in (head_faults := faults_of_heads(request.model)):
+        return head_faults[request.head]
     if request.class_weights is None:
-        of_dtypes = faults_of_precision(request.model), faults_of_loops(request.model), OF_ADAMW
-        faults = (*catalogue(request.model), *itertools.chain(*of_dtypes))
+        dtype_faults = faults_of_precision(request.model), faults_of_loops(request.model), OF_ADAMW
+        faults = (*catalogue(request.model), *itertools.chain(*dtype_faults))
         return tuple(mutant for mutant in faults if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the gate made of one mutant.
+    """The outcome of the gate on one mutant.
 
     Attributes:
-        caught: whether anything was found.
-        culprit: what the gate named, empty where nothing was found. For a gradient of the recomputing backward, the
-            verdict is put before it.
-        verdict: the verdict that found it.
-        margin: the culprit's error in units of its bound; None where it is no matter of size.
-        operation: the first operation that is wrong by itself, with its line; empty where there is none, None where no
-            tensor of the step differs.
-        is_still: of a pair's port, whether the fault moves neither the loss nor a gradient by more than rounding.
+        mutant: fault that the port had.
+        is_caught: whether the gate failed.
+        culprit: name that the gate reports; empty if it passed. For a gradient of the recomputing backward, the name
+            follows its verdict and a colon.
+        verdict: verdict of the finding; empty if the gate passed.
+        margin: the culprit's error in units of its bound; None for a finding without an error.
+        operation: first operation that differs in isolation, with its source line; empty if there is none, and None if
+            no tensor of the step differs.
+        is_still: whether the fault moves the loss and the gradients of a pair's port by at most their rounding.
     """
 
     mutant: Mutant
-    caught: bool
+    is_caught: bool
     culprit: str
     verdict: str
     margin: float | None
@@ -174,107 +190,138 @@ class Trial:
     is_still: bool = False
 
     @property
-    def named(self) -> bool:
-        if self.verdict == "structure" and self.operation is None:  # an epsilon, beside a variance of a million
+    def is_named(self) -> bool:
+        # No operation differs if an epsilon is tiny compared with the variance.
+        if self.verdict == "structure" and self.operation is None:
             return self.mutant.culprit in self.culprit
         return self.mutant.culprit in self.culprit and self.mutant.operation in (self.operation or "")
 
     @property
     def passed(self) -> bool:
-        """A fault must be caught and named; a harmless change must not be caught."""
-        return not self.caught if self.mutant.harmless else self.caught and self.named
+        """Whether a fault was caught and named, or a harmless change was not caught."""
+        return not self.is_caught if self.mutant.harmless else self.is_caught and self.is_named
 
 
 class Trials(list[Trial]):
     """The trials of one request.
 
     Attributes:
-        untried: of a pair's port, a sentence that counts what no fault was put into; empty otherwise.
+        untried_parts: sentence that counts the parts of a pair's port without a fault; empty for a family.
     """
 
-    untried = ""
+    untried_parts = ""
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> Trials:
-    """Run the gate once for each mutant (or those of ``names``), all on the same reference run. Raises UserError if a
-    pair's port is wrong to begin with, so that faults put into it tell nothing."""
+    """Run the gate once for each mutant, all on the same run of the reference.
+
+    Args:
+        request: gate without a fault.
+        console: console for progress.
+        names: names of the mutants; None for all.
+
+    Raises:
+        UserError: the port of a pair differs from the reference even without a fault.
+    """
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"
-        mutants = [] if request.pair else [one for one in faults_of(request) if names is None or one.name in names]
+        mutants = (
+            [] if request.pair else [fault for fault in faults_of(request) if names is None or fault.name in names]
+        )
         if any(mutant.tokenizer for mutant in mutants):
             request = replace(request, tokenizer=trial_tokenizer(request.model, scratch / "tokenizer"))
         if any(mutant.loader for mutant in mutants):
             request = replace(request, checkpoint=str(trial_checkpoint(request, scratch / "checkpoint")))
-        prepared = prepare(request, job, console)
-        sides = prepared.sides
+        prepared_job = prepare(request, job, console)
+        sides = prepared_job.sides
         mutants = pair_faults.faults_of(sides) if sides else mutants
-        prepared.put_mutants([mutant.name for mutant in mutants])
+        prepared_job.put_mutants([mutant.name for mutant in mutants])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
         if sides:
             reference = with_rounded_constants(job, reference, candidate, console, workers["reference"])
-            check_right(reference, candidate)
-        [(records, traced)] = trace.measure([job], console, workers)
-        trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
+            check_port(reference, candidate)
+        [(records, forced_input)] = trace.measure([job], console, workers)
+        trials = judge_mutants(mutants, job, reference, candidate, records, forced_input, workers, console)
     if not sides:
         return Trials(trials)
     trials_with_effects = Trials(
-        with_effect(one, candidate.mutants[one.mutant.name].moved, reference.tensors) for one in trials
+        add_effect(trial, candidate.mutants[trial.mutant.name].moved, reference.tensors) for trial in trials
     )
-    trials_with_effects.untried = pair_faults.untried(sides, mutants)
+    trials_with_effects.untried_parts = pair_faults.count_untried(sides, mutants)
     return trials_with_effects
 
 
-def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
-    """Check that a port is right before faults are put into it. Raises UserError if it drifts."""
+def check_port(reference: ReferenceResult, candidate: CandidateResult) -> None:
+    """Check that a port passes without a fault. Raises UserError if it does not."""
     if culprit := first_at_fault(judge(reference, candidate), list(reference.tensors)):
         raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
 
 
-def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[str, TensorRecord]) -> Trial:
-    """Add to a trial what its fault does to the loss and the gradients of the port itself, whatever the gate says. A
-    fault that moves none of them, and that the gate has not seen, is harmless, unless another batch would show it.
+def add_effect(trial: Trial, changes: Mapping[str, TensorStats], true_records: Mapping[str, TensorRecord]) -> Trial:
+    """Return a trial with the effect of its fault on the loss and the gradients of the port.
+
+    A fault that moves none of them and that the gate has not caught is harmless, unless another batch would show it.
 
     Args:
-        moved: by how much the fault moves each.
-        truth: R64's, with the noise of its float64.
+        trial: trial on a pair's port.
+        changes: change of the loss and of each gradient by the fault, by name.
+        true_records: tensors of R64 with the noise of float64, by name.
     """
-    by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
-    if not by or max(by) > STILL:
+    relative_changes = [
+        _relative_change(stats, true_records[name]) for name, stats in changes.items() if name in true_records
+    ]
+    if not relative_changes or max(relative_changes) > MAX_ROUNDING:
         return trial
-    if trial.caught or trial.mutant.unreached_reason:
+    if trial.is_caught or trial.mutant.unreached_reason:
         return replace(trial, is_still=True)
-    why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
-    how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
-    proven = f"{why}: the loss and {len(by) - 1} gradients in float64 {how}"
-    return replace(trial, mutant=replace(trial.mutant, harmless=proven), is_still=True)
+    reason = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
+    size = (
+        f"move by at most {max(relative_changes):.0e} of themselves"
+        if max(relative_changes)
+        else "are the same to the last bit"
+    )
+    proof = f"{reason}: the loss and {len(relative_changes) - 1} gradients in float64 {size}"
+    return replace(trial, mutant=replace(trial.mutant, harmless=proof), is_still=True)
 
 
-def _relative(moved: TensorStats, true: TensorRecord) -> float:
-    """Return the relative change of a tensor; 0 for one that is nothing but rounding in R64 itself."""
-    noise = [run for run in true.noise["float64"] if run is not None]
-    if not true.rms or max(noise, default=0.0) > UNINFORMATIVE * true.rms:
+def _relative_change(change: TensorStats, true_record: TensorRecord) -> float:
+    """Return the relative change of a tensor, or 0 if the tensor is only rounding in R64 itself."""
+    noise = [run for run in true_record.noise["float64"] if run is not None]
+    if not true_record.rms or max(noise, default=0.0) > UNINFORMATIVE * true_record.rms:
         return 0.0
-    return math.inf if moved.rms is None else moved.rms / true.rms
+    return math.inf if change.rms is None else change.rms / true_record.rms
 
 
-def verdicts_on(
+def judge_mutants(
     mutants: Sequence[Mutant],
     job: Path,
     reference: ReferenceResult,
     candidate: CandidateResult,
     records: Mapping[str, TensorRecord],
-    traced: ForcedInputResult,
+    forced_input: ForcedInputResult,
     workers: Mapping[str, str],
     console: Console,
 ) -> list[Trial]:
-    """Return what the gate makes of each mutant of a job that both workers have run, and traced."""
-    verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
-    if near := [name for name, one in verdicts.items() if one is not None and remeasure.is_near_bound(one)]:
-        [more] = remeasure.measure_again([job], console, workers["reference"])
-        remeasured = remeasure.with_more_runs(reference, more)
-        verdicts |= {m.name: _verdict_on(m, remeasured, candidate) for m in mutants if m.name in near}
+    """Return the outcome of the gate on each mutant of a job that both workers have run.
+
+    Args:
+        mutants: mutants of the job.
+        job: folder of the job.
+        reference, candidate: results of both sides.
+        records: tensors of the reference's trace, by name.
+        forced_input: the port's trace, with each mutant.
+        workers: interpreter of each side.
+        console: console for progress.
+    """
+    verdicts = {mutant.name: _judge_mutant(mutant, reference, candidate) for mutant in mutants}
+    if near_bound := [
+        name for name, verdict in verdicts.items() if verdict is not None and remeasure.is_near_bound(verdict)
+    ]:
+        [repeated_runs] = remeasure.measure_again([job], console, workers["reference"])
+        remeasured_reference = remeasure.with_more_runs(reference, repeated_runs)
+        verdicts |= {m.name: _judge_mutant(m, remeasured_reference, candidate) for m in mutants if m.name in near_bound}
     order = list(reference.tensors)
     is_pair = files.read_job(job).pair is not None
     trials = []
@@ -282,44 +329,50 @@ def verdicts_on(
         if (verdict := verdicts[mutant.name]) is None:
             trials.append(Trial(mutant, True, candidate.mutants[mutant.name].raised or "", "raised", None))
         else:
-            found = trace.summary(records, traced.mutants[mutant.name], reference.facts.bucket_slack)
-            trials.append(_trial(mutant, verdict, order, found, is_pair))
+            operation_trace = trace.summary(records, forced_input.mutants[mutant.name], reference.facts.bucket_slack)
+            trials.append(_make_trial(mutant, verdict, order, operation_trace, is_pair))
     return trials
 
 
-def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: CandidateResult) -> Verdict | None:
-    """Return the verdict on a mutant; None if the port did not get through the step with it."""
-    measured = candidate.mutants[mutant.name]
-    if measured.raised is not None:
+def _judge_mutant(mutant: Mutant, reference: ReferenceResult, candidate: CandidateResult) -> Verdict | None:
+    """Return the verdict on a mutant, or None if the port raised an error in the step."""
+    mutant_result = candidate.mutants[mutant.name]
+    if mutant_result.raised is not None:
         return None
-    tokens = measured.tokens if mutant.tokenizer else candidate.tokens  # what is right is not judged again
-    of_port = {known.name: getattr(measured, known.name) for known in fields(PortResult)}
-    return judge(reference, CandidateResult(**{**of_port, "tokens": tokens}))
+    tokens = mutant_result.tokens if mutant.tokenizer else candidate.tokens  # other mutants do not change them
+    port_results = {field.name: getattr(mutant_result, field.name) for field in fields(PortResult)}
+    return judge(reference, CandidateResult(**{**port_results, "tokens": tokens}))
 
 
-def _trial(mutant: Mutant, verdict: Verdict, order: list[str], found: trace.OperationTrace, is_pair: bool) -> Trial:
+def _make_trial(
+    mutant: Mutant, verdict: Verdict, order: list[str], operation_trace: trace.OperationTrace, is_pair: bool
+) -> Trial:
     if precision.is_judged((mutant.dtype,)):
-        precision.judge_operations(verdict, found)
+        precision.judge_operations(verdict, operation_trace)
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
-    compared = verdict.compared_by(culprit.verdict)
-    margins = {comparison.name: comparison.margin for comparison in compared}
+    comparisons = verdict.compared_by(culprit.verdict)
+    margins = {comparison.name: comparison.margin for comparison in comparisons}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
-    if is_pair and TensorName.parse(culprit.name).kind == "gradient" and (first := trace.first_of(found, culprit)):
-        label = first.name  # as the headline has it
+    if (
+        is_pair
+        and TensorName.parse(culprit.name).kind == "gradient"
+        and (first := trace.first_of(operation_trace, culprit))
+    ):
+        label = first.name  # as in the headline
     operation = None
-    no_way_back = bool(mutant.operation) and trace.lacks_gradients(verdict)
-    if culprit.verdict == "precision" or trace.is_wanted(verdict) or no_way_back:
-        faulty = found.faulty
+    has_no_backward = bool(mutant.operation) and trace.lacks_gradients(verdict)
+    if culprit.verdict == "precision" or trace.is_wanted(verdict) or has_no_backward:
+        faulty_operations = operation_trace.faulty
         if culprit.verdict == "precision":
-            faulty = [one for one in faulty if one.name == culprit.name]
-            margins[culprit.name] = faulty[0].margin
-        operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
+            faulty_operations = [faulty for faulty in faulty_operations if faulty.name == culprit.name]
+            margins[culprit.name] = faulty_operations[0].margin
+        operation = f"{faulty_operations[0].name} {faulty_operations[0].where}" if faulty_operations else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
 
-def _to_be_named(mutant: Mutant) -> str:
+def _expected_names(mutant: Mutant) -> str:
     return "nothing" if mutant.harmless else " and ".join(filter(None, (mutant.culprit, mutant.operation)))
 
 
@@ -330,24 +383,24 @@ def print_trials(trials: Trials, console: Console) -> None:
         table.add_column(title, overflow="fold")
     table.add_column("error / bound", justify="right")
     for trial in trials:
-        outcome = "harmless" if trial.mutant.harmless and not trial.caught else "yes" if trial.caught else "NO"
+        outcome = "harmless" if trial.mutant.harmless and not trial.is_caught else "yes" if trial.is_caught else "NO"
         margin = "" if trial.margin is None else f"{trial.margin:.1e}"
         name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless or trial.mutant.unreached_reason
         style = "" if trial.passed else "red"
-        if trial.caught and not trial.passed:
-            name += f", not {_to_be_named(trial.mutant)}"
-        name += "; it moves no loss or gradient of the step" if trial.is_still and trial.caught else ""
-        named, _, where = (trial.operation or "").partition(" ")
-        operation = Dotted(f"{short_name(named)} {where}".strip())
+        if trial.is_caught and not trial.passed:
+            name += f", not {_expected_names(trial.mutant)}"
+        name += "; it moves no loss or gradient of the step" if trial.is_still and trial.is_caught else ""
+        operation_name, _, where = (trial.operation or "").partition(" ")
+        operation = Dotted(f"{short_name(operation_name)} {where}".strip())
         table.add_row(trial.mutant.name, outcome, trial.verdict, Dotted(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]
     harmless = [trial for trial in trials if trial.mutant.harmless]
     console.print(
-        f"{sum(t.caught for t in faults)} of {len(faults)} faults caught, {sum(t.passed for t in faults)} named; "
+        f"{sum(t.is_caught for t in faults)} of {len(faults)} faults caught, {sum(t.passed for t in faults)} named; "
         f"{sum(t.passed for t in harmless)} of {len(harmless)} harmless changes passed; "
         f"of {sum(t.mutant.operation != '' for t in faults)} the operation is known and was to be named, too",
         highlight=False,
     )
-    if trials.untried:
-        console.print(trials.untried, highlight=False)
+    if trials.untried_parts:
+        console.print(trials.untried_parts, highlight=False)

@@ -1,4 +1,4 @@
-"""A right port of the user's, gated again and again: other batches, weights, settings and configurations."""
+"""A sweep over a user's pair: gates with different batches, weights, training settings and configurations."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from toolkit.parity.job.synthetic import KINDS
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.pairs.describe import ask, match_sides, weights_of, write_pair
 from toolkit.parity.pairs.weights import make_weights
-from toolkit.parity.trials.sweep import TRAINING as OF_RUN
+from toolkit.parity.trials.choices import choose_values, make_chooser
+from toolkit.parity.trials.sweep import TRAINING as RUN_TRAINING
 from toolkit.parity.trials.sweep import judge_jobs
 
-#: Optimizer settings that a pair's updates are made with.
-TRAINING = {key: values for key, values in OF_RUN.items() if key not in ("batch_size", "gradient_accumulation_steps")}
+#: Values of the training settings of a pair's gate.
+TRAINING = {
+    key: values for key, values in RUN_TRAINING.items() if key not in ("batch_size", "gradient_accumulation_steps")
+}
 
 
 class PairSweep:
-    """The gates of a sweep: each seed draws the batch, the dropout, the weights, what trains, and the configuration.
+    """The gates of a sweep. Each seed draws the batch, dropout, weights, training settings and configuration.
 
     Args:
-        request: the pair, without a configuration.
-        choices: key of the configuration -> the values that it may have.
-        kind: kind of the weights; None for all kinds.
+        request: request for the pair, without a configuration.
+        choices: values that each key of the configuration may have.
+        kind: kind of the weights; None for a random kind.
     """
 
     def __init__(self, request: GateRequest, choices: Mapping[str, Sequence[Any]], kind: str | None = None) -> None:
@@ -43,49 +46,52 @@ class PairSweep:
         self.choices = choices
         self.kind = kind
 
-    def make(self, seed: int) -> GateRequest:
-        """Return the gate of a seed."""
-        draw = np.random.default_rng(seed)
-        config = {key: values[draw.integers(len(values))] for key, values in self.choices.items()}
-        settings = {key: values[draw.integers(len(values))] for key, values in TRAINING.items()}
-        return replace(self.request, config=config, seed=seed, training=TrainingSettings(**settings))
+    def make_request(self, seed: int) -> GateRequest:
+        """Return the gate with this seed."""
+        one_of = make_chooser(seed)
+        config = choose_values(self.choices, one_of)
+        training = TrainingSettings(**choose_values(TRAINING, one_of))
+        return replace(self.request, config=config, seed=seed, training=training)
 
-    def kind_of(self, request: GateRequest) -> str:
-        """Return the kind of a gate's weights."""
+    def choose_kind(self, request: GateRequest) -> str:
+        """Return the kind of a gate's weights, which depends on its seed."""
         return self.kind or KINDS[np.random.default_rng([request.seed, 1]).integers(len(KINDS))]
 
-    def shown(self, request: GateRequest) -> str:
-        """Return what varies most, for the line that reports it."""
+    def describe_request(self, request: GateRequest) -> str:
+        """Return the kind of weights, the configuration and the training settings of a gate, as text."""
         config = [f"{key} {value}" for key, value in request.config.items() if len(self.choices[key]) > 1]
         training = [f"{key} {getattr(request.training, key)}" for key in ("max_steps", "lr_scheduler")]
-        return ", ".join([f"{self.kind_of(request)} weights", *config, *training])
+        return ", ".join([f"{self.choose_kind(request)} weights", *config, *training])
 
     def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
-        """As :func:`.sweep.judge_all`: each is described first, since another configuration may have other layers.
-        Raises UserError if a side refuses what was drawn for it."""
+        """Return the verdict and the operation trace of each gate.
+
+        Each pair is described first, since another configuration may have other layers. Raises UserError if a side
+        fails with the drawn configuration.
+        """
         workers = workers_of(requests[0])
         with scratch_folder("sweep-") as scratch:
             jobs = [scratch / str(number) for number in range(len(requests))]
             try:
                 ask(requests, jobs, console, workers)
-            except UserError as problem:
-                failed = next(r for r, job in zip(requests, jobs, strict=True) if not _is_described(job))
-                raise UserError(f"{self._drawn(failed)}: {problem}") from None
+            except UserError as error:
+                failed_request = next(r for r, job in zip(requests, jobs, strict=True) if not _is_described(job))
+                raise UserError(f"{self._describe_options(failed_request)}: {error}") from None
             for request, job in zip(requests, jobs, strict=True):
-                self._write(request, job)
+                self._write_pair(request, job)
             return judge_jobs(jobs, console, workers)
 
-    def _write(self, request: GateRequest, job: Path) -> None:
+    def _write_pair(self, request: GateRequest, job: Path) -> None:
         try:
             sides = match_sides(request, job, weights_of(job))
-        except UserError as problem:
-            raise UserError(f"{self._drawn(request)}: {problem}") from None
-        weights = make_weights(sides.reference.parameters, sides.weights, self.kind_of(request), request.seed)
+        except UserError as error:
+            raise UserError(f"{self._describe_options(request)}: {error}") from None
+        weights = make_weights(sides.reference.parameters, sides.weights, self.choose_kind(request), request.seed)
         write_pair(request, sides, weights, job)
 
     @staticmethod
-    def _drawn(request: GateRequest) -> str:
-        """Return what was drawn for a gate, as the options that ask for it alone."""
+    def _describe_options(request: GateRequest) -> str:
+        """Return the seed and configuration of a gate as options of the command line."""
         return " ".join([f"--seed {request.seed}", *(f"{key}={value}" for key, value in request.config.items())])
 
 

@@ -1,4 +1,4 @@
-"""Sweeps over right ports, which the gate may not stop: random shapes and weights, or a checkpoint on random batches.
+"""Sweeps over correct ports, which must pass the gate: random shapes and weights, or a checkpoint on random batches.
 
 The section "Trials" of ``toolkit/parity/MEASUREMENTS.md`` has the results: false alarms.
 """
@@ -29,11 +29,11 @@ from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.verdict import judge
-from toolkit.parity.trials.choices import choices, chooser
+from toolkit.parity.trials.choices import choose_values, make_chooser
 
-#: Number of a sweep's gates that two processes do one after another before they are shown.
-AT_A_TIME = 20
-#: Settings of a run's updates.
+#: Number of gates whose jobs the two workers run before their outcomes are printed.
+GROUP_SIZE = 20
+#: Values of the training settings of a gate.
 TRAINING: dict[str, tuple] = {
     "max_steps": (2, 12, 700),
     "batch_size": (1, 2),
@@ -43,131 +43,154 @@ TRAINING: dict[str, tuple] = {
     "weight_decay": (0.0, 0.01, 0.3),
     "max_grad_norm": (None, 1.0, 0.01),
 }
+#: Numbers of texts in a batch.
 BATCH_SIZES = (1, 2, 5)
 
 
-class Gates(Protocol):
-    """Says how right ports are judged, and what varies among them."""
+class SweepGates(Protocol):
+    """How the ports of a sweep are judged and described."""
 
     def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
-        """As :func:`judge_all`."""
+        """Return the verdict and the operation trace of each gate."""
 
-    def shown(self, request: GateRequest) -> str:
-        """Return what varies, for the line that reports it."""
+    def describe_request(self, request: GateRequest) -> str:
+        """Return the settings that vary between the gates, as text."""
 
 
-def sweep(
-    make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console, gates: Gates | None = None
+def run_sweep(
+    make_request: Callable[[int], GateRequest], seeds: Sequence[int], console: Console, gates: SweepGates | None = None
 ) -> list[int]:
-    """Gate the port that ``make`` makes of each seed, and trace it to the operation. The families' are right: one that
-    is stopped is a false alarm. Whether a user's is right, the gates say.
+    """Run the gate and trace the operations for each seed, and print an outcome for each.
+
+    The ports of families are correct, so any failed gate is a false alarm. The port of a pair may have a fault, so a
+    failed gate is printed as drift.
 
     Args:
-        gates: for a pair of the user's.
+        make_request: function that returns the request for a seed.
+        seeds: seeds of the gates.
+        console: console for the outcomes.
+        gates: sweep over a user's pair; None for a family.
 
     Returns:
-        The seeds of gates that were stopped, or in which an operation was said to be wrong.
+        Seeds of the gates that failed or reported a faulty operation.
     """
-    alarms, unmeasured = [], 0
-    shown = gates.shown if gates else _shown
-    for some in (seeds[start : start + AT_A_TIME] for start in range(0, len(seeds), AT_A_TIME)):
-        requests = {seed: make(seed) for seed in some}
-        judged = (gates.judge_all if gates else judge_all)(list(requests.values()), console)
-        for (seed, request), (verdict, traced) in zip(requests.items(), judged, strict=True):
-            wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
-            faulty = [one.text() for one in traced.faulty if one.dtype != DTYPE]  # those are findings, or luck
-            wrong = [*faulty, *wrong] if gates else [*wrong, *faulty]
-            outcome = [("DRIFT" if gates else "ALARM", "red"), f" {wrong[0]}"] if wrong else ["right"]
-            if verdict.inconclusive and not traced.faulty:
-                outcome, wrong = [f"not measurable: {wrong[0]}"], []
-                unmeasured += 1
-            worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
-            by_itself = max([traced.worst, *(one.margin for one in traced.faulty)])
-            nearest = f"nearest {_margin(worst)} of its bound, an operation by itself {_margin(by_itself)}"
-            console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {shown(request)}"), soft_wrap=True)
-            if wrong:
+    alarms, num_unmeasured = [], 0
+    describe_request = gates.describe_request if gates else _describe_request
+    for group in (seeds[start : start + GROUP_SIZE] for start in range(0, len(seeds), GROUP_SIZE)):
+        requests = {seed: make_request(seed) for seed in group}
+        results = (gates.judge_all if gates else judge_all)(list(requests.values()), console)
+        for (seed, request), (verdict, operation_trace) in zip(requests.items(), results, strict=True):
+            messages = [f"{one.name}: {one.message}" for one in verdict.findings]
+            # In bfloat16, faulty operations beyond luck are findings already.
+            faulty_operations = [one.text() for one in operation_trace.faulty if one.dtype != DTYPE]
+            messages = [*faulty_operations, *messages] if gates else [*messages, *faulty_operations]
+            outcome = [("DRIFT" if gates else "ALARM", "red"), f" {messages[0]}"] if messages else ["right"]
+            if verdict.inconclusive and not operation_trace.faulty:
+                outcome, messages = [f"not measurable: {messages[0]}"], []
+                num_unmeasured += 1
+            worst_margin = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
+            worst_in_isolation = max([operation_trace.worst, *(one.margin for one in operation_trace.faulty)])
+            distances = f"nearest {_format_margin(worst_margin)} of its bound"
+            distances += f", an operation by itself {_format_margin(worst_in_isolation)}"
+            console.print(
+                Text.assemble(f"{seed}: ", *outcome, f", {distances}; {describe_request(request)}"), soft_wrap=True
+            )
+            if messages:
                 alarms.append(seed)
-    beside = f" ({unmeasured} not measurable: the reference's own float64 is noise)" if unmeasured else ""
-    met = f"drift in {len(alarms)} of" if gates else f"{len(alarms)} false alarms in"
-    console.print(f"{met} {len(seeds)} gates{beside}", highlight=False)
+    unmeasured_note = (
+        f" ({num_unmeasured} not measurable: the reference's own float64 is noise)" if num_unmeasured else ""
+    )
+    outcome_counts = f"drift in {len(alarms)} of" if gates else f"{len(alarms)} false alarms in"
+    console.print(f"{outcome_counts} {len(seeds)} gates{unmeasured_note}", highlight=False)
     return alarms
 
 
-def _margin(value: float) -> str:
-    return f"{value:.2f}" if value < 100 else f"{value:.1e}"
+def _format_margin(margin: float) -> str:
+    return f"{margin:.2f}" if margin < 100 else f"{margin:.1e}"
 
 
-def _shown(request: GateRequest) -> str:
+def _describe_request(request: GateRequest) -> str:
     kind = getattr(request.weights, "kind", "given")
-    shown = [f"{key} {request.config[key]}" for key in family_part(request.model, "sweep").SHOWN]
-    settings = [f"{key} {value}" for key, value in request.port.items()]
-    return ", ".join([f"{kind} weights", *shown, *settings])
+    config_texts = [f"{key} {request.config[key]}" for key in family_part(request.model, "sweep").SHOWN]
+    setting_texts = [f"{key} {value}" for key, value in request.port.items()]
+    return ", ".join([f"{kind} weights", *config_texts, *setting_texts])
 
 
 def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
-    """Return the verdict and operation trace of each of many gates, whose jobs two processes do one after another."""
+    """Return the verdict and the operation trace of each gate. The jobs run one after another in two processes."""
     workers = workers_of(requests[0])
     with scratch_folder("sweep-") as scratch:
         jobs = [scratch / str(number) for number in range(len(requests))]
         for request, job in zip(requests, jobs, strict=True):
             write_request(request, randomize_constants(request.weights, request.seed)[0], job)
-        found = judge_jobs(jobs, console, workers)
-    for request, (verdict, operations) in zip(requests, found, strict=True):
+        results = judge_jobs(jobs, console, workers)
+    for request, (verdict, operations) in zip(requests, results, strict=True):
         if is_judged(request.dtypes):
             judge_operations(verdict, operations)
-    return found
+    return results
 
 
 def judge_jobs(
     jobs: Sequence[Path], console: Console, workers: Mapping[str, str]
 ) -> list[tuple[Verdict, OperationTrace]]:
-    """As :func:`judge_all`, for job folders that are filled."""
+    """Return the verdict and the operation trace of each job. The folders of the jobs must be filled."""
     run_workers(jobs, console, workers)
     results = [read_results(job) for job in jobs]
     python = workers["reference"]
-    first = []
+    first_verdicts = []
     for job, (reference, candidate) in zip(jobs, results, strict=True):
         reference = with_rounded_constants(job, reference, candidate, console, python)
-        first.append((reference, judge(reference, candidate)))
-    references = remeasure(jobs, first, console, python)
-    traced = trace.measure(jobs, console, workers)
+        first_verdicts.append((reference, judge(reference, candidate)))
+    references = remeasure(jobs, first_verdicts, console, python)
+    traces = trace.measure(jobs, console, workers)
     return [
         (
             judge(reference, candidate),
-            trace.summary(records, forced.dtypes, reference.facts.bucket_slack, trace.fingerprints_of(job)),
+            trace.summary(records, forced_input.dtypes, reference.facts.bucket_slack, trace.fingerprints_of(job)),
         )
-        for job, reference, (_, candidate), (records, forced) in zip(jobs, references, results, traced, strict=True)
+        for job, reference, (_, candidate), (records, forced_input) in zip(
+            jobs, references, results, traces, strict=True
+        )
     ]
 
 
-def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> GateRequest:
-    """Return a gate on the same model and parameters with another batch, draws, dropout rates and hash rounds. The
-    ``fixed`` keys of the configuration stay."""
-    one_of, _ = chooser(seed)
-    varied = choices(family_part(request.model, "sweep").VARIED, one_of)
-    drawn = {key: value for key, value in varied.items() if key not in fixed}
-    config = {**request.config, **drawn}
+def vary_request(request: GateRequest, seed: int, fixed_keys: Collection[str] = ()) -> GateRequest:
+    """Return a gate on the same model and parameters with another batch, draws, dropout rates and hash rounds.
+
+    Args:
+        request: gate on a checkpoint's model.
+        seed: seed of the random choices.
+        fixed_keys: keys of the configuration that do not change.
+    """
+    one_of = make_chooser(seed)
+    values = choose_values(family_part(request.model, "sweep").VARIED, one_of)
+    config = {**request.config, **{key: value for key, value in values.items() if key not in fixed_keys}}
     length = request.batch["input_ids"].shape[1]
     batch = random_batch(config, request.head, one_of(*BATCH_SIZES), length, seed, request.model)
     return replace(request, config=config, batch=batch, seed=seed)
 
 
 def random_request(model: str, seed: int, kind: str | None = None) -> GateRequest:
-    """Return a right port of a random shape: head, configuration and length, drawn with ``sweep`` of its family. The
-    weights are of a random kind, or of ``kind``."""
-    one_of, _ = chooser(seed)
-    known = family_part(model, "sweep")
+    """Return a gate on a correct port with a random head, configuration and length.
+
+    Args:
+        model: name of the family, whose ``sweep`` draws the shape.
+        seed: seed of the random choices.
+        kind: kind of the weights; None for a random kind.
+    """
+    one_of = make_chooser(seed)
+    family_sweep = family_part(model, "sweep")
     head = one_of(*part(model, "weights").HEADS)
-    config, length = known.draw(head, one_of)
-    drawn = one_of(*KINDS)  # always drawn, so that a seed has the same shape with weights of any kind
-    resolved = part(model, "schema").resolve(config)
+    config, length = family_sweep.draw(head, one_of)
+    drawn_kind = one_of(*KINDS)  # drawn even if unused, so that a seed has the same shape with every kind
+    resolved_config = part(model, "schema").resolve(config)
     return GateRequest(
         model=model,
         head=head,
         config=config,
-        weights=SyntheticWeights(resolved, head, seed, kind or drawn, model),
+        weights=SyntheticWeights(resolved_config, head, seed, kind or drawn_kind, model),
         batch=random_batch(config, head, one_of(*BATCH_SIZES), length, seed, model),
         seed=seed,
-        port=choices(known.PORT, one_of),
-        training=TrainingSettings(**choices(TRAINING, one_of)),
+        port=choose_values(family_sweep.PORT, one_of),
+        training=TrainingSettings(**choose_values(TRAINING, one_of)),
     )

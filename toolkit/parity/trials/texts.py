@@ -1,7 +1,7 @@
 """Search for texts that the port's tokenizer encodes differently from the reference's.
 
-Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.random_texts`). They are so short that all parts
-of a text can be tried at once. The shortest part that still shows the difference is reported.
+Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.random_texts`). They are short, so all parts of a
+text can be tried at once. The shortest part that still shows the difference is reported.
 """
 
 from __future__ import annotations
@@ -22,51 +22,60 @@ from toolkit.parity.judge.tokens import describe_difference, find_differing_text
 from toolkit.parity.report.headline import describe_place
 from toolkit.parity.report.terminal import print_verdict
 
-#: Task of both workers that only makes tokens.
+#: Task of both workers that only runs the tokenizer.
 TASK = "tokens"
-#: Number of tokens to which each text is padded or cut.
+#: Number of tokens to which each text is padded or truncated.
 MAX_LENGTH = 8
 
 
-def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int, console: Console) -> list[str]:
-    """Compare both tokenizers on ``count`` texts of a seed, and print the shortest text for each thing that differs.
+def search_texts(
+    request: GateRequest, tokenizer: TokenizerJob, seed: int, num_texts: int, console: Console
+) -> list[str]:
+    """Compare both tokenizers on random texts, and print the shortest text for each kind of difference.
 
     Args:
-        request: of any model of the family; it is not run.
-        tokenizer: its texts are ignored.
+        request: request for any model of the family, which is not run.
+        tokenizer: tokenizer to compare; its own texts are ignored.
+        seed: seed of the texts.
+        num_texts: number of texts.
+        console: console for the output.
 
     Returns:
-        The texts on which they differ, as drawn.
+        The drawn texts that the tokenizers encode differently.
     """
-    texts = random_texts(seed, count)
-    reference, port = _answers(request, tokenizer, texts, console)
-    found = find_differing_texts(reference.tokens or [], port.tokens or [])
-    if found:
-        shortest = dict.fromkeys(texts[places[0]] for places in found.values())
+    texts = random_texts(seed, num_texts)
+    reference, candidate = _tokenize_texts(request, tokenizer, texts, console)
+    differences = find_differing_texts(reference.tokens or [], candidate.tokens or [])
+    if differences:
+        shortest = dict.fromkeys(texts[positions[0]] for positions in differences.values())
         _print_shortest(
-            *_answers(request, tokenizer, [part for text in shortest for part in parts_of(text)], console), console
+            *_tokenize_texts(request, tokenizer, [part for text in shortest for part in parts_of(text)], console),
+            console,
         )
-    different = [texts[place] for place in sorted({place for places in found.values() for place in places})]
-    console.print(f"seed {seed}: the tokenizers differ on {len(different)} of {count} texts", highlight=False)
-    return different
+    differing_texts = [
+        texts[position]
+        for position in sorted({position for positions in differences.values() for position in positions})
+    ]
+    console.print(f"seed {seed}: the tokenizers differ on {len(differing_texts)} of {num_texts} texts", highlight=False)
+    return differing_texts
 
 
-def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: Console) -> None:
-    """Print a line for each thing that differs, with the shortest text for which it does."""
-    theirs, ours = reference.tokens or [], port.tokens or []
-    for key, places in find_differing_texts(theirs, ours).items():
-        name = describe_place(f"tokenizer:{key}", port.tokenizer_places)
-        text = f"{name}: {describe_difference(key, theirs[places[0]], ours[places[0]])}"
-        print_verdict(console, "DIFFERENT", "red", text)
+def _print_shortest(reference: ReferenceResult, candidate: CandidateResult, console: Console) -> None:
+    """Print a line for each kind of difference, with the shortest text that shows it."""
+    theirs, ours = reference.tokens or [], candidate.tokens or []
+    for key, positions in find_differing_texts(theirs, ours).items():
+        name = describe_place(f"tokenizer:{key}", candidate.tokenizer_places)
+        message = f"{name}: {describe_difference(key, theirs[positions[0]], ours[positions[0]])}"
+        print_verdict(console, "DIFFERENT", "red", message)
 
 
-def _answers(
+def _tokenize_texts(
     request: GateRequest, tokenizer: TokenizerJob, texts: Sequence[str], console: Console
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """Return what both sides make of texts, each in a process of its own."""
-    asked = replace(tokenizer, texts=list(texts), max_length=MAX_LENGTH)
+    """Return the tokens of both tokenizers for the texts, each computed in a separate process."""
+    tokenizer_job = replace(tokenizer, texts=list(texts), max_length=MAX_LENGTH)
     with scratch_job() as job:
         make_sides(job)
-        files.write_json(job / "job.json", replace(job_of(request), tokenizer=asked))
+        files.write_json(job / "job.json", replace(job_of(request), tokenizer=tokenizer_job))
         run_workers([job], console, workers_of(request), task=TASK)
         return read_results(job, TASK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toolkit.parity.trials.choices import choices
+from toolkit.parity.trials.choices import choose_values
 
 #: Keys that vary most from gate to gate in a sweep, for the line that reports it.
 SHOWN = ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop")
@@ -26,7 +26,7 @@ def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
         "n_layer": one_of(1, 2, 3, 6),
         "n_positions": 128,
         "vocab_size": one_of(32, 320),
-        **choices(VARIED, one_of),
+        **choose_values(VARIED, one_of),
         "layer_norm_epsilon": one_of(1e-6, 1e-5),
         "initializer_range": one_of(0.02, 0.2),
         "tie_word_embeddings": one_of(True, True, False),

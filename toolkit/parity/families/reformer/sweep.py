@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toolkit.parity.trials.choices import choices
+from toolkit.parity.trials.choices import choose_values
 
 #: Keys that vary most from gate to gate in a sweep, for the line that reports it.
 SHOWN = ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob")
@@ -43,7 +43,7 @@ def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
         "lsh_attn_chunk_length": one_of(chunk, 2 * chunk) if shape[1] % 2 == 0 else chunk,
         "local_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
         "lsh_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
-        **choices(VARIED, one_of),
+        **choose_values(VARIED, one_of),
         "hidden_act": one_of("relu", "gelu", "gelu_new", "silu"),
         "is_decoder": head == "causal_lm",
         "vocab_size": one_of(32, 320),
