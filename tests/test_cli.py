@@ -13,7 +13,7 @@ import click
 import pytest
 
 from toolkit import cli
-from toolkit.parity.options import configuration
+from toolkit.parity.options import make_configuration
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("*.yaml"))
@@ -340,7 +340,9 @@ def test_a_recipe_with_a_name_of_the_longest_size_is_only_missing(run):
 
 def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
     """YAML 1.1 takes 1e-5 for a word."""
-    config, _ = configuration("reformer", "sequence_classification", "mixed", 1, 64, ["layer_norm_eps=1e-5"], "random")
+    config, _ = make_configuration(
+        "reformer", "sequence_classification", "mixed", 1, 64, ["layer_norm_eps=1e-5"], "random"
+    )
     assert config["layer_norm_eps"] == 1e-5
 
 

@@ -88,7 +88,7 @@ def test_the_reference_s_offsets_of_a_long_text_are_there_in_seconds(words, tmp_
         "import pickle, sys; from toolkit.parity.families.reformer import reference_tokens as t\n"
         "job = pickle.load(sys.stdin.buffer)\n"
     )
-    script += "found = t.offsets(t._sentencepiece(job.path), job.texts[0])\n"
+    script += "found = t.offsets(t._load_sentencepiece(job.path), job.texts[0])\n"
     script += "import json; print(json.dumps(found))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=pickle.dumps(job), capture_output=True, timeout=60, cwd=ROOT, check=True

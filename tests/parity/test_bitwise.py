@@ -77,7 +77,7 @@ def bitwise(request: GateRequest, kinds: list[str], folder: Path) -> tuple[Bitwi
 def test_with_the_references_kernels_every_tensor_agrees_to_the_last_bit(tmp_path, model, head, changes, kind):
     base, length = (SMALL_REFORMER, 128) if model == "reformer" else (SMALL_CTRL, 24)
     outcome, text = bitwise(request_for(model, head, {**base, **changes}, length, kind), list(KINDS), tmp_path)
-    assert outcome.passed, outcome.summary()
+    assert outcome.is_exact, outcome.summary()
     assert outcome.exit_status == 0 and text.startswith("EXACT")
     assert [path.name for path in tmp_path.iterdir()] == ["bitwise.json"]  # a gate's report is another
     stored = json.loads((tmp_path / "bitwise.json").read_text())
@@ -162,17 +162,17 @@ EQUAL = BitDifference(0, 4, 0)
 def test_whatever_is_not_equal_fails_and_is_said(second, extra, words):
     kinds = list(KINDS)
     outcome = Bitwise(small_ctrl(), kinds, {"output:transformer.w": EQUAL, "logits": second}, {}, extra, {}, {})
-    assert not outcome.passed and outcome.exit_status == 1
+    assert not outcome.is_exact and outcome.exit_status == 1
     assert words in outcome.summary()
     assert outcome.last_equal == (None if second is EQUAL else "output:transformer.w")
-    assert not Bitwise(small_ctrl(), kinds, {}, {}, [], {}, {}).passed  # nothing compared is nothing proved
+    assert not Bitwise(small_ctrl(), kinds, {}, {}, [], {}, {}).is_exact  # nothing compared is nothing proved
 
 
 @pytest.mark.slow
 def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     kinds = [kind for kind in KINDS if kind != "layer_norm"]
     outcome, text = bitwise(small_ctrl(), kinds, tmp_path)
-    assert not outcome.passed and outcome.exit_status == 1
+    assert not outcome.is_exact and outcome.exit_status == 1
     assert "layer_norm" not in outcome.calls
     assert text.startswith("NOT EXACT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/layers.py:")
     assert outcome.tensors["output:transformer.dropout"].differing == 0

@@ -64,8 +64,8 @@ from toolkit.parity.job.records import as_json
 from toolkit.parity.families.ctrl import reference as ctrl
 from toolkit.parity.families.reformer import reference as reformer
 ctrl.makes_its_mask_elsewhere = lambda: True
-lost = types.SimpleNamespace(bias_was_lost=True)
-print(json.dumps(as_json([*ctrl.mask_notes(), *reformer.STEP.notes.fget(lost)])))
+step = types.SimpleNamespace(was_bias_missing=True)
+print(json.dumps(as_json([*ctrl.mask_notes(), *reformer.STEP.notes.fget(step)])))
 """
 
 

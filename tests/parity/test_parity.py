@@ -28,7 +28,7 @@ from toolkit.parity.job.texts import FULL
 from toolkit.parity.judge.findings import Finding, Verdict
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.mutants import catalogue
-from toolkit.parity.options import configuration, devices, make_request
+from toolkit.parity.options import make_configuration, make_request, select_devices
 from toolkit.parity.trials import mutation
 from toolkit.parity.trials.limits import find_limits, is_sensitive
 from toolkit.parity.trials.mutation import Trial, Trials, print_trials, trial_request, try_mutants
@@ -460,7 +460,7 @@ def test_a_model_that_cannot_be_is_one_line(options, message, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     given = {"model": "reformer", "overrides": [], "length": 128, "layers": 2, "weights_from": "random", **options}
     with pytest.raises(UserError, match=message):
-        configuration(head="masked_lm", attention="mixed", **given)
+        make_configuration(head="masked_lm", attention="mixed", **given)
 
 
 def test_a_gpu_that_is_not_there_is_wrong_usage():
@@ -469,8 +469,8 @@ def test_a_gpu_that_is_not_there_is_wrong_usage():
     if paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count():
         pytest.skip("Paddle sees a GPU here")
     with pytest.raises(UserError, match="sees no GPU"):
-        devices("gpu")
-    assert devices("all") == ["cpu"]
+        select_devices("gpu")
+    assert select_devices("all") == ["cpu"]
 
 
 @pytest.mark.gpu

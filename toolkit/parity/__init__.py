@@ -1,8 +1,8 @@
 """The parity gate: is the Paddle port the same function, with the same gradients, as the PyTorch reference?
 
-``README.md`` beside this file is its specification. These names are all that the other rooms use of it; they are
-imported when they are asked for, since a recipe is checked without them. It may import `training` and what lies below.
-Begin with `gate.py`.
+``README.md`` in this folder is its specification. Other packages use only the names below. They are imported on first
+use, since a recipe is checked without them. The gate may import `training` and the packages below it. Begin with
+`gate.py`.
 """
 
 from __future__ import annotations

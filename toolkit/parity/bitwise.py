@@ -1,8 +1,8 @@
-"""``toolkit parity bitwise``: with the reference's basic kernels the port's float32 must be the reference's to the bit.
+"""``toolkit parity bitwise``: on the reference's basic kernels, the port's float32 must equal the reference bit by bit.
 
-Then only the port's structure is its own: which operations, in which order, on which numbers. If all kinds of kernels
-are the reference's and a tensor still differs in as little as its last bit, the port does its arithmetic in another
-order. With only some kinds, the first difference shows where another kernel first matters.
+Then only the structure is the port's own: which operations it runs, in which order, on which numbers. If all kinds of
+kernels are the reference's and a tensor still differs in its last bit, the port computes in another order. With only
+some kinds, the first difference shows the first place that depends on another kernel.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from toolkit.parity.report.headline import describe_place
 from toolkit.parity.report.report import BITWISE, remove_report, short_name
 from toolkit.parity.report.terminal import print_line, print_verdict
 
-#: Of ``bitwise.json``.
+#: Version of the format of ``bitwise.json``.
 SCHEMA = 1
 
 
 @dataclass
 class Bitwise:
-    """What the comparison found.
+    """The result of a bit-by-bit comparison.
 
     Attributes:
-        kinds: kinds of kernels taken from the reference.
-        tensors: outputs, streams, logits and loss by name in execution order.
-        gradients: likewise. They are not judged: sums of several gradients have no fixed order.
+        request: request of the comparison.
+        kinds: kinds of kernels that are the reference's.
+        tensors: differences of outputs, streams, logits and loss, by name, in execution order.
+        gradients: differences of gradients, by name. They are not judged, since sums of gradients have no fixed order.
         extra: names of tensors that the reference lacks.
-        places: module of the port -> its class and source line.
-        calls: kernel -> number of calls.
+        places: class and source line of each module of the port.
+        calls: number of calls of each of the reference's kernels.
+        versions: versions of packages of both sides.
     """
 
     request: GateRequest
@@ -59,48 +61,49 @@ class Bitwise:
 
     @property
     def first(self) -> str | None:
-        """The first tensor that differs; None where none does."""
+        """The name of the first tensor that differs; None if no tensor differs."""
         return next((name for name, tensor in self.tensors.items() if tensor.differing), None)
 
     @property
     def last_equal(self) -> str | None:
-        """The tensor computed right before :attr:`first`: the fault lies between them. None if there is none."""
-        place = list(self.tensors).index(self.first) if self.first is not None else 0
-        return list(self.tensors)[place - 1] if place else None
+        """The name of the tensor before :attr:`first`, so that the fault is between them; None if there is none."""
+        index = list(self.tensors).index(self.first) if self.first is not None else 0
+        return list(self.tensors)[index - 1] if index else None
 
     @property
-    def passed(self) -> bool:
+    def is_exact(self) -> bool:
+        """Whether all tensors of the reference are equal and the port has no others."""
         return bool(self.tensors) and self.first is None and not self.extra
 
     @property
     def exit_status(self) -> int:
-        return 0 if self.passed else 1
+        return 0 if self.is_exact else 1
 
-    def equal(self) -> int:
+    def count_equal(self) -> int:
+        """Return the number of equal tensors."""
         return sum(not tensor.differing for tensor in self.tensors.values())
 
-    def place(self) -> str:
-        """Return the module of the first difference with its class and source line; "" if none."""
+    def first_place(self) -> str:
+        """Return the module of the first difference with its class and source line, or "" if no tensor differs."""
         return describe_place(self.first, self.places) if self.first is not None else ""
 
     def summary(self) -> str:
-        """Return in a line how many agree, and the first difference."""
-        which = "its kernels" if set(self.kinds) == set(KINDS) else f"its {', '.join(self.kinds)}"
-        text = (
-            f"{self.equal()} of {len(self.tensors)} float32 tensors are the reference's to the last bit, with {which}"
-        )
+        """Return one line with the number of equal tensors and the first difference."""
+        kernels = "its kernels" if set(self.kinds) == set(KINDS) else f"its {', '.join(self.kinds)}"
+        counts = f"{self.count_equal()} of {len(self.tensors)}"
+        text = f"{counts} float32 tensors are the reference's to the last bit, with {kernels}"
         if self.first is None:
             return text
-        after = f", right after {short_name(self.last_equal)}" if self.last_equal else ""
-        difference = _in_words(self.tensors[self.first])
-        return f"{text}; the first that is not{after}: {short_name(self.first)}: {difference}"
+        position = f", right after {short_name(self.last_equal)}" if self.last_equal else ""
+        difference = _describe_difference(self.tensors[self.first])
+        return f"{text}; the first that is not{position}: {short_name(self.first)}: {difference}"
 
     def as_content(self) -> dict[str, Any]:
-        """The content of ``bitwise.json``."""
+        """Return the content of ``bitwise.json``."""
         first = self.first
         return {
             "schema": SCHEMA,
-            "passed": self.passed,
+            "passed": self.is_exact,
             "exit_status": self.exit_status,
             "summary": self.summary(),
             "model": self.request.model,
@@ -110,8 +113,10 @@ class Bitwise:
             "kernels": list(self.kinds),
             "calls": dict(self.calls),
             "compared": len(self.tensors),
-            "equal": self.equal(),
-            "first": None if first is None else {"name": first, "place": self.place(), **as_json(self.tensors[first])},
+            "equal": self.count_equal(),
+            "first": None
+            if first is None
+            else {"name": first, "place": self.first_place(), **as_json(self.tensors[first])},
             "last_equal": self.last_equal,
             "extra": list(self.extra),
             "tensors": as_json(self.tensors),
@@ -120,31 +125,42 @@ class Bitwise:
         }
 
 
-def _in_words(tensor: BitDifference) -> str:
+def _describe_difference(tensor: BitDifference) -> str:
     if tensor.problem is not None:
         return tensor.problem
-    apart = "NaN among them" if tensor.units == ulp.NAN_DISTANCE else f"by at most {tensor.units} units"
-    return f"{tensor.differing} of {tensor.of} elements differ, {apart} in the last place"
+    size = "NaN among them" if tensor.units == ulp.NAN_DISTANCE else f"by at most {tensor.units} units"
+    return f"{tensor.differing} of {tensor.of} elements differ, {size} in the last place"
 
 
-def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, console: Console) -> Bitwise:
-    """Compare one float32 step of the port on the reference's kernels with the reference's step; print the outcome and
-    write it to ``folder/bitwise.json``. Raises UserError if the model is too large to be compared as a whole, and
-    Inconclusive if a worker could not run."""
+def run_bitwise(request: GateRequest, kernel_kinds: Sequence[str], folder: Path, console: Console) -> Bitwise:
+    """Compare one float32 step of the port with the reference's step bit by bit.
+
+    Print the outcome and write it to ``folder/bitwise.json``.
+
+    Args:
+        request: request of the comparison.
+        kernel_kinds: kinds of kernels that the port takes from the reference.
+        folder: folder of the report.
+        console: console for the outcome.
+
+    Raises:
+        UserError: the model is too large to be compared as a whole.
+        Inconclusive: a worker could not run.
+    """
     remove_report(folder)
     if is_streamed(request):
         smaller = ported(request.model).smaller
         raise UserError(f"a model this large is not compared as a whole; take a smaller one, such as {smaller}")
     weights, _ = randomize_constants(request.weights, request.seed)
     with scratch_job() as job:
-        told = replace(job_of(request), kernels=list(kinds))
-        write_job(told, weights, batch_of(request), labels_of(request), job)
+        job_with_kernels = replace(job_of(request), kernels=list(kernel_kinds))
+        write_job(job_with_kernels, weights, batch_of(request), labels_of(request), job)
         run_workers([job], console, workers_of(request))
         reference = read_reference(job)
         candidate = files.read(files.result_path(job, "candidate"), BitwiseResult)
     outcome = Bitwise(
         request=request,
-        kinds=kinds,
+        kinds=kernel_kinds,
         tensors={name: tensor for name, tensor in candidate.tensors.items() if not is_gradient(name)},
         gradients={name: tensor for name, tensor in candidate.tensors.items() if is_gradient(name)},
         extra=candidate.extra,
@@ -159,11 +175,11 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
 
 
 def print_bitwise(outcome: Bitwise, console: Console) -> None:
-    """Print the outcome, the place of the first difference, and which kernels of the reference were used."""
-    if outcome.passed:
+    """Print the outcome, the place of the first difference, and the number of calls of the reference's kernels."""
+    if outcome.is_exact:
         print_verdict(console, "EXACT", "bold green", outcome.summary())
     else:
-        print_verdict(console, "NOT EXACT", "bold red", outcome.place())
+        print_verdict(console, "NOT EXACT", "bold red", outcome.first_place())
         print_line(console, outcome.summary())
     if outcome.extra:
         print_line(console, f"{len(outcome.extra)} that the reference lacks, the first of them {outcome.extra[0]}")

@@ -15,21 +15,21 @@ from toolkit.parity.job.family import ported
 from toolkit.parity.job.gate_options import DEFAULT_WEIGHTS, GateOptions
 from toolkit.terminal.path_argument import PathArgument
 
-#: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
+#: Kinds of synthetic weights, as in :mod:`toolkit.parity.job.synthetic`, which --help must not import.
 KINDS = ("random", "heavy-tailed", "large-gains")
-#: Counts are kept in 32 bits; NumPy takes no larger seed.
+#: Counts fit 32 bits, and so do seeds, since NumPy accepts no larger seeds.
 COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 PATH = PathArgument()
-#: A file of Python code, or a module's name.
-CODE = PathArgument(str)
+#: Type of an option for a file of Python code or a module's name.
+CODE_PATH = PathArgument(str)
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm", "token_classification")
 CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
 
 
 class RecordedDtype(click.Choice):
-    """The dtypes of a recorded reference. For bfloat16, the error says why none is recorded."""
+    """The dtypes of a recorded reference. The error for bfloat16 gives the reason why it is not recorded."""
 
     def __init__(self) -> None:
         super().__init__(["float64", "float32", "both"])
@@ -43,7 +43,7 @@ class RecordedDtype(click.Choice):
         return super().convert(value, param, ctx)
 
 
-#: Families with several kinds of attention, and the kinds.
+#: Families with several kinds of attention, and these kinds.
 WITH_ATTENTIONS = [name for name in FAMILIES if ported(name).attentions]
 ATTENTIONS = dict.fromkeys(kind for name in WITH_ATTENTIONS for kind in ported(name).attentions)
 MODEL = click.option("--model", type=click.Choice(FAMILIES), required=True, help="The port to judge.")
@@ -59,14 +59,16 @@ DEVICES = click.option(
 OUTPUT = click.option("--output", type=PATH, default=Path("runs/parity"), help="The folder for the reports.")
 
 
-def _defaults(field: str) -> str:
-    """Return the families' defaults as text."""
+def _format_defaults(field: str) -> str:
+    """Return the default of a field for each family, as text."""
     return ", ".join(f"{getattr(ported(name).defaults, field)} of {name}" for name in FAMILIES)
 
 
-HEAD = click.option("--head", type=click.Choice(HEADS), help=f"The model's head. Default: {_defaults('head')}.")
+HEAD = click.option("--head", type=click.Choice(HEADS), help=f"The model's head. Default: {_format_defaults('head')}.")
 LENGTH = click.option(
-    "--length", type=COUNT, help=f"Tokens per text, rounded up to a length that fits. Default: {_defaults('length')}."
+    "--length",
+    type=COUNT,
+    help=f"Tokens per text, rounded up to a length that fits. Default: {_format_defaults('length')}.",
 )
 SEED = click.option("--seed", type=SEEDS, default=0, help="The seed of the weights, the tokens and all draws.")
 REFERENCE_PYTHON = click.option(
@@ -82,20 +84,22 @@ REFERENCE_REVERSIBLE = click.option(
 )
 
 
-def complete_second_word(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+def complete_second_word(context: click.Context, parameter: click.Parameter, typed_text: str) -> list[str]:
     """Return the completions after ``toolkit parity``: the second words of its commands."""
-    seconds = [command.name.partition(" ")[2] for command in COMMANDS if command.name] if not context.args else []
-    return [word for word in seconds if word and word.startswith(begun)]
+    second_words = [command.name.partition(" ")[2] for command in COMMANDS if command.name] if not context.args else []
+    return [word for word in second_words if word and word.startswith(typed_text)]
 
 
 OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_second_word)
-#: Options of the model, the weights and the batch that are compared, and of the reference's process.
-DESCRIPTION = (
+#: Options for the model, the weights, the batch and the reference's process.
+MODEL_OPTIONS = (
     MODEL,
     OVERRIDES,
     HEAD,
     click.option(
-        "--layers", type=click.IntRange(1, MOST_LAYERS), help=f"The number of layers. Default: {_defaults('layers')}."
+        "--layers",
+        type=click.IntRange(1, MAX_LAYERS),
+        help=f"The number of layers. Default: {_format_defaults('layers')}.",
     ),
     click.option(
         "--attention",
@@ -106,7 +110,7 @@ DESCRIPTION = (
     click.option(
         "--batch-size",
         type=COUNT,
-        help=f"Texts per batch. Default: {_defaults('batch_size')}; fewer if they are long, but at least 2.",
+        help=f"Texts per batch. Default: {_format_defaults('batch_size')}; fewer if they are long, but at least 2.",
     ),
     click.option(
         "--weights",
@@ -119,8 +123,8 @@ DESCRIPTION = (
     SEED,
     REFERENCE_PYTHON,
 )
-#: Options of the commands that try the gate on a small model.
-TRIAL = (
+#: Options of the commands that run trials on a small model.
+TRIAL_OPTIONS = (
     MODEL,
     click.option(
         "--weights",
@@ -168,14 +172,16 @@ STEPS = click.option(
     type=click.IntRange(1, 10_000),
     help="Then train --port and --reference-model this many steps, each by itself, and compare every step.",
 )
-#: Options instead of MODEL, for a command that also takes the user's own port.
-PAIR = (
+#: Options of commands that also accept the user's own port, instead of MODEL.
+PAIR_OPTIONS = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge, one of the toolkit's own."),
-    click.option("--port", metavar="FILE|MODULE", type=CODE, help="Your port: Python code that builds a Paddle layer."),
+    click.option(
+        "--port", metavar="FILE|MODULE", type=CODE_PATH, help="Your port: Python code that builds a Paddle layer."
+    ),
     click.option(
         "--reference-model",
         metavar="FILE|MODULE",
-        type=CODE,
+        type=CODE_PATH,
         help="Its reference: Python code that builds the torch module.",
     ),
     TIME_LIMIT,
@@ -184,8 +190,8 @@ PAIR = (
 )
 
 
-def takes(*options: Callable) -> Callable[[Callable], Callable]:
-    """Give a command options, which its help shows in this order."""
+def add_options(*options: Callable) -> Callable[[Callable], Callable]:
+    """Return a decorator that adds options to a command; its help shows them in this order."""
 
     def decorate(command: Callable) -> Callable:
         for option in reversed(options):
@@ -200,7 +206,9 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, judge, bitwise, mutants, "
     "sweep, limits, texts. Each has its own --help.",
 )
-@takes(*PAIR, FORWARD_ONLY, STEPS, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@add_options(
+    *PAIR_OPTIONS, FORWARD_ONLY, STEPS, *MODEL_OPTIONS[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE
+)
 @click.option("--trace", is_flag=True, help="Judge each operation by itself, even if nothing differs.")
 @click.option(
     "--max-memory",
@@ -218,13 +226,13 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
     """
     from toolkit.parity import run_gate
 
-    places = _cleared(output, device)
+    folders = _prepare_folders(output, device)
     request = replace(_gate_request(GateOptions(**described)), trace=trace, max_memory=max_memory)
-    return max(run_gate(replace(request, device=p), folder, console()).exit_status for p, folder in places)
+    return max(run_gate(replace(request, device=p), folder, console()).exit_status for p, folder in folders)
 
 
 @click.command("parity map", epilog="KEY=VALUE pairs are the config that build gets in both files.")
-@takes(*PAIR[1:], OVERRIDES, SEED, REFERENCE_PYTHON)
+@add_options(*PAIR_OPTIONS[1:], OVERRIDES, SEED, REFERENCE_PYTHON)
 @click.option("-o", "--output", metavar="FILE", type=PATH, help="A new file to write. Default: the standard output.")
 def show_map(output: Path | None, **described: Any) -> None:
     """Print the map from your reference's parameters to your port's, as YAML.
@@ -270,11 +278,13 @@ def _check_no_family_options(options: GateOptions, allows_weights: bool = False)
     from toolkit.errors import UserError
 
     names = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")
-    wrong = [name for name in names if getattr(options, name)]
+    family_options = [name for name in names if getattr(options, name)]
     if options.weights_from != DEFAULT_WEIGHTS and not allows_weights:
-        wrong.append("weights")
-    if wrong:
-        raise UserError(f"--{wrong[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
+        family_options.append("weights")
+    if family_options:
+        raise UserError(
+            f"--{family_options[0].replace('_', '-')}: is for --model; a pair's own files say what is compared"
+        )
 
 
 def _gate_request(options: GateOptions, only_reference: bool = False) -> Any:
@@ -328,9 +338,9 @@ def _pair_request(options: GateOptions, only_reference: bool = False) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*PAIR[:-2], FORWARD_ONLY, ANY_FRAMEWORK, SMALL, *DESCRIPTION[1:])
+@add_options(*PAIR_OPTIONS[:-2], FORWARD_ONLY, ANY_FRAMEWORK, SMALL, *MODEL_OPTIONS[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", help="The dtypes to record.")
-@takes(REFERENCE_REVERSIBLE)
+@add_options(REFERENCE_REVERSIBLE)
 @click.option(
     "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", help="The device that the reference runs on."
 )
@@ -351,7 +361,7 @@ def record(device: str, output: Path, **described: Any) -> None:
 @click.command("parity replay")
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.option("--dtype", type=RecordedDtype(), help="The dtypes to judge. Default: all that BUNDLE has.")
-@takes(PAIR[1], TIME_LIMIT, PORT_PYTHON, MAP, DEVICES, OUTPUT)
+@add_options(PAIR_OPTIONS[1], TIME_LIMIT, PORT_PYTHON, MAP, DEVICES, OUTPUT)
 @click.option("--weights", metavar="FILE|FOLDER", type=PATH, help="The weights of a BUNDLE recorded with --small.")
 def replay(
     bundle: Path,
@@ -373,18 +383,18 @@ def replay(
     from toolkit.parity.job.request import dtypes_of
     from toolkit.parity.pairs.options import replay_request
 
-    places = _cleared(output, device)
+    folders = _prepare_folders(output, device)
     recording = open_recording(bundle, weights)
     request = replay_request(recording, port, map_file, time_limit, port_python)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
-    return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in places)
+    return max(run_gate(replace(request, device=p), folder, console(), recording).exit_status for p, folder in folders)
 
 
 @click.command("parity judge")
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.argument("port", metavar="PORT", type=PATH)
 @click.option("--port-python", metavar="PATH", help="Run PORT with this Python. Default: this one.")
-@takes(TIME_LIMIT, OUTPUT)
+@add_options(TIME_LIMIT, OUTPUT)
 def judge(bundle: Path, port: Path, port_python: str | None, time_limit: float | None, output: Path) -> int:
     """Judge a port in any framework by the reference that `toolkit parity record` wrote to BUNDLE.
 
@@ -397,14 +407,14 @@ def judge(bundle: Path, port: Path, port_python: str | None, time_limit: float |
     from toolkit.parity.other_frameworks.run import PROGRAMS
 
     if not (port.is_dir() or (port.is_file() and port.suffix in PROGRAMS)):
-        what = "is no folder of tensors, no .py file in JAX and no .onnx graph" if port.exists() else "is not there"
-        raise UserError(f"{port}: {what}")
-    ((_, folder),) = _cleared(output, "cpu")
+        problem = "is no folder of tensors, no .py file in JAX and no .onnx graph" if port.exists() else "is not there"
+        raise UserError(f"{port}: {problem}")
+    ((_, folder),) = _prepare_folders(output, "cpu")
     return judge_outputs(open_recording(bundle), port, folder, console(), port_python, time_limit).exit_status
 
 
 @click.command("parity bitwise", epilog=CONFIGURATION_HELP)
-@takes(*DESCRIPTION, OUTPUT)
+@add_options(*MODEL_OPTIONS, OUTPUT)
 @click.option("--kernels", metavar="KIND[,KIND]...", help="Use only these kinds of kernels. Default: all.")
 def bitwise(output: Path, kernels: str | None, **described: Any) -> int:
     """Run the port with the reference's kernels, and compare float32 bit by bit.
@@ -414,13 +424,13 @@ def bitwise(output: Path, kernels: str | None, **described: Any) -> int:
     from toolkit.parity.bitwise import run_bitwise
     from toolkit.parity.options import kernel_kinds, make_request
 
-    [(_, folder)] = _cleared(output, "cpu")
+    [(_, folder)] = _prepare_folders(output, "cpu")
     kinds = kernel_kinds(kernels)
     return run_bitwise(make_request(GateOptions(**described, dtype="float32")), kinds, folder, console()).exit_status
 
 
 @click.command("parity mutants")
-@takes(*PAIR, OVERRIDES, *TRIAL[1:])
+@add_options(*PAIR_OPTIONS, OVERRIDES, *TRIAL_OPTIONS[1:])
 @click.option(
     "--dtype",
     type=click.Choice(["float64", "float32", "bfloat16"]),
@@ -447,49 +457,49 @@ def mutants(only: tuple[str, ...], device: str, **described: Any) -> int:
 
     options = GateOptions(**described)
     if not _is_pair(options):
-        kinds = (weighted_trials, smoothed_trials, optimizer_trials, head_trials)
+        make_trials = (weighted_trials, smoothed_trials, optimizer_trials, head_trials)
         requests = [
             request
-            for plain in trial_requests(options, device)
-            for request in (plain, *(request for kind in kinds for request in kind(plain)))
+            for trial in trial_requests(options, device)
+            for request in (trial, *(request for make_trial in make_trials for request in make_trial(trial)))
         ]
-        known = [{mutant.name for mutant in faults_of(request)} for request in requests]
-        if unknown := set(only) - set().union(*known):
+        fault_names = [{mutant.name for mutant in faults_of(request)} for request in requests]
+        if unknown := set(only) - set().union(*fault_names):
             raise UserError(f"--only {min(unknown)}: this model has no such fault in this dtype")
-        requests = [one for one, names in zip(requests, known, strict=True) if not only or names & set(only)]
+        requests = [one for one, names in zip(requests, fault_names, strict=True) if not only or names & set(only)]
     else:
-        given = options.model, options.weights_from, device, options.dtype, only
-        if given != (None, DEFAULT_WEIGHTS, "cpu", "float64", ()):
+        family_options = options.model, options.weights_from, device, options.dtype, only
+        if family_options != (None, DEFAULT_WEIGHTS, "cpu", "float64", ()):
             raise UserError("--model, --weights, --device, --dtype, --only: cannot be combined with --port")
         requests = [_pair_request(options)]
-    passed = True
+    all_passed = True
     for request in requests:
         trials = try_mutants(request, console(), only or None)
         print_trials(trials, console())
-        passed = passed and all(trial.passed for trial in trials)
-    return int(not passed)
+        all_passed = all_passed and all(trial.passed for trial in trials)
+    return int(not all_passed)
 
 
 @click.command("parity limits", epilog="KEY=VALUE pairs are the config of --port.")
-@takes(*PAIR, OVERRIDES, *TRIAL[1:])
+@add_options(*PAIR_OPTIONS, OVERRIDES, *TRIAL_OPTIONS[1:])
 def limits(device: str, **described: Any) -> int:
     """Measure the smallest change of each parameter that the gate catches, in a small model or in --port."""
-    from toolkit.parity.options import devices, trial_requests
+    from toolkit.parity.options import select_devices, trial_requests
     from toolkit.parity.trials.limits import find_limits, is_sensitive, print_limits
 
     options = GateOptions(**described, dtype="float64")
     if _is_pair(options):
         _check_no_family_options(options)
         request = _pair_request(options)
-        requests = [replace(request, device=place) for place in devices(device)]
+        requests = [replace(request, device=device_name) for device_name in select_devices(device)]
     else:
         requests = trial_requests(options, device)
-    passed = True
+    all_sensitive = True
     for request in requests:
-        found = find_limits(request, console())
-        print_limits(found, console())
-        passed = passed and all(map(is_sensitive, found))
-    return int(not passed)
+        parameter_limits = find_limits(request, console())
+        print_limits(parameter_limits, console())
+        all_sensitive = all_sensitive and all(map(is_sensitive, parameter_limits))
+    return int(not all_sensitive)
 
 
 @click.command(
@@ -497,7 +507,7 @@ def limits(device: str, **described: Any) -> int:
     epilog="KEY=VALUE, --head and --length are for a checkpoint's model. With --port, KEY=VALUE pairs are the config: "
     "a KEY that occurs several times takes one of its values in each gate.",
 )
-@takes(*PAIR, OVERRIDES)
+@add_options(*PAIR_OPTIONS, OVERRIDES)
 @click.option("--gates", type=COUNT, metavar="N", required=True, help="The number of gates.")
 @click.option(
     "--weights",
@@ -506,7 +516,7 @@ def limits(device: str, **described: Any) -> int:
     help=f"{', '.join(KINDS)}: random shapes with such weights. A Hugging Face folder or hub id: its model on N random "
     "batches. Default: random shapes with all three kinds.",
 )
-@takes(HEAD, LENGTH, DTYPE_OR_BFLOAT16, SEED, DEVICES, REFERENCE_PYTHON)
+@add_options(HEAD, LENGTH, DTYPE_OR_BFLOAT16, SEED, DEVICES, REFERENCE_PYTHON)
 def sweep(gates: int, device: str, **described: Any) -> int:
     """Gate N correct ports, operation by operation, and count false alarms.
 
@@ -514,24 +524,24 @@ def sweep(gates: int, device: str, **described: Any) -> int:
 
     Exit status: 0 no false alarm, 1 at least one. With --port: 0 no drift, 1 at least one.
     """
-    from toolkit.parity.options import devices, sweep_maker
+    from toolkit.parity.options import make_sweep_request, select_devices
     from toolkit.parity.trials.sweep import run_sweep
 
     options = GateOptions(**described)
     has_pair = _is_pair(options)
     seeds = range(options.seed, options.seed + gates)
     alarms = 0
-    for place in devices(device):
+    for device_name in select_devices(device):
         if has_pair:
-            of_pair = _sweep_of_pair(options, place)
-            alarms += len(run_sweep(of_pair.make_request, seeds, console(), of_pair))
+            pair_sweep = _make_pair_sweep(options, device_name)
+            alarms += len(run_sweep(pair_sweep.make_request, seeds, console(), pair_sweep))
         else:
-            alarms += len(run_sweep(sweep_maker(options, place), seeds, console()))
+            alarms += len(run_sweep(make_sweep_request(options, device_name), seeds, console()))
     return int(bool(alarms))
 
 
-def _sweep_of_pair(options: GateOptions, device: str) -> Any:
-    """Return a sweep over a pair. Raises UserError if an option is for a family."""
+def _make_pair_sweep(options: GateOptions, device: str) -> Any:
+    """Return the sweep over a user's pair. Raises UserError if an option is only for a family."""
     from toolkit.errors import UserError
     from toolkit.parity.pairs.options import choices_of
     from toolkit.parity.trials.pair_sweep import PairSweep
@@ -545,7 +555,7 @@ def _sweep_of_pair(options: GateOptions, device: str) -> Any:
 
 
 @click.command("parity texts")
-@takes(MODEL)
+@add_options(MODEL)
 @click.option("--texts", type=COUNT, metavar="N", default=2000, help="The number of texts.")
 @click.option(
     "--tokenizer",
@@ -554,7 +564,7 @@ def _sweep_of_pair(options: GateOptions, device: str) -> Any:
     help="A Hugging Face folder, or bytes if the model reads bytes. Default: a small one, trained on Python's texts.",
 )
 @click.option("--seed", type=SEEDS, default=0, help="The seed of the texts.")
-@takes(REFERENCE_PYTHON)
+@add_options(REFERENCE_PYTHON)
 def texts(model: str, texts: int, tokenizer_from: str | None, seed: int, reference_python: str | None) -> int:
     """Search for texts that the two tokenizers treat differently.
 
@@ -564,11 +574,11 @@ def texts(model: str, texts: int, tokenizer_from: str | None, seed: int, referen
     Exit status: 0 the tokenizers agree, 1 they differ.
     """
     from toolkit.machine.scratch import scratch_folder
-    from toolkit.parity.options import text_search
+    from toolkit.parity.options import make_text_search
     from toolkit.parity.trials.texts import search_texts
 
     with scratch_folder("tokenizer-") as scratch:
-        request, tokenizer = text_search(
+        request, tokenizer = make_text_search(
             model=model, tokenizer_from=tokenizer_from, seed=seed, reference_python=reference_python, scratch=scratch
         )
         return int(bool(search_texts(request, tokenizer, seed, texts, console())))
@@ -577,25 +587,27 @@ def texts(model: str, texts: int, tokenizer_from: str | None, seed: int, referen
 COMMANDS = (parity, show_map, record, replay, judge, bitwise, mutants, sweep, limits, texts)
 
 
-def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
-    """Return each device with the folder of its reports. Reports of an earlier gate are removed first: if this gate
-    stops early, nobody can take them for its own."""
+def _prepare_folders(output: Path, device: str) -> list[tuple[str, Path]]:
+    """Return each device with the folder of its report, after the reports of an earlier gate are removed.
+
+    If this gate stops early, no earlier report can be mistaken for its own.
+    """
     from toolkit.errors import UserError
     from toolkit.machine.disk import find_write_obstacle
-    from toolkit.parity.options import devices
+    from toolkit.parity.options import select_devices
     from toolkit.parity.report.report import remove_report
 
-    for wanted in ("cpu", "gpu") if device == "all" else (device,):
-        remove_report(output / wanted)
-    places = [(found, output / found) for found in devices(device)]
-    for _, folder in places:
-        if refused := find_write_obstacle(folder):
-            raise UserError(f"--output {folder}: {refused}")
-    return places
+    for device_name in ("cpu", "gpu") if device == "all" else (device,):
+        remove_report(output / device_name)
+    folders = [(device_name, output / device_name) for device_name in select_devices(device)]
+    for _, folder in folders:
+        if problem := find_write_obstacle(folder):
+            raise UserError(f"--output {folder}: {problem}")
+    return folders
 
 
 def console() -> Any:
-    """Return a console that shows what it is given as it is. rich is imported on the first call."""
+    """Return a console that prints all text literally. rich is imported on the first call."""
     from toolkit.terminal.console import LiteralConsole
 
     return LiteralConsole()

@@ -1,4 +1,4 @@
-"""The gate: run the reference and the port on the same step, judge, follow up, report. All commands enter here."""
+"""The gate: run the reference and the port on the same step, judge the port, investigate a drift, and report."""
 
 from __future__ import annotations
 
@@ -62,10 +62,14 @@ class Measurement:
     """Results of both workers and of the follow-ups.
 
     Attributes:
-        randomized: number of constant parameters that were given random values.
-        hashes: SHA-256 of the tensors given to both sides, by file.
-        training: of a pair whose two sides were also trained by themselves.
-        imported: of a pair, SHA-256 of other files of the user's that were imported.
+        reference: results of the reference.
+        candidate: results of the port.
+        randomized: number of constant parameters whose values were replaced by random values.
+        hashes: SHA-256 of each file of tensors that both sides read.
+        attribution: effect of each replaced kernel if float32 drifts.
+        trace: trace of the operations; None if they were not traced.
+        training: trajectories of a pair whose sides were also trained independently; None otherwise.
+        imported: SHA-256 of each of the user's files that a pair imported.
     """
 
     reference: ReferenceResult
@@ -79,71 +83,79 @@ class Measurement:
 
 
 @dataclass
-class Measured:
-    """A measurement with the reference's constants.
+class MeasurementWithConstants:
+    """A measurement with the constants that the reference computes once.
 
     Attributes:
-        key: its cache key; None if it is not cached.
-        cached: whether it is from an earlier, equal gate.
+        measurement: results of both workers.
+        constants: constants of the reference, by name.
+        cache_key: key of the measurement in the cache; None if it is not cached.
+        is_from_cache: whether an earlier gate with the same key measured it.
     """
 
     measurement: Measurement
     constants: Mapping[str, np.ndarray]
-    key: str | None = None
-    cached: bool = False
+    cache_key: str | None = None
+    is_from_cache: bool = False
 
 
 def run_gate(
     request: GateRequest, folder: Path, console: Console, recording: Recording | None = None, brief: bool = False
 ) -> Report:
-    """Compare the port with the reference on one training step, print the verdict, write ``folder/parity.json``.
+    """Compare the port with the reference on one training step, and print and write the report.
 
-    ``junit.xml`` and ``parity.html`` beside it say the same to a CI system and to a person. An earlier report there is
-    removed before anything runs.
+    The report is ``folder/parity.json``. ``junit.xml`` has the same content for a CI system, and ``parity.html`` for a
+    person. An earlier report is removed before anything runs.
 
-    The constants that the reference computes once are left in ``folder`` too (:data:`CONSTANTS`): the port was compared
-    with these in place of its own, and is to be trained with them.
+    The constants that the reference computes once are written to ``folder``, too (:data:`CONSTANTS`). The port was
+    compared with these constants, and must be trained with them.
 
     Args:
-        recording: compare with this recorded reference, and run the port alone.
-        brief: print one line if the gate passes.
+        request: model, weights, batch and settings of the comparison.
+        folder: folder of the report.
+        console: console for progress and the verdict.
+        recording: recorded reference to compare with; None to run the reference.
+        brief: whether to print only one line if the gate passes.
 
     Raises:
-        Inconclusive: a worker could not run, with its last words.
-        UserError: the report cannot be written there.
+        Inconclusive: a worker could not run; the message has the end of its output.
+        UserError: the report cannot be written to the folder.
     """
-    started = time.monotonic()
-    if refused := find_write_obstacle(folder):
-        raise UserError(f"{folder}: {refused}; name another folder")
+    start_seconds = time.monotonic()
+    if problem := find_write_obstacle(folder):
+        raise UserError(f"{folder}: {problem}; name another folder")
     remove_report(folder)
     if recording is not None:
-        measured = _measure_against(recording, request, console)
+        measured_gate = _measure_recorded(recording, request, console)
     else:
-        request, takes = (request, "") if request.pair else fit_to_memory(request)
-        if (takes and console.is_terminal) or request.length_notes:
-            console.print(f"parity gate: {takes}", highlight=False, soft_wrap=True)
-        streamed = is_streamed(request)
-        request = without_bfloat16(request) if streamed else request
-        measured = _measure_streamed(request, folder, console) if streamed else _measure_whole(request, console)
-    report = _judged(request, measured, folder, started, recording)
+        request, memory_note = (request, "") if request.pair else fit_to_memory(request)
+        if (memory_note and console.is_terminal) or request.length_notes:
+            console.print(f"parity gate: {memory_note}", highlight=False, soft_wrap=True)
+        by_stages = is_streamed(request)
+        request = without_bfloat16(request) if by_stages else request
+        measured_gate = _measure_streamed(request, folder, console) if by_stages else _measure_whole(request, console)
+    report = _judge_and_report(request, measured_gate, folder, start_seconds, recording)
     print_report(report, folder / PAGE, console, brief)
     return report
 
 
 def judge_outputs(
-    recording: Recording, port: Path, folder: Path, console: Console, python: str | None, limit: float | None
+    recording: Recording, port: Path, folder: Path, console: Console, python: str | None, time_limit: float | None
 ) -> Report:
-    """As :func:`run_gate`, of a port in any framework, by a recorded reference.
+    """Compare a port in any framework with a recorded reference, and print and write the report (:func:`run_gate`).
 
     Args:
-        port: a folder with what it has computed (:mod:`.other_frameworks.given`), or a file that is run for it.
-        python, limit: of :func:`.other_frameworks.run.run_port`.
+        recording: recorded reference.
+        port: folder of the port's outputs (:mod:`.other_frameworks.given`), or a file that computes them.
+        folder: folder of the report.
+        console: console for progress and the verdict.
+        python, time_limit: arguments of :func:`.other_frameworks.run.run_port`.
 
     Raises:
-        UserError: the port cannot be run, or what it gave cannot be compared.
-        Inconclusive: the Python lacks the port's framework.
+        UserError: the port cannot be run, or its outputs cannot be compared.
+        Inconclusive: the interpreter lacks the port's framework.
     """
-    started = time.monotonic()
+    start_seconds = time.monotonic()
     if recording.request.pair is not None and not recording.request.pair.any_framework:
         raise UserError(f"{recording.folder}: is recorded for a port in Paddle; record it again with --any-framework")
     if recording.lacks_weights and not port.is_dir():
@@ -152,78 +164,83 @@ def judge_outputs(
         )
     remove_report(folder)
     with scratch_job() as scratch, console.status("parity gate: running the port"):
-        place: Path = port
+        outputs_path: Path = port
         versions: dict[str, str] = {}
         if not port.is_dir():
-            place, versions = run_port(port, recording, scratch, recording.request.dtypes, python, limit)
+            outputs_path, versions = run_port(port, recording, scratch, recording.request.dtypes, python, time_limit)
             check_unchanged(recording)
-        errors = read_outputs(place, recording, port)
+        errors = read_outputs(outputs_path, recording, port)
         reference, candidate = compared(recording, errors, versions)
-        hashes = {path.name: files.file_sha256(path) for path in files_of(place).values()}
-    randomized = recording.manifest["describes"]["randomized_parameters"]
-    found = Measurement(reference, candidate, randomized, {**hashes, "bundle.json": recording.identity})
+        hashes = {path.name: files.file_sha256(path) for path in files_of(outputs_path).values()}
+    num_randomized = recording.manifest["describes"]["randomized_parameters"]
+    measurement = Measurement(reference, candidate, num_randomized, {**hashes, "bundle.json": recording.identity})
     request = replace(recording.request, dtypes=tuple(errors))
-    report = _judged(request, Measured(found, {}), folder, started, recording)
+    report = _judge_and_report(request, MeasurementWithConstants(measurement, {}), folder, start_seconds, recording)
     print_report(report, folder / PAGE, console)
     return report
 
 
-def _judged(
-    request: GateRequest, measured: Measured, folder: Path, started: float, recording: Recording | None
+def _judge_and_report(
+    request: GateRequest,
+    measured_gate: MeasurementWithConstants,
+    folder: Path,
+    start_seconds: float,
+    recording: Recording | None,
 ) -> Report:
-    """Judge what was measured, and write the report."""
-    found = measured.measurement
-    verdict = judge(found.reference, found.candidate)
-    for what in request.not_run:
-        verdict.note("not-run", what=what)
-    for what in request.length_notes:
-        verdict.note("length", what=what)
-    runs_once = recording is not None or is_streamed(request)
-    if runs_once:
+    """Judge a measurement, and write the report."""
+    measurement = measured_gate.measurement
+    verdict = judge(measurement.reference, measurement.candidate)
+    for note in request.not_run:
+        verdict.note("not-run", what=note)
+    for note in request.length_notes:
+        verdict.note("length", what=note)
+    is_run_once = recording is not None or is_streamed(request)
+    if is_run_once:
         note_unmeasured(verdict)
-        found.trace = unavailable(verdict, request.trace, recording is not None)
+        measurement.trace = unavailable(verdict, request.trace, recording is not None)
     if is_judged(request.dtypes):
-        judge_operations(verdict, found.trace)
-    if found.training is not None:
-        judge_trajectory(found.training, verdict)
+        judge_operations(verdict, measurement.trace)
+    if measurement.training is not None:
+        judge_trajectory(measurement.training, verdict)
     elif request.pair is not None and request.pair.steps:
         verdict.note("not-trained", steps=request.pair.steps)
     note_extent(verdict, request)
-    if measured.key and not measured.cached and verdict.passed:
-        cache.store(measured.key, found, measured.constants)
-    interfaces = () if found.trace is None else found.trace.interfaces
+    if measured_gate.cache_key and not measured_gate.is_from_cache and verdict.passed:
+        cache.store(measured_gate.cache_key, measurement, measured_gate.constants)
+    interfaces = () if measurement.trace is None else measurement.trace.interfaces
     verdict.same_numbers = {name for name in verdict.same_numbers if TensorName.parse(name).module in interfaces}
     report = Report(
         request=request,
         verdict=verdict,
-        culprit=first_at_fault(verdict, list(found.reference.tensors)),
-        reference=found.reference,
-        candidate=found.candidate,
-        randomized=found.randomized,
-        seconds=time.monotonic() - started,
-        hashes=found.hashes,
-        cached=measured.cached,
-        attribution=found.attribution,
-        trace=found.trace,
-        training=found.training,
+        culprit=first_at_fault(verdict, list(measurement.reference.tensors)),
+        reference=measurement.reference,
+        candidate=measurement.candidate,
+        randomized=measurement.randomized,
+        seconds=time.monotonic() - start_seconds,
+        hashes=measurement.hashes,
+        cached=measured_gate.is_from_cache,
+        attribution=measurement.attribution,
+        trace=measurement.trace,
+        training=measurement.training,
     )
-    _write(report, folder, measured.constants)
+    _write_report(report, folder, measured_gate.constants)
     return report
 
 
 def note_extent(verdict: Verdict, request: GateRequest) -> None:
-    """Note how many compared examples are the run's own and how many made up, whether the comparison was brief, and
-    what so few updates or micro-batches cannot show."""
+    """Add notes on the extent of the comparison: synthetic examples, a reduced comparison, few updates."""
     if is_brief(request):
         verdict.note("brief")
     if request.widened:
-        added = added_examples(request)
-        verdict.note("widened" if added >= NUM_ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
+        num_added = added_examples(request)
+        verdict.note(
+            "widened" if num_added >= NUM_ADDED else "narrow", given=len(request.batch["input_ids"]), added=num_added
+        )
     if request.pair is not None and request.pair.forward_only:
         verdict.note("forward-only")
         return
     training = request.training
-    if is_streamed(request):  # it has no updates, which another note says
+    if is_streamed(request):  # it has no updates; another note reports that
         return
     if training.max_steps == 1:
         verdict.note("one-update")
@@ -235,15 +252,15 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
 
 
 def without_bfloat16(request: GateRequest) -> GateRequest:
-    """Drop bfloat16 for a model that goes stage by stage, where operations are not judged singly."""
+    """Return the request without bfloat16, for a model that is compared stage by stage."""
     if not is_judged(request.dtypes):
         return request
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
-    what = "it computes in bfloat16; stage by stage, that is not compared"
-    return replace(request, dtypes=dtypes, not_run=(*request.not_run, what))
+    reason = "it computes in bfloat16; stage by stage, that is not compared"
+    return replace(request, dtypes=dtypes, not_run=(*request.not_run, reason))
 
 
-def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) -> None:
+def _write_report(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if constants:
         files.write_tensors(folder / CONSTANTS, constants)
@@ -253,76 +270,79 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
     files.write_text(folder / PAGE, build_page(content))
 
 
-def _measure_whole(request: GateRequest, console: Console) -> Measured:
-    """Measure a model as a whole. A pair is measured anew unless it may be reused: its files may read data."""
+def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithConstants:
+    """Measure a model as a whole, or return the cached measurement of an equal gate.
+
+    The files of a pair may read data, so its measurement is reused only if the request allows it.
+    """
     key = cached.key_of(request) if request.pair and request.reuse else None
-    if key and (kept := cache.load(key, Measurement)) and cached.is_unchanged(kept[0].imported):
-        return Measured(*kept, key, cached=True)
+    if key and (cached_results := cache.load(key, Measurement)) and cached.is_unchanged(cached_results[0].imported):
+        return MeasurementWithConstants(*cached_results, key, is_from_cache=True)
     with scratch_job() as job:
-        prepared = prepare(request, job, console)
-        sides = prepared.sides
+        prepared_job = prepare(request, job, console)
+        sides = prepared_job.sides
         key = key if sides else cache.key_of(job, request.reference_python)
-        if key and not sides and not request.trace and (kept := cache.load(key, Measurement)):
-            return Measured(*kept, key, cached=True)
+        if key and not sides and not request.trace and (cached_results := cache.load(key, Measurement)):
+            return MeasurementWithConstants(*cached_results, key, is_from_cache=True)
         interpreters = workers_of(request)
-        found, verdict = _measured(job, prepared.randomized, interpreters, console)
-        asked = request.trace or is_judged(request.dtypes)
+        measurement, verdict = _run_and_remeasure(job, prepared_job.randomized, interpreters, console)
+        needs_trace = request.trace or is_judged(request.dtypes)
         if sides:
-            found.reference.notes += sides.notes()
-            asked = asked or lacks_gradients(verdict)
-            workers = (found.reference.execution, found.candidate.execution)
-            found.imported = cached.hashes_of([name for one in workers for name in one.imported])
+            measurement.reference.notes += sides.notes()
+            needs_trace = needs_trace or lacks_gradients(verdict)
+            workers = (measurement.reference.execution, measurement.candidate.execution)
+            measurement.imported = cached.hashes_of([name for worker in workers for name in worker.imported])
         else:
-            found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
-        found.trace = trace(job, verdict, asked, console, interpreters)
+            measurement.attribution = attribute(job, verdict, measurement.reference, measurement.candidate, console)
+        measurement.trace = trace(job, verdict, needs_trace, console, interpreters)
         if request.pair and request.pair.steps and verdict.passed:
-            found.training = train(job, interpreters, console)
-        return Measured(found, {} if sides else _read_constants(job), key)
+            measurement.training = train(job, interpreters, console)
+        return MeasurementWithConstants(measurement, {} if sides else _read_constants(job), key)
 
 
-def _measured(
-    job: Path, randomized: int, interpreters: Mapping[str, str], console: Console
+def _run_and_remeasure(
+    job: Path, num_randomized: int, interpreters: Mapping[str, str], console: Console
 ) -> tuple[Measurement, Verdict]:
-    """Run both workers on a job, the reference more often if the port is near a bound, and judge the results."""
+    """Run both workers on a job, and the reference again if the port is near a bound, and judge the results."""
     with hashing(job) as hashes:
         run_workers([job], console, interpreters)
-    found = Measurement(*read_results(job), randomized, hashes.all())
+    measurement = Measurement(*read_results(job), num_randomized, hashes.all())
     python = interpreters["reference"]
-    found.reference = with_rounded_constants(job, found.reference, found.candidate, console, python)
-    first = judge(found.reference, found.candidate)
-    [found.reference] = remeasure([job], [(found.reference, first)], console, python)
-    return found, judge(found.reference, found.candidate)
+    measurement.reference = with_rounded_constants(job, measurement.reference, measurement.candidate, console, python)
+    first_verdict = judge(measurement.reference, measurement.candidate)
+    [measurement.reference] = remeasure([job], [(measurement.reference, first_verdict)], console, python)
+    return measurement, judge(measurement.reference, measurement.candidate)
 
 
-def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> Measured:
-    """As :func:`_measure_whole`, stage by stage, in a job folder that outlives an interruption."""
+def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> MeasurementWithConstants:
+    """Measure a model stage by stage, in a job folder that is kept after an interruption."""
     folder.mkdir(parents=True, exist_ok=True)
     content = streamed_job_of(request)
     batch = batch_of(request)
     key = cache.key_of_request(content, batch, request.weights, request.reference_python)
-    if kept := cache.load(key, Measurement):
-        return Measured(*kept, key, cached=True)
+    if cached_results := cache.load(key, Measurement):
+        return MeasurementWithConstants(*cached_results, key, is_from_cache=True)
     job = streaming.open_job(folder, content, key, batch, console)
-    known = ported(request.model)
-    depth = known.depth(content.config)
-    writer = streaming.WeightsWriter(job, known, request.weights, depth, request.seed)
+    model_family = ported(request.model)
+    depth = model_family.depth(content.config)
+    writer = streaming.WeightsWriter(job, model_family, request.weights, depth, request.seed)
     bars = streaming.Bars(job, depth, console)
     try:
         with bars.progress, hashing(job) as hashes, streaming.writing(writer):
             run_workers([job], console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
-        text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
-        console.print(f"parity gate: {text}", highlight=False, soft_wrap=True)
+        message = f"the same command goes on from here; {job} is kept for it, and may be deleted"
+        console.print(f"parity gate: {message}", highlight=False, soft_wrap=True)
         raise
-    found = Measurement(*read_results(job), writer.num_randomized(), hashes.all())
-    measured = Measured(found, _read_constants(job), key)
+    measurement = Measurement(*read_results(job), writer.num_randomized(), hashes.all())
+    measured_gate = MeasurementWithConstants(measurement, _read_constants(job), key)
     streaming.remove_job(job)  # tens of gigabytes
-    return measured
+    return measured_gate
 
 
-def _measure_against(recording: Recording, request: GateRequest, console: Console) -> Measured:
-    """As :func:`_measure_whole`, with the reference's recorded results."""
+def _measure_recorded(recording: Recording, request: GateRequest, console: Console) -> MeasurementWithConstants:
+    """Measure the port, and compare it with the reference's recorded results."""
     with scratch_job() as job:
         recording.lay_out(job)
         make_sides(job)
@@ -330,13 +350,15 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         sides = describe_port(recording, request, job, console) if request.pair else None
         with hashing(job) as hashes:
             run_workers([job], console, {"candidate": workers_of(request)["candidate"]})
-        randomized = recording.manifest["describes"]["randomized_parameters"]
-        found = Measurement(*read_results(job), randomized, hashes.all())
+        num_randomized = recording.manifest["describes"]["randomized_parameters"]
+        measurement = Measurement(*read_results(job), num_randomized, hashes.all())
         if sides is not None and request.pair is not None:
-            found.reference = keep_counterparts(found.reference, sides.map, request.pair)
-            found.reference.notes += sides.notes()
+            measurement.reference = keep_counterparts(measurement.reference, sides.map, request.pair)
+            measurement.reference.notes += sides.notes()
         constants = _read_constants(job)
-    return Measured(replace(found, hashes={**found.hashes, "bundle.json": recording.identity}), constants)
+    return MeasurementWithConstants(
+        replace(measurement, hashes={**measurement.hashes, "bundle.json": recording.identity}), constants
+    )
 
 
 def _read_constants(job: Path) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Options of `toolkit parity` turned into a model, its weights and batch, the interpreter and the devices."""
+"""Requests for the gate, made from the options of `toolkit parity`."""
 
 from __future__ import annotations
 
@@ -36,27 +36,33 @@ from toolkit.terminal.quiet import silence_startup
 
 
 def make_request(options: GateOptions) -> GateRequest:
-    """Return the request for one of the toolkit's own ports, on the CPU. Raises UserError for an invalid configuration
-    or weights that do not fit, and Inconclusive if the reference's interpreter cannot run it."""
+    """Return the request for one of the toolkit's own ports, on the CPU.
+
+    Raises:
+        UserError: the configuration is invalid, or the weights do not fit it.
+        Inconclusive: the reference's interpreter cannot run the reference.
+    """
     assert options.model is not None and options.weights_from is not None
     model, seed, weights_from, attention = options.model, options.seed, options.weights_from, options.attention
     python = interpreter_of(options.reference_python, "reference")
-    head = _head(model, options.head)
-    known = ported(model)
-    length = options.length or known.defaults.length
-    if attention and attention not in known.attentions:
+    head = _resolve_head(model, options.head)
+    model_family = ported(model)
+    length = options.length or model_family.defaults.length
+    if attention and attention not in model_family.attentions:
         raise UserError(f"--attention: {model} has one kind of attention only")
-    if options.reference_reversible and not known.own_backward:
+    if options.reference_reversible and not model_family.own_backward:
         raise UserError(f"--reference-reversible: {model} has no reversible backward")
-    attention = attention or next(iter(known.attentions), "")
-    whole, fit = configuration(model, head, attention, options.layers, length, options.overrides, weights_from)
-    config, length = {**whole, **fit.cut}, fit.length
+    attention = attention or next(iter(model_family.attentions), "")
+    full_config, fit = make_configuration(
+        model, head, attention, options.layers, length, options.overrides, weights_from
+    )
+    config, length = {**full_config, **fit.cut}, fit.length
     batch_size = options.batch_size or _default_batch_size(model, length)
-    _check_memory(model, whole, head, length, batch_size)
-    checkpoint = _checkpoint(weights_from)
-    weights, tensors = chosen_weights(model, whole, fit, head, seed, weights_from, checkpoint, python)
+    _check_memory(model, full_config, head, length, batch_size)
+    checkpoint = _resolve_checkpoint(weights_from)
+    weights, tensors = load_weights(model, full_config, fit, head, seed, weights_from, checkpoint, python)
     commit = None if checkpoint is None else commit_of(checkpoint)
-    tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
+    tokenizer = None if checkpoint is None else _find_tokenizer(model, checkpoint, length, "--weights")
     return GateRequest(
         model=model,
         head=head,
@@ -68,7 +74,7 @@ def make_request(options: GateOptions) -> GateRequest:
         judge_reference_reversible=options.reference_reversible,
         tokenizer=tokenizer,
         checkpoint=None if tensors is None else str(tensors),
-        checkpoint_config=whole if fit.cut and tensors is not None else None,
+        checkpoint_config=full_config if fit.cut and tensors is not None else None,
         length_notes=fit.notes,
         origin=commit and f"{split_revision(weights_from)[0]} at {commit}",
         reference_python=python,
@@ -76,8 +82,7 @@ def make_request(options: GateOptions) -> GateRequest:
 
 
 def check_bfloat16(request: GateRequest) -> None:
-    """Check that the model can be judged in bfloat16 if asked. Raises UserError if it goes stage by stage, where
-    operations are not judged singly."""
+    """Check that a model that is compared stage by stage is not judged in bfloat16. Raises UserError otherwise."""
     if "bfloat16" in request.dtypes and is_streamed(request):
         raise UserError(
             "--dtype: a model this large is compared stage by stage, in float64 and float32; for bfloat16 take fewer "
@@ -86,21 +91,26 @@ def check_bfloat16(request: GateRequest) -> None:
 
 
 def _default_batch_size(model: str, length: int) -> int:
-    """The family's; fewer for long texts, to hold at most half of :data:`.build.LONG` tokens, but at least 2."""
+    """Return the family's default batch size, or fewer texts if they are long.
+
+    Long texts have at most half of :data:`.build.LONG` tokens together, but the batch has at least 2 texts.
+    """
     return min(ported(model).defaults.batch_size, max(2, LONG // 2 // length))
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
-    """Refuse a model too large for this machine's memory. What goes stage by stage is never held whole."""
-    resolved = part(model, "schema").resolve(config)
-    each = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
-    if problem := explain_too_large(model, resolved, head, length, batch_size, each):
+    """Raise UserError if a model does not fit this machine's memory. A model by stages is never held whole."""
+    resolved_config = part(model, "schema").resolve(config)
+    bytes_per_parameter = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
+    if problem := explain_too_large(model, resolved_config, head, length, batch_size, bytes_per_parameter):
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
 
 def kernel_kinds(names: str | None) -> list[str]:
-    """Return the comma-separated kinds of kernels of ``--kernels``; None means all. Raises UserError for an unknown
-    kind."""
+    """Return the kinds of kernels in the comma-separated text of ``--kernels``, or all kinds for None.
+
+    Raises UserError for an unknown kind.
+    """
     kinds = list(KERNELS) if names is None else names.split(",")
     for kind in kinds:
         if kind not in KERNELS:
@@ -111,23 +121,27 @@ def kernel_kinds(names: str | None) -> list[str]:
 
 
 def trial_requests(options: GateOptions, device: str) -> list[GateRequest]:
-    """Return the requests for the small model that mutants and limits change, one on each device. Raises UsageError for
-    a configuration, which only a pair has."""
+    """Return the requests for the small model of the trials, one for each device.
+
+    Raises UsageError for KEY=VALUE pairs, since the configuration of this model is fixed.
+    """
     assert options.model is not None and options.weights_from is not None
     if options.overrides:
-        words = f"Got unexpected extra argument ({options.overrides[0]})"
-        raise click.UsageError(f"{words}: only a --port of yours has a config")
+        message = f"Got unexpected extra argument ({options.overrides[0]})"
+        raise click.UsageError(f"{message}: only a --port of yours has a config")
     python = interpreter_of(options.reference_python, "reference")
     return [
-        trial_request(options.model, options.weights_from, options.seed, place, python, options.dtype)
-        for place in devices(device)
+        trial_request(options.model, options.weights_from, options.seed, device_name, python, options.dtype)
+        for device_name in select_devices(device)
     ]
 
 
-def sweep_maker(options: GateOptions, device: str) -> Callable[[int], GateRequest]:
-    """Return a function that makes a correct port from a seed: of random shapes, or a checkpoint's model on a random
-    batch. Raises UserError for an option that random shapes do not have, and for a model too large to be compared as a
-    whole."""
+def make_sweep_request(options: GateOptions, device: str) -> Callable[[int], GateRequest]:
+    """Return a function that makes the request for each seed of a sweep.
+
+    The model has a random shape, or it is a checkpoint's model with a random batch. Raises UserError for an option that
+    random shapes do not have, and for a model that is too large to be compared as a whole.
+    """
     model, kind = options.model, options.weights_from
     assert model is not None
     if kind in (None, *KINDS):
@@ -139,93 +153,118 @@ def sweep_maker(options: GateOptions, device: str) -> Callable[[int], GateReques
         return lambda seed: replace(
             random_request(model, seed, kind), device=device, reference_python=python, dtypes=dtypes
         )
-    made = make_request(replace(options, seed=0))
-    if is_streamed(made):
+    first_request = make_request(replace(options, seed=0))
+    if is_streamed(first_request):
         raise UserError("a model this large is not compared as a whole; gate it once, with toolkit parity")
-    request = replace(made, device=device, tokenizer=None)  # the same of every seed
-    fixed = [override.partition("=")[0] for override in options.overrides]
-    return lambda seed: vary_request(request, seed, fixed)
+    request = replace(first_request, device=device, tokenizer=None)  # its tokens would be the same for every seed
+    fixed_keys = [override.partition("=")[0] for override in options.overrides]
+    return lambda seed: vary_request(request, seed, fixed_keys)
 
 
-def text_search(
+def make_text_search(
     *, model: str, tokenizer_from: str | None, seed: int, reference_python: str | None, scratch: Path
 ) -> tuple[GateRequest, TokenizerJob]:
-    """Return the model, which is not run, and the tokenizer to be compared on drawn texts. ``tokenizer_from`` is a
-    Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``. Raises UserError if there is
-    no tokenizer of the family."""
+    """Return a request for a model, which is not run, and the tokenizer that is compared on random texts.
+
+    Args:
+        model: name of the family.
+        tokenizer_from: Hugging Face folder, or ``bytes``; None to train a small tokenizer in ``scratch``.
+        seed: seed of the request.
+        reference_python: interpreter of the reference; None for this interpreter.
+        scratch: folder for a new tokenizer.
+
+    Raises:
+        UserError: the folder has no tokenizer of the family.
+    """
     request = trial_request(model, "random", seed, reference_python=interpreter_of(reference_python, "reference"))
     if tokenizer_from is None:
         return request, trial_tokenizer(model, scratch)
     for kind in ported(model).tokenizers:
         if kind.kind == tokenizer_from and not kind.files:
             return request, TokenizerJob(kind.kind, [], 0, offsets=kind.offsets)
-    tokenizer = _tokenizer_in(model, Path(tokenizer_from), 0, "--tokenizer")
+    tokenizer = _find_tokenizer(model, Path(tokenizer_from), 0, "--tokenizer")
     if tokenizer is None:
         raise UserError(f"--tokenizer {tokenizer_from}: is no folder that holds a tokenizer of {model}")
     return request, tokenizer
 
 
-def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> TokenizerJob | None:
-    """Return the tokenizer of a checkpoint's folder, if any, with its tokens' offsets where it has them."""
+def _find_tokenizer(model: str, folder: Path, max_length: int, option: str) -> TokenizerJob | None:
+    """Return the tokenizer in a checkpoint's folder, with offsets if it has them, or None if there is no tokenizer."""
     try:
-        found = tokenizer_in(model, folder, [], max_length, offsets=ported(model).tokenizers[0].offsets)
-        if found is not None:
+        tokenizer = tokenizer_in(model, folder, [], max_length, offsets=ported(model).tokenizers[0].offsets)
+        if tokenizer is not None:
             part(model, "tokenizer").load_tokenizer(folder)
-    except ValueError as problem:
-        raise UserError(f"{option} {folder}: {problem}") from None
-    return found
+    except ValueError as error:
+        raise UserError(f"{option} {folder}: {error}") from None
+    return tokenizer
 
 
-def _head(model: str, head: str | None) -> str:
-    known = part(model, "weights").HEADS
-    if head not in (None, *known):
-        raise UserError(f"--head {head}: {model} has {', '.join(known)}")
+def _resolve_head(model: str, head: str | None) -> str:
+    heads = part(model, "weights").HEADS
+    if head not in (None, *heads):
+        raise UserError(f"--head {head}: {model} has {', '.join(heads)}")
     return head or ported(model).defaults.head
 
 
-def configuration(
+def make_configuration(
     model: str, head: str, attention: str, layers: int | None, length: int, overrides: Sequence[str], weights_from: str
 ) -> tuple[dict[str, Any], Fit]:
-    """Return the configuration keys, a checkpoint's own or the family's layout for ``length`` tokens, with overrides;
-    and the compared length, at least ``length``, with the part of the model that it needs."""
-    known, made_up = ported(model), weights_from in KINDS
-    if made_up:
-        config = known.made_up(head, attention, layers or known.defaults.layers, length)
+    """Return the keys of the configuration, and the length of the compared texts with the keys that it requires.
+
+    The configuration is a checkpoint's own, or the family's synthetic layout, with overrides.
+
+    Args:
+        model: name of the family.
+        head: head of the model.
+        attention: kind of attention of a synthetic layout.
+        layers: number of layers of a synthetic layout; None for the default.
+        length: smallest number of tokens of a text.
+        overrides: ``KEY=VALUE`` pairs.
+        weights_from: kind of synthetic weights, Hugging Face folder or hub id.
+
+    Raises:
+        UserError: the configuration or the length is invalid, or the checkpoint cannot be read.
+    """
+    model_family, is_synthetic = ported(model), weights_from in KINDS
+    if is_synthetic:
+        config = model_family.made_up(head, attention, layers or model_family.defaults.layers, length)
     else:
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure_paddle("cpu")
         try:
-            config = part(model, "config").CONFIG_CLASS.from_pretrained(_checkpoint(weights_from)).to_hf()
-        except (OSError, ValueError) as error:  # a file, or what it says
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(_resolve_checkpoint(weights_from)).to_hf()
+        except (OSError, ValueError) as error:  # a file that is missing or invalid
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
             raise UserError("--layers: the checkpoint has its own; remove it, or take --weights random")
-    config = known.with_head(config, head)
-    config.update(parse_pairs(overrides, known.example))
+    config = model_family.with_head(config, head)
+    config.update(parse_pairs(overrides, model_family.example))
     try:
-        resolved = part(model, "schema").resolve(config)
-        fit = part(model, "lengths").fit(resolved, length, config if made_up else None)
+        resolved_config = part(model, "schema").resolve(config)
+        fit = part(model, "lengths").fit(resolved_config, length, config if is_synthetic else None)
     except LengthError as error:
         raise UserError(f"--length {length}: {error.key}: {error.advice({LENGTH: '--length'}, '')}") from None
     except ConfigError as error:
         raise UserError(str(error)) from None
-    if made_up:
-        config.update({key: value for key, value in known.keys_of_length(fit.length).items() if key in fit.keys})
+    if is_synthetic:
+        config.update({key: value for key, value in model_family.keys_of_length(fit.length).items() if key in fit.keys})
     return {**fit.keys, **config}, fit
 
 
-def _checkpoint(weights_from: str) -> Path | None:
-    """Return the Hugging Face folder of the checkpoint of ``--weights``; None for made-up weights."""
+def _resolve_checkpoint(weights_from: str) -> Path | None:
+    """Return the Hugging Face folder of the checkpoint of ``--weights``, or None for synthetic weights."""
     if weights_from in KINDS:
         return None
     try:
-        local = Path(weights_from)
-        return get_hf_folder(local if local.suffix == PADDLE_ENDING else resolve_folder(*split_revision(weights_from)))
+        local_path = Path(weights_from)
+        return get_hf_folder(
+            local_path if local_path.suffix == PADDLE_ENDING else resolve_folder(*split_revision(weights_from))
+        )
     except (OSError, ValueError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
 
 
-def chosen_weights(
+def load_weights(
     model: str,
     config: Mapping[str, Any],
     fit: Fit,
@@ -235,34 +274,42 @@ def chosen_weights(
     checkpoint: Path | None,
     python: str | None,
 ) -> tuple[Mapping[str, np.ndarray], Path | None]:
-    """Return made-up weights (:mod:`toolkit.parity.job.synthetic`), or a checkpoint's, with new ones for a head that it
-    lacks; and the folder of its safetensors, None for made-up weights.
+    """Return the weights of the model, and the folder of a checkpoint's safetensors.
+
+    The weights are synthetic, or a checkpoint's weights with randomly initialized weights for a head that it lacks. The
+    folder is None for synthetic weights.
 
     Args:
-        config: of the whole model, from which a checkpoint is read.
-        fit: the positions that are compared.
-        checkpoint: the folder of the checkpoint; None for made-up weights.
-        python: the interpreter with torch, for a pickled checkpoint.
+        model: name of the family.
+        config: configuration of the whole model.
+        fit: compared length, with the positions that it needs.
+        head: head of the model.
+        seed: seed of random weights.
+        weights_from: value of ``--weights``.
+        checkpoint: folder of the checkpoint; None for synthetic weights.
+        python: interpreter with torch, for a pickled checkpoint; None for this interpreter.
     """
-    resolved = part(model, "schema").resolve(config)
+    resolved_config = part(model, "schema").resolve(config)
     if checkpoint is None:
-        return SyntheticWeights({**resolved, **fit.cut}, head, seed, weights_from, model), None
-    weights = part(model, "weights")
+        return SyntheticWeights({**resolved_config, **fit.cut}, head, seed, weights_from, model), None
+    weights_module = part(model, "weights")
     try:
         folder = safetensors_folder(checkpoint, python)
-        found = weights.select(stored_tensors(folder), resolved, head)
+        stored_weights = weights_module.select(stored_tensors(folder), resolved_config, head)
     except (OSError, ValueError) as error:  # a file, or tensors that do not fit
         raise UserError(f"--weights {weights_from}: {error}") from None
-    table = weights.parameters(resolved, head)
-    missing = {name: parameter for name, parameter in table.items() if name not in found}
-    whole = {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}
-    return part(model, "positions").cut_weights(whole, fit.cut) if fit.cut else whole, folder
+    table = weights_module.parameters(resolved_config, head)
+    missing = {name: parameter for name, parameter in table.items() if name not in stored_weights}
+    all_weights = {**stored_weights, **dict(new_values(missing, weights_module.deviations(resolved_config), seed))}
+    return part(model, "positions").cut_weights(all_weights, fit.cut) if fit.cut else all_weights, folder
 
 
-def devices(wanted: str) -> list[str]:
-    """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one. Raises UserError if a GPU was named
-    and there is none."""
-    if wanted == "cpu":
+def select_devices(device: str) -> list[str]:
+    """Return the devices to run on: ``all`` is the CPU, and the GPU if Paddle has one.
+
+    Raises UserError if a GPU was requested and there is none.
+    """
+    if device == "cpu":
         return ["cpu"]
-    found = runtime.configure_paddle("auto" if wanted == "all" else wanted)
-    return ["cpu", "gpu"][: 1 + (found == "gpu")] if wanted == "all" else [found]
+    configured_device = runtime.configure_paddle("auto" if device == "all" else device)
+    return ["cpu", "gpu"][: 1 + (configured_device == "gpu")] if device == "all" else [configured_device]

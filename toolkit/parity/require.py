@@ -33,26 +33,29 @@ def require_parity(
     folder: Path = Path("runs/parity/cpu"),
     console: Console | None = None,
 ) -> Report:
-    """Compare a Paddle port with its torch reference, as ``toolkit parity --port P --reference-model R`` does.
+    """Compare a Paddle port with its torch reference, like ``toolkit parity --port P --reference-model R``.
 
     Args:
-        port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
+        port, reference_model: Python file or module name of each side. Both have ``build(config)``, one of them has
             ``batch(config, rng)``, and each may have ``loss(model, batch)``.
-        config: given to both.
-        reference_python, port_python: the interpreters that run the two sides; None for this one.
-        forward_only: compare what both compute in evaluation mode, and nothing that trains them.
-        reuse: judge from what was measured before, if the files, what they import, the map and all versions are
-            unchanged. Data that they read is not seen.
-        folder: the report's.
-        console: prints the report; nothing is printed without one.
+        config: configuration of both sides.
+        dtype: ``float64``, ``float32`` or ``both``.
+        seed: seed of the weights, the batch and all draws.
+        map_file: map of the parameters; None to match them by name and order.
+        reference_python, port_python: interpreter of each side; None for this interpreter.
+        forward_only: whether to compare only the forward in evaluation mode.
+        reuse: whether to use earlier measurements if the files, their imports, the map and all versions are unchanged.
+            Changes of data that the files read are not detected.
+        folder: folder of the report.
+        console: console for the report; None to print nothing.
 
     Returns:
         The report of a port that agrees.
 
     Raises:
-        ParityDrift: the port differs, with where.
-        Inconclusive: nothing can be said.
-        UserError: a file is no side of a pair.
+        ParityDrift: the port differs; the message names the culprit.
+        Inconclusive: the port cannot be judged.
+        UserError: a file does not define a side of a pair.
     """
     request = pair_request(
         port=port,
@@ -65,9 +68,9 @@ def require_parity(
         port_python=port_python,
         forward_only=forward_only,
     )
-    silent = LiteralConsole(file=io.StringIO())
-    report = run_gate(replace(request, reuse=reuse), folder, silent if console is None else console)
+    silent_console = LiteralConsole(file=io.StringIO())
+    report = run_gate(replace(request, reuse=reuse), folder, silent_console if console is None else console)
     if report.passed:
         return report
-    wrong = Inconclusive if report.verdict.inconclusive else ParityDrift
-    raise wrong(f"{report.summary()}; see {folder / JSON}")
+    error_class = Inconclusive if report.verdict.inconclusive else ParityDrift
+    raise error_class(f"{report.summary()}; see {folder / JSON}")

@@ -70,7 +70,7 @@ def trial_request(
         kind: kind of the synthetic weights.
         seed: seed of the weights and the batch.
         device: device of both sides.
-        reference_python: interpreter of the reference; None for this one.
+        reference_python: interpreter of the reference; None for this interpreter.
         dtype: dtype of the trials.
     """
     trial = family_part(model, "trial")

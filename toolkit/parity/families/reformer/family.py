@@ -1,4 +1,4 @@
-"""What the gate knows of Reformer without running it."""
+"""Reformer's configurations, tokenizers and defaults in the gate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from models.families import part
 from toolkit.parity.job.family import BenchSettings, Defaults, PortedFamily, TokenizerKind
 
-#: Of both that follow.
+#: Common keys of :data:`LAYOUT` and :data:`BENCH_CONFIG`.
 SHAPE = {
     "hidden_size": 256,
     "attention_head_size": 64,
@@ -19,8 +19,8 @@ SHAPE = {
     "local_attention_probs_dropout_prob": 0.05,
     "lsh_attention_probs_dropout_prob": 0.05,
 }
-#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
-#: more neighbouring chunks.
+#: Layout of google/reformer-crime-and-punishment, with every kind of dropout, several hash rounds and more neighboring
+#: chunks.
 LAYOUT = {
     **SHAPE,
     "num_attention_heads": 2,
@@ -29,8 +29,8 @@ LAYOUT = {
     "local_num_chunks_after": 1,
     "lsh_num_chunks_after": 1,
 }
-#: As they are trained on a CPU: local and LSH attention alternate.
-BENCHED = {**SHAPE, "num_attention_heads": 4, "vocab_size": 320}
+#: Configuration of `toolkit bench`, in which local and LSH attention alternate.
+BENCH_CONFIG = {**SHAPE, "num_attention_heads": 4, "vocab_size": 320}
 #: Keys that a causal model overrides.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 
@@ -39,7 +39,7 @@ class Reformer(PortedFamily):
     """Reformer (Kitaev, Kaiser, Levskaya 2020)."""
 
     recomputed = "reversible backward"
-    #: Has 5 chunks, more than see each other.
+    #: The length has 5 chunks, more than attend to each other.
     defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
     tokenizers = (
         TokenizerKind("sentencepiece", "ReformerTokenizer", "from_file", ("spiece.model",), offsets=True),
@@ -55,7 +55,7 @@ class Reformer(PortedFamily):
         defaults=Defaults(head="sequence_classification", layers=6, length=1024, batch_size=4),
         lengths=[256, 512, 1024, 2048],
         depths=[2, 6, 12],
-        tokenizer=("sentencepiece", 320),  # as many as the published one has
+        tokenizer=("sentencepiece", 320),  # as many pieces as the published tokenizer has
     )
     own_backward = True
     example = "num_hashes=4"
@@ -70,9 +70,11 @@ class Reformer(PortedFamily):
     def bench_config(self, layers: int, length: int) -> dict[str, Any]:
         kinds = ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]
         schema = part(self.name, "schema")
-        config = {**BENCHED, "attn_layers": kinds}
-        chosen = schema.num_buckets(schema.resolve(config), max(length, 64))  # transformers cannot in generation
-        return {**config, "num_buckets": chosen}
+        config = {**BENCH_CONFIG, "attn_layers": kinds}
+        num_buckets = schema.num_buckets(
+            schema.resolve(config), max(length, 64)
+        )  # transformers cannot choose it when it generates
+        return {**config, "num_buckets": num_buckets}
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": length}

@@ -1,4 +1,4 @@
-"""Parts of the reference's step that only Reformer needs: its buckets, its softmax, plain autograd."""
+"""The step of Reformer's reference: its buckets, its softmax and plain autograd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from transformers import ReformerConfig
 from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.models.reformer import modeling_reformer
 
-from toolkit.parity.families.reformer.evaluated import DECODED_BUCKETS, NARROWED_HEADS, first_of_rounds, padded, unit
+from toolkit.parity.families.reformer.evaluated import (
+    DECODED_BUCKETS,
+    NARROWED_HEADS,
+    evaluation_unit,
+    first_of_rounds,
+    padded_length,
+)
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
@@ -29,9 +35,9 @@ from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
-#: The path of the layers.
+#: Path of the layers in the model.
 LAYERS = "reformer.encoder.layers"
-#: Operations inside an attention.
+#: Functions of torch inside an attention, and the names of their results and gradients.
 ATTENTION = {
     torch.mean: Operation("mean", ("mean_square",)),
     torch.Tensor.div: Operation("divide", ("key", None)),
@@ -45,8 +51,11 @@ ATTENTION = {
 
 
 class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
-    """The body of transformers under the head of its other models, such as ``BertForTokenClassification``: it has none
-    of Reformer. The loss is that head's, but for its cast to float32."""
+    """Reformer with a token classification head, which transformers lacks.
+
+    The head is the same as in other models of transformers, such as ``BertForTokenClassification``. Its loss is not
+    cast to float32.
+    """
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
@@ -62,7 +71,7 @@ class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
     ) -> TokenClassifierOutput:
-        """int64 (B, T) each -> ``logits`` (B, T, labels) and, given labels, ``loss``; -100 is ignored."""
+        """Return the logits (B, T, labels) of ids (B, T), and the loss if there are labels (B, T); -100 is ignored."""
         body = self.reformer(input_ids, attention_mask=attention_mask)
         logits = self.classifier(self.dropout(body.last_hidden_state))
         loss = None
@@ -72,7 +81,7 @@ class ReformerForTokenClassification(modeling_reformer.ReformerPreTrainedModel):
 
 
 class ReformerStep(Step):
-    """A step of Reformer."""
+    """A step of Reformer's reference."""
 
     heads: ClassVar = {
         "sequence_classification": modeling_reformer.ReformerForSequenceClassification,
@@ -85,20 +94,23 @@ class ReformerStep(Step):
     narrowed_heads = NARROWED_HEADS
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
 
-    def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
-        super().__init__(job, *given)
-        self.bias_was_lost = restore_bias(self.model)
+    def __init__(self, job: Job, *arguments: Mapping[str, np.ndarray]) -> None:
+        super().__init__(job, *arguments)
+        self.was_bias_missing = restore_bias(self.model)
 
     @property
     def notes(self) -> list[Note]:
-        return [Note("reference-bias")] if self.bias_was_lost else []
+        return [Note("reference-bias")] if self.was_bias_missing else []
 
     def configuration(self, keys: Mapping) -> ReformerConfig:
         return ReformerConfig(**keys, use_cache=False)
 
     def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
-        """Return both factors of the axial table for texts of rows * columns tokens: the rows at every row's first
-        token, the columns along the first row."""
+        """Return both factors of the axial position table, for texts of rows * columns tokens.
+
+        The first factor, (rows, 1, width), is read at the first token of each row, and the second, (1, columns,
+        width), along the first row.
+        """
         embeddings = model.reformer.embeddings.position_embeddings
         rows, columns = self.config["axial_pos_shape"]
         with torch.no_grad():
@@ -108,20 +120,22 @@ class ReformerStep(Step):
         return {f"{name}.0": to_numpy(table[:, :1, :width]), f"{name}.1": to_numpy(table[:1, :, width:])}
 
     def evaluated_unit(self) -> int:
-        return unit(self.config)
+        return evaluation_unit(self.config)
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        def slack_in(dtype: str) -> dict[str, float]:
+        def slacks_in(dtype: str) -> dict[str, float]:
             return {
-                name_in_run(run, module): by
+                name_in_run(run, module): slack
                 for run, draws in self.draws.items()
-                if run != FINAL_LOSS  # keeps nothing but its loss
-                for module, by in bucket_slack(draws.tensors, records, run, dtype).items()
+                if run != FINAL_LOSS  # it records only its loss
+                for module, slack in bucket_slacks(draws.tensors, records, run, dtype).items()
             }
 
-        lowered = slack_in("bfloat16") if self.measures_bfloat16 else {}
-        facts, count = super().facts(records), self.model.config.num_buckets
-        return replace(facts, num_buckets=count, bucket_slack=slack_in("float32"), bucket_slack_lowered=lowered)
+        bfloat16_slack = slacks_in("bfloat16") if self.measures_bfloat16 else {}
+        facts, num_buckets = super().facts(records), self.model.config.num_buckets
+        return replace(
+            facts, num_buckets=num_buckets, bucket_slack=slacks_in("float32"), bucket_slack_lowered=bfloat16_slack
+        )
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
         if not module.endswith(".self_attention"):
@@ -135,137 +149,162 @@ class ReformerStep(Step):
         return ATTENTION.get(function)
 
     def _kind(self, module: str) -> str:
-        """Return ``local`` or ``lsh``, the kind of the layer that a module belongs to."""
+        """Return the kind of the layer that contains a module: ``local`` or ``lsh``."""
         return self.model.config.attn_layers[int(module.split(".")[3])]
 
     @contextlib.contextmanager
     def watch_other_operations(self, watch: OperationWatch) -> Iterator[None]:
-        """Watch the undoing of the sort apart: it is a function with a backward of its own."""
+        """Record the results of ``ReverseSort``, whose inner operations the watch does not see."""
         function = modeling_reformer.ReverseSort
         original = function.apply
 
         def apply(*arguments):
             watch.paused = True
-            context, normaliser = original(*arguments)
+            context, normalizer = original(*arguments)
             watch.paused = False
             context = watch.recorder.pass_operation("unsorted", context)
-            several = self.model.config.num_hashes > 1
-            return context, watch.recorder.pass_operation("unsorted_normaliser", normaliser) if several else normaliser
+            has_rounds = self.model.config.num_hashes > 1
+            return context, watch.recorder.pass_operation(
+                "unsorted_normaliser", normalizer
+            ) if has_rounds else normalizer
 
-        undo = set_attribute(function, "apply", apply)
+        restore = set_attribute(function, "apply", apply)
         try:
             yield
         finally:
-            undo()
+            restore()
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        normaliser = ExactNormalizer(lambda: recorder.recording)
-        # In float32, all that a backward needs takes no more than the port's in float64.
-        again = self.spare_memory and (self.brief or self.dtype == "float64")
-        layers = plain_autograd(recorder, normaliser, again) if plain else normaliser
-        wanting = contextlib.nullcontext() if plain else wanting_gradients()
-        with self._given_buckets(recorder.draws.tensors), wanting, layers:
+        normalizer = ExactNormalizer(lambda: recorder.recording)
+        # In float32, a backward needs no more memory than the port in float64.
+        spares_memory = self.spare_memory and (self.brief or self.dtype == "float64")
+        layers = run_plain_autograd(recorder, normalizer, spares_memory) if plain else normalizer
+        gradients = contextlib.nullcontext() if plain else require_gradients()
+        with self._replay_buckets(recorder.draws.tensors), gradients, layers:
             yield
-        self.saturated = normaliser.saturated
+        self.saturated = normalizer.saturated
 
     def decode(self, keep: Keep) -> None:
-        """Decode without the reference's cache, which shows a position others (:mod:`models.reformer.continuation`).
+        """Decode token by token without the reference's cache (:mod:`models.reformer.continuation` gives the reason).
 
-        The text so far is computed whole, but with each attention's input at earlier positions as it was when they were
-        the last.
+        Each step computes the whole text so far. The inputs of each attention at earlier positions are replaced by the
+        inputs of the step in which these positions were the last.
         """
         if not isinstance(self.model, modeling_reformer.ReformerModelWithLMHead):
             return
-        given, kept = self._inputs()["input_ids"], dict[torch.nn.Module, torch.Tensor]()
+        input_ids, earlier_inputs = self._inputs()["input_ids"], dict[torch.nn.Module, torch.Tensor]()
         for number, inputs in enumerate(split_for_decoding(self._inputs()), 1):
             length = inputs["attention_mask"].shape[1]
-            missing = padded(self.config, length) - length
-            ids = torch.nn.functional.pad(given[:, :length], (0, missing), value=self.config["pad_token_id"] or 0)
-            mask = torch.nn.functional.pad(torch.ones_like(given[:, :length]), (0, missing))
+            num_padding = padded_length(self.config, length) - length
+            padded_ids = torch.nn.functional.pad(
+                input_ids[:, :length], (0, num_padding), value=self.config["pad_token_id"] or 0
+            )
+            padded_mask = torch.nn.functional.pad(torch.ones_like(input_ids[:, :length]), (0, num_padding))
             with (
                 ExactNormalizer(lambda: False),
-                kept_inputs(self.model, kept, length),
-                self._replaced_hashing(functools.partial(decoding_choice, self.draws[WHOLE].tensors, length)),
+                keep_inputs(self.model, earlier_inputs, length),
+                self._replace_hashing(functools.partial(replay_decoding_buckets, self.draws[WHOLE].tensors, length)),
             ):
-                logits = self.model(ids, attention_mask=mask).logits[:, length - 1 : length]
+                logits = self.model(padded_ids, attention_mask=padded_mask).logits[:, length - 1 : length]
             keep(append_number(name_in_run(DECODING, "logits"), number), to_numpy(logits))
 
     @contextlib.contextmanager
-    def _given_buckets(self, drawn: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
-        """Replace ``_hash_vectors``: record R64's choice with its margins, and give it to all other runs."""
-        with self._replaced_hashing(lambda name, module: choice(name, module, drawn)):
+    def _replay_buckets(self, draws: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
+        """Record R64's buckets with their margins inside the ``with`` block, and replay them in all other runs."""
+        with self._replace_hashing(lambda name, module: replay_buckets(name, module, draws)):
             yield
 
     @contextlib.contextmanager
-    def _replaced_hashing(self, made: Callable[[str, Any], Callable[..., torch.Tensor]]) -> Iterator[None]:
-        """Replace ``_hash_vectors`` by what is made for each module."""
-        undo = [
-            set_attribute(module, "_hash_vectors", made(name, module))
+    def _replace_hashing(self, make_hashing: Callable[[str, Any], Callable[..., torch.Tensor]]) -> Iterator[None]:
+        """Replace ``_hash_vectors`` of each module by ``make_hashing(name, module)`` inside the ``with`` block."""
+        restore_functions = [
+            set_attribute(module, "_hash_vectors", make_hashing(name, module))
             for name, module in self.model.named_modules()
             if isinstance(module, modeling_reformer.LSHSelfAttention)
         ]
         try:
             yield
         finally:
-            for restore in undo:
+            for restore in restore_functions:
                 restore()
 
 
-def choice(name: str, module: Any, drawn: dict[str, np.ndarray] | SpilledTensors) -> Callable[..., torch.Tensor]:
-    """Return a ``_hash_vectors`` whose first choice goes into ``drawn`` and is repeated from there."""
-    original = module._hash_vectors
+def replay_buckets(
+    name: str, module: Any, draws: dict[str, np.ndarray] | SpilledTensors
+) -> Callable[..., torch.Tensor]:
+    """Return a module's ``_hash_vectors`` that records its first buckets in ``draws`` and then replays them."""
+    own_hash_vectors = module._hash_vectors
 
-    def choose(
+    def hash_vectors(
         vectors: torch.Tensor, num_hashes: int, attention_mask: torch.Tensor | None, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
+        buckets = own_hash_vectors(vectors, num_hashes, attention_mask, *args, **kwargs)
         key = f"buckets:{name}"
-        if key not in drawn:
-            drawn[key] = own.numpy(force=True).astype(np.int32)
-            drawn[f"margin:{name}"] = margins(vectors.detach(), drawn[f"normal:{name}"], module.num_buckets)
-        return torch.from_numpy(drawn[key]).to(own)
+        if key not in draws:
+            draws[key] = buckets.numpy(force=True).astype(np.int32)
+            draws[f"margin:{name}"] = bucket_margins(vectors.detach(), draws[f"normal:{name}"], module.num_buckets)
+        return torch.from_numpy(draws[key]).to(buckets)
 
-    return choose
+    return hash_vectors
 
 
-def decoding_choice(
-    drawn: dict[str, np.ndarray] | SpilledTensors, length: int, name: str, module: Any
+def replay_decoding_buckets(
+    draws: dict[str, np.ndarray] | SpilledTensors, length: int, name: str, module: Any
 ) -> Callable[..., torch.Tensor]:
-    """As :func:`choice`, of texts of ``length`` tokens that grow, by the rotations of the whole batch: R64's choice is
-    recorded for each, and the last, which has all tokens, repeated."""
-    original, key = module._hash_vectors, f"{DECODED_BUCKETS}:{name}"
+    """Return a module's ``_hash_vectors`` for a text that grows by one token in each call.
 
-    def choose(
+    It uses the recorded rotations of the whole batch. It records the buckets of the longest text so far in ``draws``,
+    and replays them for shorter texts.
+
+    Args:
+        draws: recorded draws, by name.
+        length: number of tokens of the text, without padding.
+        name: path of the module.
+        module: LSH attention of the reference.
+    """
+    own_hash_vectors, key = module._hash_vectors, f"{DECODED_BUCKETS}:{name}"
+
+    def hash_vectors(
         vectors: torch.Tensor, num_hashes: int, attention_mask: torch.Tensor, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        rotations = torch.from_numpy(drawn[f"normal:{name}"]).to(vectors)
-        undo = set_attribute(torch, "randn", lambda *_, **__: rotations)
+        rotations = torch.from_numpy(draws[f"normal:{name}"]).to(vectors)
+        restore = set_attribute(torch, "randn", lambda *_, **__: rotations)
         try:
-            own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
+            buckets = own_hash_vectors(vectors, num_hashes, attention_mask, *args, **kwargs)
         finally:
-            undo()
-        rounds = own.view(*own.shape[:2], num_hashes, -1)
-        first = torch.from_numpy(first_of_rounds(num_hashes, module.num_buckets, length < rounds.shape[3])).to(own)
-        if key not in drawn or drawn[key].shape[3] < length:
-            drawn[key] = (rounds[..., :length] - first).numpy(force=True).astype(np.int32)
-        rounds[..., :length] = torch.from_numpy(drawn[key][..., :length]).to(own) + first
-        return own
+            restore()
+        by_round = buckets.view(*buckets.shape[:2], num_hashes, -1)
+        first_buckets = torch.from_numpy(
+            first_of_rounds(num_hashes, module.num_buckets, length < by_round.shape[3])
+        ).to(buckets)
+        if key not in draws or draws[key].shape[3] < length:
+            draws[key] = (by_round[..., :length] - first_buckets).numpy(force=True).astype(np.int32)
+        by_round[..., :length] = torch.from_numpy(draws[key][..., :length]).to(buckets) + first_buckets
+        return buckets
 
-    return choose
+    return hash_vectors
 
 
 @contextlib.contextmanager
-def kept_inputs(model: torch.nn.Module, kept: dict[torch.nn.Module, torch.Tensor], length: int) -> Iterator[None]:
-    """Inside the ``with`` block, each attention's input at the positions in ``kept`` (B, T, hidden) is that; ``kept``
-    then has the input's first ``length`` positions."""
+def keep_inputs(
+    model: torch.nn.Module, earlier_inputs: dict[torch.nn.Module, torch.Tensor], length: int
+) -> Iterator[None]:
+    """Replace each attention's input at earlier positions inside the ``with`` block, and keep the input for later.
 
-    def replace_input(attention: torch.nn.Module, args: tuple, given: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        own = given["hidden_states"]
-        before = kept.get(attention, own[:, :0])
-        whole = torch.cat([before, own[:, before.shape[1] :]], 1)
-        kept[attention] = whole[:, :length]
-        return args, {**given, "hidden_states": whole}
+    Args:
+        model: reference model.
+        earlier_inputs: input of each attention at earlier positions, (B, T, hidden). It is updated to the input at the
+            first ``length`` positions.
+        length: number of tokens of the text, without padding.
+    """
+
+    def replace_input(attention: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        hidden_states = kwargs["hidden_states"]
+        earlier = earlier_inputs.get(attention, hidden_states[:, :0])
+        full_hidden_states = torch.cat([earlier, hidden_states[:, earlier.shape[1] :]], 1)
+        earlier_inputs[attention] = full_hidden_states[:, :length]
+        return args, {**kwargs, "hidden_states": full_hidden_states}
 
     layers = model.get_submodule(LAYERS).children()
     hooks = [
@@ -279,81 +318,93 @@ def kept_inputs(model: torch.nn.Module, kept: dict[torch.nn.Module, torch.Tensor
 
 
 def restore_bias(model: torch.nn.Module) -> bool:
-    """Let the language-model head add its bias if it has one that it does not add, and return whether that was so."""
+    """Let the language-model head add its bias if it does not, and return whether it did not."""
     head: Any = getattr(model, "lm_head", None)
-    lost = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
-    if lost:
+    lacks_bias = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
+    if lacks_bias:
         head.decoder.bias = head.bias
-    return lost
+    return lacks_bias
 
 
-def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: int | Sequence[int]) -> np.ndarray:
-    """Return the margin of each position's best bucket over the second best: float64 (B, H, R*T).
+def bucket_margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: int | Sequence[int]) -> np.ndarray:
+    """Return the margin of each position's best bucket over the second best, float64 (B, H, R*T).
 
-    If the bucket count is factorised, this is the smallest of the factors' margins.
+    If the number of buckets is a list of factors, the margin is the smallest margin of a factor.
+
+    Args:
+        vectors: hashed vectors, (B, H, T, D).
+        rotations: random rotations, (H, D, R, half).
+        num_buckets: number of buckets of a round, or its factors.
     """
-    rotated = torch.einsum("bhtd,hdrk->bhrtk", vectors, torch.from_numpy(rotations).to(vectors))
-    smallest: Any = None
-    below = 0
+    projections = torch.einsum("bhtd,hdrk->bhrtk", vectors, torch.from_numpy(rotations).to(vectors))
+    smallest_margin: Any = None
+    start = 0
     for factor in [num_buckets] if isinstance(num_buckets, int) else num_buckets:
-        part = rotated[..., below : below + factor // 2]
-        below += factor // 2
+        part = projections[..., start : start + factor // 2]
+        start += factor // 2
         best = torch.cat([part, -part], -1).topk(2, dim=-1).values
         margin = best[..., 0] - best[..., 1]
-        smallest = margin if smallest is None else torch.minimum(smallest, margin)
-    return smallest.flatten(2).double().numpy(force=True)
+        smallest_margin = margin if smallest_margin is None else torch.minimum(smallest_margin, margin)
+    return smallest_margin.flatten(2).double().numpy(force=True)
 
 
-def bucket_slack(
+def bucket_slacks(
     draws: Mapping[str, np.ndarray],
     records: Mapping[str, TensorRecord],
     run: str = TRAINING,
     dtype: str = "float32",
 ) -> dict[str, float]:
-    """Return, for each LSH attention, the margin that rounding can turn around, with vectors in float32 or in bfloat16:
-    they are hashed in float32 all the same.
+    """Return the largest margin that rounding can reverse, for each LSH attention.
 
-    A rotated vector's component is a sum over the head's dimensions. Its error is the vectors' own (as measured
-    between R32 and R64) times the length of a rotation's column, plus the rounding of the sum. A margin is the
-    difference of two components. The result is infinite where the vectors are not finite.
+    A rotated vector's component is a sum over the head's dimensions. Its error is the error of the vectors, as measured
+    between R32 and R64, times the norm of a rotation's column, plus the rounding of the sum. A margin is the difference
+    of two components. The result is infinite if the vectors are not finite.
+
+    Args:
+        draws: recorded draws of the run, by name.
+        records: tensors of R64 with the noise of each dtype, by name.
+        run: run in which the vectors are hashed.
+        dtype: dtype of the vectors. They are always hashed in float32.
     """
-    slack = {}
-    parsed = map(TensorName.parse, draws)
-    for name in (drawn.module for drawn in parsed if drawn.kind == "buckets"):
+    slacks = {}
+    names = map(TensorName.parse, draws)
+    for name in (tensor_name.module for tensor_name in names if tensor_name.kind == "buckets"):
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
-        column = float(np.sqrt((rotations**2).sum(1)).max())
+        column_norm = float(np.sqrt((rotations**2).sum(1)).max())
         vectors = records[name_in_run(run, f"output:{name}.query_key")]
         noise = [error for error in vectors.noise[dtype] if error is not None]
         if vectors.max is None or len(noise) < len(vectors.noise[dtype]):
-            slack[name] = math.inf
+            slacks[name] = math.inf
             continue
-        inherited = max(noise) * column
-        rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors.max * column
-        slack[name] = 2 * 8 * (inherited + float(rounding))
-    return slack
+        inherited_error = max(noise) * column_norm
+        rounding_error = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors.max * column_norm
+        slacks[name] = 2 * 8 * (inherited_error + float(rounding_error))
+    return slacks
 
 
 @contextlib.contextmanager
-def plain_autograd(recorder: Recorder, normaliser: ExactNormalizer, spare_memory: bool) -> Iterator[None]:
-    """Run the layers one after another under autograd, instead of the reference's reversible function, and record the
-    two residual streams after each layer.
+def run_plain_autograd(recorder: Recorder, normalizer: ExactNormalizer, spare_memory: bool) -> Iterator[None]:
+    """Run the layers under plain autograd inside the ``with`` block, and record both residual streams of each layer.
+
+    The layers replace the reference's reversible function.
 
     Args:
-        normaliser: in force in the attentions, also where a backward recomputes them.
-        spare_memory: keep only the streams; the backward recomputes what lies between them from the same numbers with
-            the same draws.
+        recorder: recorder of the step's tensors.
+        normalizer: exact softmax, in force in the attentions, also when a backward recomputes them.
+        spare_memory: whether to keep only the streams in memory. The backward then recomputes the other activations
+            from the same numbers with the same draws.
     """
     function = modeling_reformer._ReversibleFunction
     names = list(inspect.signature(function.forward).parameters)[1:]
-    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    run = again if spare_memory else lambda block, x: block(x)
+    run_checkpointed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    run = run_checkpointed if spare_memory else lambda block, x: block(x)
 
     def apply(*values):
         arguments = dict(zip(names, values, strict=True))
         attention_stream, hidden_stream = torch.chunk(arguments["hidden_states"], 2, dim=-1)
-        given = {key: arguments[key] for key in ("attention_mask", "num_hashes")}
+        attention_arguments = {key: arguments[key] for key in ("attention_mask", "num_hashes")}
         for index, layer in enumerate(arguments["layers"]):
-            attend = functools.partial(_attended, layer, given, normaliser)
+            attend = functools.partial(_attend_cleanly, layer, attention_arguments, normalizer)
             attention_stream = attention_stream + run(attend, hidden_stream)
             if recorder.points is not None:
                 attention_stream = recorder.points.pass_through(f"stream:{LAYERS}.{index}", attention_stream)
@@ -365,35 +416,37 @@ def plain_autograd(recorder: Recorder, normaliser: ExactNormalizer, spare_memory
                 recorder.keep(f"stream:{LAYERS}.{index}#hidden", values_of(hidden_stream))
         return torch.cat([attention_stream, hidden_stream], dim=-1)
 
-    undo = set_attribute(function, "apply", apply)
+    restore = set_attribute(function, "apply", apply)
     try:
         yield
     finally:
-        undo()
+        restore()
 
 
 @contextlib.contextmanager
-def wanting_gradients() -> Iterator[None]:
-    """Let the reference's reversible function run its backward inside the ``with`` block even if its input wants no
-    gradient because the embeddings are frozen: the layers' parameters still want theirs."""
+def require_gradients() -> Iterator[None]:
+    """Let the reference's reversible function run its backward inside the ``with`` block if the embeddings are frozen.
+
+    Its input then requires no gradient, but the layers' parameters do.
+    """
     function = modeling_reformer._ReversibleFunction
     original = function.apply
 
     def apply(hidden_states, *values):
         return original(hidden_states if hidden_states.requires_grad else hidden_states.requires_grad_(), *values)
 
-    undo = set_attribute(function, "apply", apply)
+    restore = set_attribute(function, "apply", apply)
     try:
         yield
     finally:
-        undo()
+        restore()
 
 
-def _attended(
-    layer: torch.nn.Module, given: Mapping, normaliser: ExactNormalizer, hidden_states: torch.Tensor
+def _attend_cleanly(
+    layer: torch.nn.Module, attention_arguments: Mapping, normalizer: ExactNormalizer, hidden_states: torch.Tensor
 ) -> torch.Tensor:
-    with normaliser:
-        return layer.attention(hidden_states=hidden_states, **given).hidden_states
+    with normalizer:
+        return layer.attention(hidden_states=hidden_states, **attention_arguments).hidden_states
 
 
 STEP = ReformerStep

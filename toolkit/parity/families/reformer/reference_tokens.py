@@ -1,4 +1,4 @@
-"""The reference's tokenizers of a Reformer."""
+"""The reference's tokenizers for Reformer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import transformers
 
 
-def _sentencepiece(file: str) -> Any:
-    """The reference's tokenizer on a SentencePiece model. It has no padding token; the unknown token serves as one.
+def _load_sentencepiece(file: str) -> Any:
+    """Return the reference's tokenizer for a SentencePiece model, with the unknown token as padding.
 
-    If ``ReformerTokenizer`` is no longer SentencePiece but a conversion of it (which splits some texts differently),
-    the reference's general SentencePiece tokenizer replaces it, and decodes as it did.
+    In newer versions of transformers, ``ReformerTokenizer`` is a conversion of SentencePiece, which splits some texts
+    differently. Its general SentencePiece tokenizer then replaces it, with the decoding of the older version.
     """
     if "vocab_file" in inspect.signature(transformers.ReformerTokenizer.__init__).parameters:
         return transformers.ReformerTokenizer(file, pad_token="<unk>")
@@ -32,28 +32,30 @@ def _sentencepiece(file: str) -> Any:
 
 
 def offsets(tokenizer: Any, text: str) -> list[list[int]]:
-    """Each token's id and its characters, first and past the last.
+    """Return the id of each token with the positions of its first character and after its last character.
 
-    The reference's slow tokenizers give none. SentencePiece's own count bytes of the text between two special tokens,
-    and include the blanks before a word, which belong to no token here.
+    The reference's slow tokenizers do not return offsets. SentencePiece's own offsets count bytes of the text between
+    two special tokens, and include the blanks before a word, which belong to no token here.
     """
     if isinstance(tokenizer, ByteReference):
-        return [[byte + 2, place, place + 1] for place, character in enumerate(text) for byte in character.encode()]
+        return [
+            [byte + 2, position, position + 1] for position, character in enumerate(text) for byte in character.encode()
+        ]
     is_blank = functools.cache(lambda character: not tokenizer.sp_model.normalize(character).strip(" \u2581"))
-    found, start = [], 0
+    tokens, start = [], 0
     for part in tokenizer.tokens_trie.split(text):
         if part in tokenizer.added_tokens_encoder:
-            found.append([tokenizer.convert_tokens_to_ids(part), start, start + len(part)])
+            tokens.append([tokenizer.convert_tokens_to_ids(part), start, start + len(part)])
         else:
             ends = itertools.accumulate((len(character.encode()) for character in part), initial=0)
             characters = {end: index for index, end in enumerate(ends)}
             for piece in tokenizer.sp_model.encode(part, out_type="proto").pieces:
-                first, past = characters[piece.begin], characters[piece.end]
-                while first < past and is_blank(part[first]):
+                first, end = characters[piece.begin], characters[piece.end]
+                while first < end and is_blank(part[first]):
                     first += 1
-                found.append([tokenizer.convert_tokens_to_ids(piece.piece), start + first, start + past])
+                tokens.append([tokenizer.convert_tokens_to_ids(piece.piece), start + first, start + end])
         start += len(part)
-    return found
+    return tokens
 
 
 class ByteReference:
@@ -77,5 +79,5 @@ class ByteReference:
         return bytes(index - 2 for index in ids if index > 1).decode()
 
 
-#: By the kinds of :class:`toolkit.parity.job.job.TokenizerJob`.
-TOKENIZERS = {"bytes": lambda path: ByteReference(), "sentencepiece": _sentencepiece}
+#: Loader of each kind of tokenizer (:attr:`toolkit.parity.job.job.TokenizerJob.kind`).
+TOKENIZERS = {"bytes": lambda path: ByteReference(), "sentencepiece": _load_sentencepiece}

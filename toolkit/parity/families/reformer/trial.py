@@ -1,4 +1,4 @@
-"""The Reformer on which the gate is tried."""
+"""The Reformer of the gate's trials."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from models.reformer import tokenizer
 from toolkit.parity.job.job import TokenizerJob
 
-#: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
-#: dropout everywhere, and an activation that does not commute with it.
+#: A model that shows each fault of the catalogue: square matrices, two hash rounds, more chunks than neighbors, dropout
+#: everywhere, and an activation that does not commute with dropout.
 SMALL_REFORMER = {
     "attn_layers": ["local", "lsh", "local", "lsh"],
     "hidden_size": 32,
@@ -29,7 +29,7 @@ SMALL_REFORMER = {
     "vocab_size": 64,
     "num_labels": 3,
 }
-#: It sees two chunks back and one ahead; there are 7.
+#: The same model with 7 chunks, of which each attends to two chunks before it and one after it.
 CONFIG = {
     **SMALL_REFORMER,
     "axial_pos_shape": [7, 16],
@@ -42,6 +42,6 @@ HEAD, LENGTH = "sequence_classification", 112
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """Train a small tokenizer on the texts and leave it in the folder."""
+    """Train a small tokenizer on the texts, and save it in the folder."""
     tokenizer.train_sentencepiece(texts, 300, folder)
     return TokenizerJob("sentencepiece", list(texts), 256, str(folder / tokenizer.MODEL_FILE), offsets=True)
