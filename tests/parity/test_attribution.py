@@ -84,7 +84,7 @@ def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substituti
         compared_attribution.Ledger(content, job),
         lambda sender: candidate.send_steps_with_composed_loops(content, job, sender),
     )
-    return attribution.substitutions(reference, free_run_of(job), AttributionResult(loops=composed.loops))
+    return attribution.compare_substitutions(reference, free_run_of(job), AttributionResult(loops=composed.loops))
 
 
 @pytest.mark.slow
@@ -93,8 +93,8 @@ def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, l
     job, reference = done(model)
     with find_mutant(fault).in_force():
         found = tried(job, reference, monkeypatch)
-    assert attribution.cause(found) == f"the compiled loop that loses digits: {loop}"
-    assert attribution.lines(found)[0].startswith(f"with {loop} composed, not compiled: ")
+    assert attribution.describe_inaccurate_operation(found) == f"the compiled loop that loses digits: {loop}"
+    assert attribution.describe_substitutions(found)[0].startswith(f"with {loop} composed, not compiled: ")
     assert found[0].before > 1 and sum(one.is_loop and one.restores for one in found) == 1
 
 
@@ -121,7 +121,7 @@ def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, m
             forced_input.send_step(job, folder, sender, truth, "float32")
 
     found = measure_messages(compared_forced_input.Ledger(job, folder), send).dtypes["float32"]
-    judged = trace.summary(records, {"float32": found})
+    judged = trace.summarize_trace(records, {"float32": found})
     assert judged.faulty[0].name.startswith(operation), judged.faulty
     inside = ("mean_square:", "gradient:mean_square:", "masked_scores:")
     assert all(any(name.startswith(one) for name in found.tensors) for one in inside)
@@ -133,7 +133,7 @@ def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_witho
     found = tried(*done(model), monkeypatch)
     assert {one.kind for one in found if one.is_loop} == set(OF_CTRL if model == "ctrl" else OF_REFORMER)
     assert all(one.before <= 1 and one.after <= 1 for one in found)
-    assert attribution.cause(found) == ""  # all kinds are within their bounds: none stands out
+    assert attribution.describe_inaccurate_operation(found) == ""  # all kinds are within their bounds: none stands out
 
 
 def by_themselves(job: Path) -> list[LoopError]:
@@ -174,7 +174,7 @@ def test_a_loop_that_is_wrong_by_less_than_a_step_shows_is_named_by_itself(model
     job, reference = done(model)
     with find_mutant(fault).in_force():
         found = [f"loop:{loop}" for loop, _ in loops.faults(by_themselves(job))]
-        free_run, _ = attribution.worst(reference, free_run_of(job))
+        free_run, _ = attribution.find_largest_error(reference, free_run_of(job))
     assert found == [find_mutant(fault).culprit]
     assert free_run <= 1
 
@@ -182,12 +182,15 @@ def test_a_loop_that_is_wrong_by_less_than_a_step_shows_is_named_by_itself(model
 def test_a_loop_comes_before_the_kernels_that_take_its_place():
     loop = Substitution("softmax", 9.0, 0.3, "loss", is_loop=True)
     kernel, other = Substitution("softmax", 9.0, 0.2, "loss"), Substitution("keys", 9.0, 8.9, "loss", is_loop=True)
-    found = attribution.lines([kernel, loop, other])
+    found = attribution.describe_substitutions([kernel, loop, other])
     assert found[0] == "with softmax composed, not compiled: 9 -> 0.3 of the bound"
     assert found[1] == "with other loops composed, worst tensor in units of its bound: keys 8.9" and len(found) == 2
-    assert attribution.cause([kernel, loop, other]) == "the compiled loop that loses digits: softmax"
-    assert attribution.cause([kernel, other]) == "the kernel that loses digits: softmax"
-    assert attribution.cause([other]) == ""
+    assert (
+        attribution.describe_inaccurate_operation([kernel, loop, other])
+        == "the compiled loop that loses digits: softmax"
+    )
+    assert attribution.describe_inaccurate_operation([kernel, other]) == "the kernel that loses digits: softmax"
+    assert attribution.describe_inaccurate_operation([other]) == ""
 
 
 #: Of each loop, an operation that runs it, on (3, 4) and (4,).

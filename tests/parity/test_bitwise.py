@@ -230,11 +230,11 @@ def test_kernels_are_tried_only_where_float32_alone_drifts():
 def test_the_report_says_what_restores_the_bounds_and_what_does_not():
     softmax = Substitution("softmax", before=12.3, after=0.9, tensor="loss")
     matmul = Substitution("matmul", before=12.3, after=12.1, tensor="loss")
-    restored = attribution.lines([softmax, matmul])
+    restored = attribution.describe_substitutions([softmax, matmul])
     assert restored[0] == "with the reference's softmax: 12.3 -> 0.9 of the bound"
     assert restored[1].endswith(": matmul 12.1")
-    assert "no kind alone brings 12.3 below 1" in attribution.lines([matmul])[0]
-    assert attribution.lines([]) == []
+    assert "no kind alone brings 12.3 below 1" in attribution.describe_substitutions([matmul])[0]
+    assert attribution.describe_substitutions([]) == []
 
 
 @pytest.fixture(scope="module")

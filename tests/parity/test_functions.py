@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolkit.parity.followup.functions import INPUT, function_at_fault
+from toolkit.parity.followup.functions import INPUT, find_faulty_function
 from toolkit.parity.job.results import Fingerprints, ForcedInputDtype, FunctionCall
 from toolkit.parity.measure.fingerprint import MINUS_INFINITY, find_distance, take_fingerprint
 
@@ -28,7 +28,7 @@ def at_fault(
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"output:out": len(calls) - 1})
     theirs = [found for value in reference if (found := take_fingerprint(value))]
     inputs = {"out": found} if (found := take_fingerprint(given)) else {}
-    found = function_at_fault("output:out", ours, Fingerprints(theirs, inputs), error)
+    found = find_faulty_function("output:out", ours, Fingerprints(theirs, inputs), error)
     return found and found.function
 
 
@@ -95,9 +95,9 @@ def test_the_input_of_a_module_is_at_fault_if_all_before_it_is_right():
     numbers = {"output:out": 2, "input:out": 0}
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by=numbers, entered_at={"input:out": "port.py:7"})
     seen = [found for one in (DRAWN, 2 * DRAWN) if (found := take_fingerprint(one))]
-    found = function_at_fault("output:out", ours, Fingerprints(seen, {"out": seen[1]}), 0.1)
+    found = find_faulty_function("output:out", ours, Fingerprints(seen, {"out": seen[1]}), 0.1)
     assert found and (found.function, found.where) == (INPUT, "port.py:7")
-    found = function_at_fault("output:out", ours, Fingerprints(seen, {"out": seen[0]}), 0.1)
+    found = find_faulty_function("output:out", ours, Fingerprints(seen, {"out": seen[0]}), 0.1)
     assert found and found.function == "square"
 
 
@@ -107,9 +107,9 @@ def test_what_lies_within_the_kernel_of_a_loss_is_named_only_on_one_line():
     calls = [call("scores", DRAWN[0]), call("gather", DRAWN[0, :, 3], (0,)), call("mean", np.array(0.3), (1,))]
     ours = ForcedInputDtype({}, {}, {}, calls=calls, computed_by={"loss": 2})
     theirs = Fingerprints(taken, {}, taken)
-    assert function_at_fault("loss", ours, theirs, 0.1) is None
+    assert find_faulty_function("loss", ours, theirs, 0.1) is None
     calls[2] = replace(calls[2], where=calls[1].where)
-    found = function_at_fault("loss", ours, theirs, 0.1)
+    found = find_faulty_function("loss", ours, theirs, 0.1)
     assert found and found.function == "gather"
 
 
@@ -198,4 +198,4 @@ def test_a_small_error_is_found_where_the_function_is_off_by_little():
 
 
 def test_a_tensor_that_no_call_computed_has_no_function():
-    assert function_at_fault("output:out", ForcedInputDtype({}, {}, {}), Fingerprints(), 0.1) is None
+    assert find_faulty_function("output:out", ForcedInputDtype({}, {}, {}), Fingerprints(), 0.1) is None

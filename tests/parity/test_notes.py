@@ -328,9 +328,9 @@ def not_remeasured() -> list[Note]:
 
 def remeasured(tmp_path, monkeypatch) -> list[Note]:
     monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"loss": record()}])
-    monkeypatch.setattr(remeasure, "more_runs", lambda job: remeasure.MORE_RUNS)
+    monkeypatch.setattr(remeasure, "num_more_runs", lambda job: remeasure.MORE_RUNS)
     given = [(ReferenceResult(tensors={"loss": record()}), near())]
-    [reference] = remeasure.remeasure([tmp_path], given, Console(file=io.StringIO()), "python")
+    [reference] = remeasure.remeasure_near_bounds([tmp_path], given, Console(file=io.StringIO()), "python")
     return reference.notes
 
 

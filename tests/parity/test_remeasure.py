@@ -71,8 +71,10 @@ def test_more_runs_widen_the_noise_baseline_to_the_largest_of_all_and_the_report
     reference = ReferenceResult(tensors={"gradient:a": record})
     measured = TensorRecord(shape=[], noise=more, noise_max=more)
     monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"gradient:a": measured}])
-    monkeypatch.setattr(remeasure, "more_runs", lambda job: remeasure.MORE_RUNS)
-    [settled] = remeasure.remeasure([tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python")
+    monkeypatch.setattr(remeasure, "num_more_runs", lambda job: remeasure.MORE_RUNS)
+    [settled] = remeasure.remeasure_near_bounds(
+        [tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python"
+    )
     assert compare("gradient:a", settled.tensors["gradient:a"], error, "float32").passed
     assert len(settled.tensors["gradient:a"].noise["float32"]) == 25 and len(runs["float32"]) == 5
     sentence = notes.text(settled.notes[-1])
@@ -95,7 +97,7 @@ def test_more_runs_of_a_small_reference_are_others_than_the_first(tmp_path, monk
     monkeypatch.setattr(bounds, "ROUNDING_FACTOR", 0.3)
     monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
     monkeypatch.setattr(remeasure, "MORE_RUNS", {"float32": 4, "float64": 2})
-    monkeypatch.setattr(gate, "trace", lambda *_: None)  # another pair of processes, of no use here
+    monkeypatch.setattr(gate, "trace_operations", lambda *_: None)  # another pair of processes, of no use here
     trial = trial_request("ctrl", "heavy-tailed", 0)
     config = {**trial.config, "n_layer": 1}
     weights = SyntheticWeights(part("ctrl", "schema").resolve(config), trial.head, 0, "heavy-tailed", "ctrl")
@@ -126,9 +128,11 @@ def test_a_reference_that_cannot_run_again_leaves_the_verdict_as_it_is(tmp_path,
         raise Inconclusive("out of memory")
 
     monkeypatch.setattr(remeasure, "measure_again", fail)
-    monkeypatch.setattr(remeasure, "more_runs", lambda job: remeasure.MORE_RUNS)
+    monkeypatch.setattr(remeasure, "num_more_runs", lambda job: remeasure.MORE_RUNS)
     finding, comparison = beyond(1.5)
     out, reference = io.StringIO(), ReferenceResult()
     judged = Verdict(comparisons=[comparison], findings=[finding])
-    assert remeasure.remeasure([tmp_path], [(reference, judged)], Console(file=out), "python") == [reference]
+    assert remeasure.remeasure_near_bounds([tmp_path], [(reference, judged)], Console(file=out), "python") == [
+        reference
+    ]
     assert "out of memory" in out.getvalue()

@@ -49,7 +49,9 @@ def prepared(tmp_path_factory) -> PreparedGates:
 def test_each_operation_of_a_right_port_passes_and_none_is_left_out(prepared, model, kind, tmp_path, monkeypatch):
     judged = []
     monkeypatch.setattr(
-        trace, "summary", lambda *measured, judge=trace.summary: judged.append(measured) or judge(*measured)
+        trace,
+        "summarize_trace",
+        lambda *measured, judge=trace.summarize_trace: judged.append(measured) or judge(*measured),
     )
     report, text = prepared.run(traced_request(model, kind), tmp_path)
     assert report.passed and "all are right" in text
@@ -112,7 +114,7 @@ def test_a_faulty_line_of_the_source_is_named(model, file, right, wrong, place, 
 
 def test_a_parameters_gradient_comes_after_that_of_what_its_module_gives():
     names = ["output:a", "loss", "gradient:output:b", "gradient:output:a", "gradient:output:0", "gradient:a.weight"]
-    assert trace.in_order(names) == [*names[:4], "gradient:a.weight", "gradient:output:0"]
+    assert trace.sort_by_execution(names) == [*names[:4], "gradient:a.weight", "gradient:output:0"]
 
 
 def in_dtype(tensors: dict[str, TensorStats]) -> ForcedInputDtype:
@@ -132,7 +134,7 @@ def test_what_has_no_error_is_faulty_whatever_its_size(wrong, message):
     theirs = TensorRecord([2], rms=1.0, max=1.0, noise=noise, noise_max=noise)
     reference = {name: theirs for name in ("scores:a", "scores:b")}
     tensors = {"scores:a": TensorStats([2], rms=0.0, max=0.0), "scores:b": wrong}
-    found = trace.summary(reference, {"float64": in_dtype(tensors)})
+    found = trace.summarize_trace(reference, {"float64": in_dtype(tensors)})
     assert [(one.name, one.message) for one in found.faulty] == [("scores:b", message)]
 
 
@@ -146,7 +148,7 @@ def test_a_step_that_is_several_of_the_references_may_be_off_by_what_those_are_t
     def faulty(*names):
         errors = {name: 1e-4 if name == "gradient:scores:a" else 0.0 for name in names}
         tensors = {name: TensorStats([2], rms=error, max=error) for name, error in errors.items()}
-        found = trace.summary(reference, {"float32": in_dtype(tensors)})
+        found = trace.summarize_trace(reference, {"float32": in_dtype(tensors)})
         return [one.name for one in found.faulty]
 
     assert faulty("gradient:scores:a") == []
@@ -215,8 +217,8 @@ def test_the_first_wrong_operation_in_the_dtype_of_a_finding_is_what_that_hangs_
         ("loss#2", "semantics", "float64", None),
         ("gradient:c.weight", "recomputed", "float64", None),
     ):
-        assert trace.first_of(found, Finding(verdict, name, "", dtype)) is first
-    assert trace.first_of(None, Finding("semantics", "loss", "", "float64")) is None
+        assert trace.first_faulty_operation(found, Finding(verdict, name, "", dtype)) is first
+    assert trace.first_faulty_operation(None, Finding("semantics", "loss", "", "float64")) is None
 
 
 def test_only_tensors_of_the_step_are_followed():
@@ -229,9 +231,9 @@ def test_only_tensors_of_the_step_are_followed():
 
 def test_where_the_reference_cannot_be_asked_again_the_report_says_so():
     drift = Verdict(findings=[Finding("semantics", "loss", "", "float64")])
-    assert "recorded" in trace.lines(trace.unavailable(drift, False, True))[0]
-    assert "stage by stage" in trace.lines(trace.unavailable(drift, False, False))[0]
-    assert trace.unavailable(Verdict(), False, True) is None
+    assert "recorded" in trace.describe_trace(trace.explain_missing_trace(drift, False, True))[0]
+    assert "stage by stage" in trace.describe_trace(trace.explain_missing_trace(drift, False, False))[0]
+    assert trace.explain_missing_trace(Verdict(), False, True) is None
 
 
 @pytest.mark.parametrize(
@@ -249,10 +251,10 @@ def test_the_side_that_cannot_be_traced_is_the_one_that_is_named(side, lacking, 
         interpreters["reference"] = str(tmp_path / "python")
         (tmp_path / "python").write_text(f"#!/bin/sh\necho '{{}}' > {job}/reference/forced_input.json\n")
         (tmp_path / "python").chmod(0o755)
-    found = trace.trace(job, Verdict(), True, quiet(), interpreters)
+    found = trace.trace_operations(job, Verdict(), True, quiet(), interpreters)
     assert found.problem.startswith(f"parity gate: the {side} could not run: ") and lacking in found.problem
     assert str(job) not in found.problem  # it is a temporary folder
-    assert trace.lines(found) == [f"operation trace unavailable: {found.problem}"]
+    assert trace.describe_trace(found) == [f"operation trace unavailable: {found.problem}"]
     assert files.failure_path(job, side, trace.TASK).exists()
     # Those are failures of the trace: the gate's own measurements are none of its business.
     assert not list(job.rglob("result.*"))
@@ -260,6 +262,6 @@ def test_the_side_that_cannot_be_traced_is_the_one_that_is_named(side, lacking, 
 
 def test_operations_that_are_wrong_behind_a_wrong_parameter_are_not_listed():
     faulty = [FaultyOp("output:a", "port.py:1", "float64", "off by 1")]
-    [line] = trace.lines(OperationTrace(compared=9, faulty=faulty), "parameter:a.weight")
+    [line] = trace.describe_trace(OperationTrace(compared=9, faulty=faulty), "parameter:a.weight")
     assert line.endswith(" 1 is wrong, which may follow from parameter:a.weight")
-    assert len(trace.lines(OperationTrace(compared=9, faulty=faulty))) == 2
+    assert len(trace.describe_trace(OperationTrace(compared=9, faulty=faulty))) == 2

@@ -13,12 +13,12 @@ from rich.console import Console
 from toolkit.errors import UserError
 from toolkit.files.strict_json import replace_nonfinite
 from toolkit.machine.disk import find_write_obstacle
-from toolkit.parity.followup.attribution import Substitution, attribute
+from toolkit.parity.followup.attribution import Substitution, attribute_drift
 from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import is_judged, judge_operations
-from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
-from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace, unavailable
-from toolkit.parity.followup.trajectory import train
+from toolkit.parity.followup.remeasure import note_unmeasured, remeasure_near_bounds
+from toolkit.parity.followup.trace import OperationTrace, explain_missing_trace, lacks_gradients, trace_operations
+from toolkit.parity.followup.trajectory import train_sides
 from toolkit.parity.job import cache, files, streaming
 from toolkit.parity.job.build import (
     NUM_ADDED,
@@ -45,7 +45,7 @@ from toolkit.parity.judge.findings import Verdict
 from toolkit.parity.judge.trajectory import judge_trajectory
 from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.other_frameworks.given import compared, files_of, read_outputs
+from toolkit.parity.other_frameworks.given import compare_outputs, find_tensor_files, read_outputs
 from toolkit.parity.other_frameworks.run import run_port
 from toolkit.parity.pairs import cached
 from toolkit.parity.pairs.prepare import prepare
@@ -170,8 +170,8 @@ def judge_outputs(
             outputs_path, versions = run_port(port, recording, scratch, recording.request.dtypes, python, time_limit)
             check_unchanged(recording)
         errors = read_outputs(outputs_path, recording, port)
-        reference, candidate = compared(recording, errors, versions)
-        hashes = {path.name: files.file_sha256(path) for path in files_of(outputs_path).values()}
+        reference, candidate = compare_outputs(recording, errors, versions)
+        hashes = {path.name: files.file_sha256(path) for path in find_tensor_files(outputs_path).values()}
     num_randomized = recording.manifest["describes"]["randomized_parameters"]
     measurement = Measurement(reference, candidate, num_randomized, {**hashes, "bundle.json": recording.identity})
     request = replace(recording.request, dtypes=tuple(errors))
@@ -197,7 +197,7 @@ def _judge_and_report(
     is_run_once = recording is not None or is_streamed(request)
     if is_run_once:
         note_unmeasured(verdict)
-        measurement.trace = unavailable(verdict, request.trace, recording is not None)
+        measurement.trace = explain_missing_trace(verdict, request.trace, recording is not None)
     if is_judged(request.dtypes):
         judge_operations(verdict, measurement.trace)
     if measurement.training is not None:
@@ -293,10 +293,12 @@ def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithCon
             workers = (measurement.reference.execution, measurement.candidate.execution)
             measurement.imported = cached.hashes_of([name for worker in workers for name in worker.imported])
         else:
-            measurement.attribution = attribute(job, verdict, measurement.reference, measurement.candidate, console)
-        measurement.trace = trace(job, verdict, needs_trace, console, interpreters)
+            measurement.attribution = attribute_drift(
+                job, verdict, measurement.reference, measurement.candidate, console
+            )
+        measurement.trace = trace_operations(job, verdict, needs_trace, console, interpreters)
         if request.pair and request.pair.steps and verdict.passed:
-            measurement.training = train(job, interpreters, console)
+            measurement.training = train_sides(job, interpreters, console)
         return MeasurementWithConstants(measurement, {} if sides else _read_constants(job), key)
 
 
@@ -310,7 +312,7 @@ def _run_and_remeasure(
     python = interpreters["reference"]
     measurement.reference = with_rounded_constants(job, measurement.reference, measurement.candidate, console, python)
     first_verdict = judge(measurement.reference, measurement.candidate)
-    [measurement.reference] = remeasure([job], [(measurement.reference, first_verdict)], console, python)
+    [measurement.reference] = remeasure_near_bounds([job], [(measurement.reference, first_verdict)], console, python)
     return measurement, judge(measurement.reference, measurement.candidate)
 
 

@@ -59,13 +59,13 @@ def is_attributable(verdict: Verdict, dtypes: Sequence[str]) -> bool:
     return {"float64", "float32"} <= set(dtypes) and only_float32 and not verdict.inconclusive
 
 
-def attribute(
+def attribute_drift(
     job: Path, verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult, console: Console
 ) -> list[Substitution]:
-    """Return the effect of each compiled loop and each kind of kernel, the largest first.
+    """Return the effect of replacing each compiled loop and each kind of kernel, the largest effect first.
 
     The list is empty if there is nothing to attribute, on a GPU, whose kernels are not served, and if the step cannot
-    be run again, which the console reports.
+    be run again. The console reports the last case.
 
     Args:
         job: folder of a gate that has run.
@@ -79,36 +79,36 @@ def attribute(
     console.print("parity gate: float32 drifts; running the port with other kernels, kind by kind")
     try:
         run_workers([job], console, {"candidate": sys.executable}, task="attribution")
-    except Inconclusive as problem:
-        console.print(f"parity gate: which kernel it is could not be found out: {problem}", markup=False)
+    except Inconclusive as error:
+        console.print(f"parity gate: which kernel it is could not be found out: {error}", markup=False)
         return []
     measurements = files.read(files.result_path(job, "candidate", "attribution"), AttributionResult)
-    return substitutions(reference, candidate.dtypes["float32"].tensors, measurements)
+    return compare_substitutions(reference, candidate.dtypes["float32"].tensors, measurements)
 
 
-def substitutions(
+def compare_substitutions(
     reference: ReferenceResult, errors: Mapping[str, TensorStats], measurements: AttributionResult
 ) -> list[Substitution]:
-    """Return the effect of each replacement, the largest first (:func:`attribute`).
+    """Return the effect of each replacement, the largest first (:func:`attribute_drift`).
 
     Args:
         reference: the reference's measurements.
         errors: errors of the port's float32 step as training runs it, by tensor.
         measurements: errors of the step with each replacement.
     """
-    before, _ = worst(reference, errors)
+    before, _ = find_largest_error(reference, errors)
     loops = [
-        Substitution(loop, before, *worst(reference, errors_of_part), True)
+        Substitution(loop, before, *find_largest_error(reference, errors_of_part), True)
         for loop, errors_of_part in measurements.loops.items()
     ]
     kernels = [
-        Substitution(kind, before, *worst(reference, errors_of_part))
+        Substitution(kind, before, *find_largest_error(reference, errors_of_part))
         for kind, errors_of_part in measurements.kernels.items()
     ]
     return sorted([*loops, *kernels], key=lambda one: one.after)
 
 
-def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tuple[float, str]:
+def find_largest_error(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tuple[float, str]:
     """Return the largest float32 error in units of its bound, and its tensor, among informative tensors."""
     comparisons = [
         compare(name, theirs, errors[name], "float32")
@@ -119,7 +119,7 @@ def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tupl
     return largest.margin, largest.name
 
 
-def lines(substitutions: Sequence[Substitution]) -> list[str]:
+def describe_substitutions(substitutions: Sequence[Substitution]) -> list[str]:
     """Return the lines of the report: the replacements that restore the bounds, then the others in one line."""
     if not substitutions:
         return []
@@ -138,14 +138,14 @@ def lines(substitutions: Sequence[Substitution]) -> list[str]:
 
 def restoring_substitutions(substitutions: Sequence[Substitution]) -> list[Substitution]:
     """Return the replacements that restore the bounds: compiled loops, or kinds of kernels if no loop does."""
-    restoring = [one for one in substitutions if one.restores]
-    return [one for one in restoring if one.is_loop] or restoring
+    restoring = [substitution for substitution in substitutions if substitution.restores]
+    return [substitution for substitution in restoring if substitution.is_loop] or restoring
 
 
-def cause(substitutions: Sequence[Substitution]) -> str:
+def describe_inaccurate_operation(substitutions: Sequence[Substitution]) -> str:
     """Describe the inaccurate operation; empty unless there is exactly one."""
     restoring = restoring_substitutions(substitutions)
     if len(restoring) != 1:
         return ""
-    [one] = restoring
-    return f"the {'compiled loop' if one.is_loop else 'kernel'} that loses digits: {one.kind}"
+    [substitution] = restoring
+    return f"the {'compiled loop' if substitution.is_loop else 'kernel'} that loses digits: {substitution.kind}"

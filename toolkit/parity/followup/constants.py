@@ -48,8 +48,8 @@ def with_rounded_constants(
     files.write_json(job / "reference" / files.MEASURED_CONSTANTS, measurements)
     try:
         run_workers([job], console, {"reference": python}, task=TASK)
-    except Inconclusive as problem:
-        console.print(f"parity gate: {problem}", markup=False)
+    except Inconclusive as error:
+        console.print(f"parity gate: {error}", markup=False)
         return reference
     constants_result = files.read(files.result_path(job, "reference", TASK), RoundedConstants)
     no_record = TensorRecord(shape=[])

@@ -39,7 +39,7 @@ class ResultMatch(Enum):
     UNDECIDED = 5
 
 
-def function_at_fault(
+def find_faulty_function(
     name: str, ours: ForcedInputDtype, theirs: Fingerprints, error: float | None, resized_outputs: Collection[str] = ()
 ) -> FunctionCall | None:
     """Return the call of a function that makes a tensor of the port wrong.
@@ -58,7 +58,7 @@ def function_at_fault(
     if last is None:
         return None
     max_distance = MAX_DISTANCE if error is None else min(MAX_DISTANCE, max(MIN_DISTANCE, ERROR_SHARE * error))
-    origins = _origins(ours.calls, last)
+    origins = _find_origins(ours.calls, last)
     result_matches = _match_results(ours.calls, origins, theirs.results, max_distance)
     other_shapes = [ours.calls[ours.computed_by[one]] for one in resized_outputs if one in ours.computed_by]
     leading = {call.result.shape[:-1] for call in other_shapes if call.result is not None}
@@ -72,7 +72,7 @@ def function_at_fault(
             right.update(ours.calls[number].inputs)
     not_right = [number for number in origins if number not in right]
     if TensorName.parse(name).kind in ("loss", "losses"):
-        hidden_calls = _hidden_in_loss(ours.calls, not_right, result_matches, theirs, max_distance)
+        hidden_calls = _find_calls_in_loss(ours.calls, not_right, result_matches, theirs, max_distance)
     else:
         hidden_calls = []
     wrong = next(
@@ -89,12 +89,14 @@ def function_at_fault(
         return entry
     if wrong is not None and (ours.calls[wrong].layer != module or not module):
         misplaced_call = _first_misplaced(ours.calls, result_matches, wrong)
-        return ours.calls[_completing_call(ours.calls, not_right, wrong) if misplaced_call is None else misplaced_call]
-    reordering_call = _first_reordering_call(
+        return ours.calls[
+            _find_completing_call(ours.calls, not_right, wrong) if misplaced_call is None else misplaced_call
+        ]
+    reordering_call = _find_reordering_call(
         ours.calls, result_matches, [last] if wrong is None else ours.calls[wrong].inputs
     )
     reordering_call = reordering_call if reordering_call is not None and reordering_call.layer != module else None
-    module_input, expected_input = _input_call(ours.calls, origins, module), theirs.inputs.get(module)
+    module_input, expected_input = _find_input_call(ours.calls, origins, module), theirs.inputs.get(module)
     if (
         module_input is None
         or module_input.result is None
@@ -167,14 +169,14 @@ def _wrong_input(
         )
 
     actual_input = ours.calls[number].result
-    if actual_input is None or actual_input.size != expected_input.size or wrong in _origins(ours.calls, number):
+    if actual_input is None or actual_input.size != expected_input.size or wrong in _find_origins(ours.calls, number):
         return None
     if any(is_entered(ours.calls[one].result) for one in origins):  # the module itself computes it first
         return None
     return FunctionCall(INPUT, ours.entered_at.get(f"input:{tensor_name.module}", ""), [number], "", 1, actual_input)
 
 
-def _hidden_in_loss(
+def _find_calls_in_loss(
     calls: Sequence[FunctionCall],
     numbers: Sequence[int],
     result_matches: dict[int, ResultMatch],
@@ -216,7 +218,7 @@ def _first_misplaced(calls: Sequence[FunctionCall], result_matches: dict[int, Re
     return first
 
 
-def _completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
+def _find_completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int], number: int) -> int:
     """Return the last call of a chain that computes a constant; the call itself if it does not start such a chain.
 
     The reference may hold the constant ready, such as the inverse frequencies of rotary positions. Then it has none of
@@ -239,13 +241,13 @@ def _completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int], nu
     return completing
 
 
-def _input_call(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
+def _find_input_call(calls: Sequence[FunctionCall], origins: Sequence[int], module: str) -> FunctionCall | None:
     """Return the call that computes the input of one of Paddle's own modules; None if it is not known."""
     inside = next((number for number in origins if calls[number].layer == module), None)
     return None if inside is None or not calls[inside].inputs else calls[calls[inside].inputs[0]]
 
 
-def _origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
+def _find_origins(calls: Sequence[FunctionCall], last: int) -> list[int]:
     """Return the numbers of the calls that a result is computed from, including itself, in execution order."""
     call_numbers: set[int] = set()
     remaining = [last]
@@ -285,19 +287,19 @@ def _match_results(
     return {number: match_result(calls[number]) for number in numbers}
 
 
-def _first_reordering_call(
+def _find_reordering_call(
     calls: Sequence[FunctionCall], result_matches: dict[int, ResultMatch], numbers: Sequence[int]
 ) -> FunctionCall | None:
     """Return the first call that puts right numbers in an order which the reference never has; None without one."""
-    remaining, reordering, visited = list(numbers), [], set()
+    remaining, reordering, visited_numbers = list(numbers), [], set()
     while remaining:
         number = remaining.pop()
-        if number not in visited and result_matches[number] in (
+        if number not in visited_numbers and result_matches[number] in (
             ResultMatch.IN_ANOTHER_ORDER,
             ResultMatch.MISPLACED,
             ResultMatch.UNDECIDED,
         ):
-            visited.add(number)
+            visited_numbers.add(number)
             remaining += calls[number].inputs
             reordering += [number] if result_matches[number] is not ResultMatch.UNDECIDED else []
     return calls[min(reordering)] if reordering else None

@@ -24,25 +24,27 @@ from toolkit.parity.judge.findings import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import name_in_step
 
-#: Up to this many times its bound an error may be luck; wrong ports exceed that, most by a factor of 10^6.
+#: Largest error, in units of its bound, that may be luck. Faulty ports exceed it, most by a factor of 10^6.
 NEAR_BOUND = 10.0
-#: Runs of the reference in addition to :data:`toolkit.parity.job.build.NOISE_RUNS`, or to the fewer of a long text.
+#: Number of further runs of the reference by dtype, in addition to :data:`toolkit.parity.job.build.NOISE_RUNS`.
 MORE_RUNS = {"float32": 20, "float64": 8}
-#: Added to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, for a large model, where a run takes minutes.
+#: The same for a large model, whose runs take minutes, in addition to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`.
 FEW_MORE_RUNS = {"float32": 6, "float64": 2}
-#: The same in bfloat16, where the gate judges that.
+#: The same in bfloat16, if the gate judges bfloat16.
 MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}
 
 
 def is_near_bound(verdict: Verdict) -> bool:
     """Return whether all findings are tensors a little beyond their bounds."""
-    beyond = _beyond(verdict)
+    beyond = _failed_comparisons(verdict)
     return bool(beyond) and all(one is not None and one.margin <= NEAR_BOUND for one in beyond)
 
 
-def _beyond(verdict: Verdict) -> list[Comparison | None]:
-    """Return the comparison behind each finding; None if it is not on a tensor's error. An output that is set aside if
-    nothing else differs (:mod:`.interfaces`) is left out."""
+def _failed_comparisons(verdict: Verdict) -> list[Comparison | None]:
+    """Return the comparison of each finding, or None for a finding that is not a tensor's error.
+
+    An output that is set aside if nothing else differs (:mod:`.interfaces`) is left out.
+    """
     failed_comparisons = {
         kind: {(one.name, one.dtype): one for one in verdict.compared_by(kind) if not one.passed}
         for kind in (*OF_TENSORS, *OF_RECOMPUTING)
@@ -69,12 +71,12 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
         Inconclusive: the reference failed.
     """
     for job in jobs:
-        files.write_json(job / "reference" / "remeasure-runs.json", more_runs(job))
+        files.write_json(job / "reference" / "remeasure-runs.json", num_more_runs(job))
     run_workers(jobs, console, {"reference": python}, task="remeasure")
     return [files.read(files.result_path(job, "reference", "remeasure"), dict[str, TensorRecord]) for job in jobs]
 
 
-def more_runs(job: Path) -> dict[str, int]:
+def num_more_runs(job: Path) -> dict[str, int]:
     """Return the number of further reference runs by dtype."""
     content = files.read_job(job)
     runs, bfloat16_runs = (FEW_MORE_RUNS, FEW_MORE_LOWERED_RUNS) if content.brief else (MORE_RUNS, MORE_LOWERED_RUNS)
@@ -98,7 +100,7 @@ def _join_runs(runs: Mapping[str, list[float | None]], more: Mapping[str, list[f
     return {dtype: [*runs[dtype], *more.get(dtype, [])] for dtype in runs}
 
 
-def remeasure(
+def remeasure_near_bounds(
     jobs: Sequence[Path],
     references_and_verdicts: Sequence[tuple[ReferenceResult, Verdict]],
     console: Console,
@@ -115,7 +117,7 @@ def remeasure(
     near = [job for job, (_, verdict) in zip(jobs, references_and_verdicts, strict=True) if is_near_bound(verdict)]
     if not near:
         return [reference for reference, _ in references_and_verdicts]
-    total = max(sum(more_runs(job).values()) for job in near)
+    total = max(sum(num_more_runs(job).values()) for job in near)
     console.print(f"parity gate: near the bounds; {total} more runs of the reference", highlight=False, soft_wrap=True)
     try:
         more = dict(zip(near, measure_again(near, console, python), strict=True))
@@ -133,13 +135,13 @@ def _with_remeasuring_note(
 ) -> ReferenceResult:
     """Return the reference's result with further runs and with a note on the verdict that was near its bound."""
     result = with_more_runs(reference, more)
-    worst = max(filter(None, _beyond(verdict)), key=lambda one: one.margin)
-    few, all_runs = (_counts(one.tensors[name_in_step(worst.name)]) for one in (reference, result))
+    worst = max(filter(None, _failed_comparisons(verdict)), key=lambda one: one.margin)
+    few, all_runs = (_describe_run_counts(one.tensors[name_in_step(worst.name)]) for one in (reference, result))
     data = {"all_runs": all_runs, "few_runs": few, "name": worst.name, "margin": worst.margin, "dtype": worst.dtype}
     return replace(result, notes=[*reference.notes, Note("remeasured", data)])
 
 
-def _counts(record: TensorRecord) -> str:
+def _describe_run_counts(record: TensorRecord) -> str:
     counts = [
         f"{len(record.noise[dtype])} {dtype}" for dtype in (*MORE_RUNS, *MORE_LOWERED_RUNS) if dtype in record.noise
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.followup.functions import function_at_fault, leads_to_right_numbers
+from toolkit.parity.followup.functions import find_faulty_function, leads_to_right_numbers
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.processes import run_workers
@@ -61,7 +61,11 @@ class FaultyOp:
     @property
     def what(self) -> str:
         """The operation in words."""
-        return f"{self.function}, on the way to {describe(self.name)}," if self.function else describe(self.name)
+        return (
+            f"{self.function}, on the way to {describe_operation(self.name)},"
+            if self.function
+            else describe_operation(self.name)
+        )
 
 
 @dataclass(frozen=True)
@@ -87,20 +91,20 @@ class OperationTrace:
     interfaces: list[str] = field(default_factory=list)
 
 
-def describe(name: str) -> str:
+def describe_operation(name: str) -> str:
     """Describe an operation: ``scores of MODULE``, ``the backward into scores of MODULE``."""
     tensor_name = TensorName.parse(name)
     if tensor_name.gradient_of == "input":
         return f"the backward of {tensor_name.module}{tensor_name.call}"
     if tensor_name.gradient_of:
-        return f"the backward into {describe(name.removeprefix('gradient:'))}"
+        return f"the backward into {describe_operation(name.removeprefix('gradient:'))}"
     module = tensor_name.module + tensor_name.call
     if tensor_name.kind == "gradient":
         return f"the gradient of {module}"
     return f"{tensor_name.kind.replace('_', ' ')} of {module}" if tensor_name.module else name
 
 
-def trace(
+def trace_operations(
     job: Path, verdict: Verdict, is_requested: bool, console: Console, interpreters: Mapping[str, str]
 ) -> OperationTrace | None:
     """Trace the port of a job that both workers have run.
@@ -117,8 +121,8 @@ def trace(
     if not (is_requested or is_wanted(verdict)):
         return None
     if (content := files.read_job(job)).spare_memory and content.pair is None:
-        why = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
-        return OperationTrace(problem=why)
+        reason = "the text is too long for all of its tensors to be kept; take a shorter one (--length)"
+        return OperationTrace(problem=reason)
     moved_outputs = _moved_outputs(content, verdict)
     try:
         [(reference, candidate)] = _measure_with(job, content, moved_outputs, console, interpreters)
@@ -132,11 +136,11 @@ def trace(
             if confirmed_outputs.keys() != moved_outputs.keys():  # in the others the fault may lie
                 [(reference, candidate)] = _measure_with(job, content, confirmed_outputs, console, interpreters)
             moved_outputs = confirmed_outputs
-    except Inconclusive as problem:
-        return OperationTrace(problem=str(problem))
+    except Inconclusive as error:
+        return OperationTrace(problem=str(error))
     slack = read_reference(job).facts.bucket_slack
     resized_outputs = [one.name_of_port for one in moved_outputs.values() if one.is_resized]
-    operation_trace = summary(reference, candidate.dtypes, slack, fingerprints_of(job), resized_outputs)
+    operation_trace = summarize_trace(reference, candidate.dtypes, slack, fingerprints_of(job), resized_outputs)
     return replace(operation_trace, interfaces=sorted(moved_outputs))
 
 
@@ -177,7 +181,7 @@ def _moved_outputs(content: Job, verdict: Verdict) -> dict[str, MovedOutput]:
 def _measure_with(
     job: Path, content: Job, moved_modules: Collection[str], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Run both sides of one job (:func:`measure`), and do not replace the outputs of some modules.
+    """Run both sides of one job (:func:`measure_operations`), and do not replace the outputs of some modules.
 
     R64's outputs of these modules would have an order that the port does not expect.
 
@@ -194,9 +198,9 @@ def _measure_with(
         }
         pair = replace(content.pair, map=replace(content.pair.map, modules=remaining_modules))
         files.write_json(job / "job.json", replace(content, pair=pair))
-    for side in ("reference", "candidate"):  # the port waits for the reference's
+    for side in ("reference", "candidate"):  # the port waits for the result of the reference
         files.remove_result(job, side, TASK)
-    return measure([job], console, interpreters)
+    return measure_operations([job], console, interpreters)
 
 
 def fingerprints_of(job: Path) -> Fingerprints | None:
@@ -205,7 +209,7 @@ def fingerprints_of(job: Path) -> Fingerprints | None:
     return files.read(path, Fingerprints) if path.exists() else None
 
 
-def unavailable(verdict: Verdict, is_requested: bool, is_recorded: bool) -> OperationTrace | None:
+def explain_missing_trace(verdict: Verdict, is_requested: bool, is_recorded: bool) -> OperationTrace | None:
     """Return a trace with the reason why there is none: the reference is recorded, or was run stage by stage.
 
     Return None unless a tensor of the step differs or the trace is requested.
@@ -214,8 +218,8 @@ def unavailable(verdict: Verdict, is_requested: bool, is_recorded: bool) -> Oper
         return None
     if is_recorded:
         return OperationTrace(problem="the reference is a recorded one, which does not hold them")
-    why = "the model went through the gate stage by stage; take one that fits memory (--layers)"
-    return OperationTrace(problem=why)
+    reason = "the model went through the gate stage by stage; take one that fits memory (--layers)"
+    return OperationTrace(problem=reason)
 
 
 def is_wanted(verdict: Verdict) -> bool:
@@ -231,7 +235,7 @@ def lacks_gradients(verdict: Verdict) -> bool:
     return any(name.kind == "gradient" for name in missing)
 
 
-def first_of(operation_trace: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
+def first_faulty_operation(operation_trace: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
     """Return the first operation that is wrong in isolation in the dtype of a finding, as the cause of the finding.
 
     Return None unless the finding is on a tensor of the step: a wrong parameter, draw or choice is itself the cause.
@@ -252,7 +256,7 @@ def first_of(operation_trace: OperationTrace | None, culprit: Finding) -> Faulty
     return next((operation for operation in operation_trace.faulty if operation.dtype == culprit.dtype), None)
 
 
-def measure(
+def measure_operations(
     jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
     """Run both sides of each job and return their measurements. Raises Inconclusive if one of them failed."""
@@ -266,7 +270,7 @@ def measure(
     ]
 
 
-def summary(
+def summarize_trace(
     reference: Mapping[str, TensorRecord],
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
@@ -281,11 +285,11 @@ def summary(
         bucket_slack: largest margin between two buckets that the rounding of float32 can flip, by LSH module. Hashing
             in bfloat16 is judged by it, since the step cannot show it.
         fingerprints: fingerprints of a pair's reference.
-        resized_outputs: argument of :func:`.functions.function_at_fault`.
+        resized_outputs: argument of :func:`.functions.find_faulty_function`.
     """
-    order = in_order(list(reference))
+    order = sort_by_execution(list(reference))
     port_names = {name for ours in dtypes.values() for name in ours.tensors}
-    records = in_steps_of_port({name: reference[name] for name in order}, port_names)
+    records = merge_skipped_steps({name: reference[name] for name in order}, port_names)
     comparisons: list[Comparison] = []
     faulty: list[FaultyOp] = []
     num_not_finite: dict[str, int] = {}
@@ -298,14 +302,14 @@ def summary(
         for name in measured_names:
             error, theirs = ours.tensors[name], records[name]
             if error.rms is None:
-                faulty.append(FaultyOp(name, _where(name, ours), dtype, _without_size(error, theirs)))
+                faulty.append(FaultyOp(name, _find_source_line(name, ours), dtype, _describe_unmeasured(error, theirs)))
                 continue
             comparisons.append(compare(name, theirs, error, dtype))
             if not comparisons[-1].passed:
                 message = (
                     f"off by {comparisons[-1].relative:.1e} of its size, {comparisons[-1].margin:.3g} times the bound"
                 )
-                faulty.append(FaultyOp(name, _where(name, ours), dtype, message, comparisons[-1].margin))
+                faulty.append(FaultyOp(name, _find_source_line(name, ours), dtype, message, comparisons[-1].margin))
         if ours.calls and fingerprints is not None:
             sizes = {name: records[name].rms for name in names}
             faulty = [
@@ -347,7 +351,7 @@ def _with_function(
 ) -> FaultyOp:
     """Return a faulty operation of a user's port with the function that makes it wrong, if one does."""
     error, size = ours.tensors[operation.name].rms, sizes[operation.name]
-    call = function_at_fault(operation.name, ours, theirs, error / size if error and size else None, resized_outputs)
+    call = find_faulty_function(operation.name, ours, theirs, error / size if error and size else None, resized_outputs)
     return operation if call is None else replace(operation, function=call.function, where=call.where)
 
 
@@ -360,16 +364,16 @@ def _find_wrong_buckets(ours: ForcedInputDtype, slack: Mapping[str, float]) -> I
     for module, flips in ours.bucket_flips.items():
         slack_of_module, name = slack.get(module, math.inf), f"buckets:{module}"
         if flips.shape is not None:
-            yield FaultyOp(name, _where(name, ours), MIXED_PRECISION_DTYPE, f"shape {flips.shape} differs")
+            yield FaultyOp(name, _find_source_line(name, ours), MIXED_PRECISION_DTYPE, f"shape {flips.shape} differs")
         elif flips.count and not flips.largest_margin <= slack_of_module:
             rounding_text = f"float32's rounding: {slack_of_module:.1e}"
             margin_text = f"one where the best bucket led by {flips.largest_margin:.1e}; {rounding_text}"
             margin = flips.largest_margin / slack_of_module if slack_of_module else math.inf
             message = f"{flips.count} of {flips.of} differ, {margin_text}"
-            yield FaultyOp(name, _where(name, ours), MIXED_PRECISION_DTYPE, message, margin)
+            yield FaultyOp(name, _find_source_line(name, ours), MIXED_PRECISION_DTYPE, message, margin)
 
 
-def in_steps_of_port(reference: Mapping[str, TensorRecord], port_names: Collection[str]) -> dict[str, TensorRecord]:
+def merge_skipped_steps(reference: Mapping[str, TensorRecord], port_names: Collection[str]) -> dict[str, TensorRecord]:
     """Return the reference's records of the tensors that the port has, if one step of the port is several of these.
 
     The port computes mask and softmax in one operation. Its backward step ends at the scores. The reference's backward
@@ -383,19 +387,26 @@ def in_steps_of_port(reference: Mapping[str, TensorRecord], port_names: Collecti
             skipped_gradients.append(name)
             continue
         steps = [record, *(reference[other] for other in skipped_gradients if _leads_to(other, name, reference))]
-        noise, noise_max = (_added_up([getattr(step, key) for step in steps]) for key in ("noise", "noise_max"))
+        noise, noise_max = (_sum_errors([getattr(step, key) for step in steps]) for key in ("noise", "noise_max"))
         records[name] = replace(record, noise=noise, noise_max=noise_max)
         skipped_gradients = []
     return records
 
 
 def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) -> bool:
-    one, other = TensorName.parse(gradient), TensorName.parse(later)
-    same_module = one.module + one.call.partition("@")[0] == other.module + other.call.partition("@")[0]
-    return one.kind == other.kind == "gradient" and same_module and reference[gradient].shape == reference[later].shape
+    gradient_name, later_name = TensorName.parse(gradient), TensorName.parse(later)
+    same_module = (
+        gradient_name.module + gradient_name.call.partition("@")[0]
+        == later_name.module + later_name.call.partition("@")[0]
+    )
+    return (
+        gradient_name.kind == later_name.kind == "gradient"
+        and same_module
+        and reference[gradient].shape == reference[later].shape
+    )
 
 
-def _added_up(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
+def _sum_errors(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
     """Sum the steps' errors by dtype and run of the reference; None if one of them is not finite."""
     return {
         dtype: [
@@ -406,7 +417,7 @@ def _added_up(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str
     }
 
 
-def _without_size(error: TensorStats, theirs: TensorRecord) -> str:
+def _describe_unmeasured(error: TensorStats, theirs: TensorRecord) -> str:
     """Describe a tensor whose error cannot be measured."""
     if error.missing:
         return "no gradient comes back"
@@ -415,7 +426,7 @@ def _without_size(error: TensorStats, theirs: TensorRecord) -> str:
     return "holds NaN or Inf"
 
 
-def in_order(names: Sequence[str]) -> list[str]:
+def sort_by_execution(names: Sequence[str]) -> list[str]:
     """Return the names in execution order: a parameter's gradient follows the gradient of its module's output."""
     parameters = [name for name in names if is_gradient(name) and not TensorName.parse(name).gradient_of]
     parameter_names = set(parameters)
@@ -431,7 +442,7 @@ def in_order(names: Sequence[str]) -> list[str]:
     return order
 
 
-def _where(name: str, ours: ForcedInputDtype) -> str:
+def _find_source_line(name: str, ours: ForcedInputDtype) -> str:
     """Return the source line of an operation, of a module, or of the computation of scores and losses."""
     point = name.removeprefix("gradient:")
     if point in ours.lines:
@@ -443,7 +454,7 @@ def _where(name: str, ours: ForcedInputDtype) -> str:
     return ours.modules[module].where if module else ""
 
 
-def lines(operation_trace: OperationTrace | None, cause: str = "") -> list[str]:
+def describe_trace(operation_trace: OperationTrace | None, cause: str = "") -> list[str]:
     """Return the lines of the report on a trace.
 
     Args:

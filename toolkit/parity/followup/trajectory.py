@@ -15,7 +15,7 @@ from toolkit.parity.job.results import Training, TrajectoryFacts
 from toolkit.parity.judge.trajectory import compare_trajectories
 
 
-def train(job: Path, interpreters: Mapping[str, str], console: Console) -> Training:
+def train_sides(job: Path, interpreters: Mapping[str, str], console: Console) -> Training:
     """Train both sides and compare them. The reference is first, since the port replays its draws.
 
     Args:

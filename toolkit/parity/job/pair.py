@@ -1,4 +1,4 @@
-"""A pair: a user's Paddle layer and torch module, and the facts about each that precede a comparison."""
+"""A pair: a user's Paddle layer and torch module, with the facts about each that a comparison needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from toolkit.parity.measure.naming import TensorName
 
 Tensor = TypeVar("Tensor", bound=Any)
 
-#: The model name of a job for a pair, instead of a family's name.
+#: Model name of a job for a pair, instead of a family's name.
 PAIR = "pair"
 #: Kinds of random draws, and of discrete choices that R64 makes for the port, such as the signs under a ReLU.
 RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
 #: Default time limit of user code in seconds: a large model takes minutes, and a hanging one never ends.
 TIME_LIMIT = 1800.0
-#: Batches that a file may give for one step.
+#: Largest number of batches that a file may return for one step.
 MAX_BATCHES = 16
 #: The task of building a side and describing it.
 DESCRIBE = "describe"
@@ -35,15 +35,15 @@ class ParameterFacts:
     """A parameter of a side.
 
     Attributes:
-        name: on its own side; the first of several if tied.
-        shape: in torch's layout.
+        name: name on its own side; the first name of a tied parameter.
+        shape: shape in torch's layout.
         role: ``linear``, ``embedding``, ``norm``, ``conv`` or ``other``, by the type of its layer.
-        transposed: whether the side holds the transpose of torch's layout: a Paddle ``Linear`` does.
-        module: that holds it.
-        kind: that module's class.
-        order: when the module first ran, counted among those that hold parameters; None if it did not.
-        tied: the other names that it has.
-        constant: its number, if all of its elements are the same when it is built; None otherwise.
+        transposed: whether the side holds the transpose of torch's layout, like a Paddle ``Linear``.
+        module: path of the module that holds the parameter.
+        kind: class of this module.
+        order: position of the module's first call among modules with parameters; None if it was not called.
+        tied: other names of a tied parameter.
+        constant: initial value of every element if they are equal; None otherwise.
     """
 
     name: str
@@ -62,9 +62,9 @@ class BufferFacts(ParameterFacts):
     """A buffer of a side.
 
     Attributes:
-        is_state: whether a checkpoint holds it, or a training-mode step changes it: a port must hold it, too.
-        is_drawn: whether another seed gives it other values.
-        is_real: whether it holds real numbers, and no integers, truth values or complex numbers.
+        is_state: whether a checkpoint holds the buffer, or a training-mode step changes it. A port must hold it, too.
+        is_drawn: whether another seed changes its values.
+        is_real: whether it holds real numbers, not integers, booleans or complex numbers.
     """
 
     is_state: bool = False
@@ -77,11 +77,11 @@ class ModuleFacts:
     """A module that ran.
 
     Attributes:
-        name: its path.
-        kind: its class.
-        shape: of the output's first tensor, if of floats.
+        name: path of the module.
+        kind: class of the module.
+        shape: shape of the output's first tensor; None if it does not hold floating-point numbers.
         has: settings that a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
-        layout: of its data, if its class tells: ``NCHW``, ``NLC``.
+        layout: layout of the data, such as ``NCHW`` or ``NLC``; empty if the class does not define it.
     """
 
     name: str
@@ -96,8 +96,9 @@ class DrawFacts:
     """A random draw or a discrete choice, in the order of execution.
 
     Attributes:
-        name: by its kind, module and call; :mod:`toolkit.parity.measure.naming`.
-        rate: of dropout.
+        name: name with kind, module and call (:mod:`toolkit.parity.measure.naming`).
+        shape: shape of the drawn tensor.
+        rate: dropout rate; None for other draws.
     """
 
     name: str
@@ -106,18 +107,21 @@ class DrawFacts:
 
     @property
     def kind(self) -> str:
-        """One of :data:`RANDOM` or :data:`CHOICES`, or a function's name for a draw that can only be reported."""
+        """The kind of the draw (:data:`RANDOM`, :data:`CHOICES`), or the function of a draw that is only reported."""
         return TensorName.parse(self.name).kind
 
 
 @dataclass
 class Description:
-    """Parts of a side: modules in the order of their end, and draws in the order of execution.
+    """The parts of a side.
 
     Attributes:
-        buffers: its buffers, and parameters that are not trained.
-        masks: the comparisons that its forward makes masks with.
-        num_operations: number of calls of Paddle's functions in a port's own code, each place counted once.
+        parameters: trained parameters.
+        modules: modules that ran, in the order in which they finished.
+        draws: random draws and discrete choices, in execution order.
+        buffers: buffers, and parameters that are not trained.
+        masks: comparisons in the forward that make masks.
+        num_operations: number of source locations in a port's own code that call Paddle's functions.
     """
 
     parameters: list[ParameterFacts] = field(default_factory=list)
@@ -130,16 +134,17 @@ class Description:
 
 @dataclass(frozen=True)
 class ParameterMatch:
-    """A parameter of the reference and the port's, or a piece of either.
+    """A parameter of the reference with its counterpart in the port. Either may be a slice of a parameter.
 
     Attributes:
-        transpose: whether the port's array is the transpose of the reference's.
-        certain: whether its name and its place in the order of execution agree.
-        rows: of the reference's parameter, from the first to behind the last, if the port's is a piece of it.
-        port_rows: likewise of the port's, if the reference's is a piece of that.
-        axis: of the reference's array, along which rows are counted.
-        offset: number that the port adds to the reference's numbers: 1 if a norm's weight is held as its distance from
-            1 in the reference alone.
+        reference, port: name of the parameter on each side.
+        transpose: whether the port's array is the transpose of the reference's array.
+        certain: whether both the name and the execution order match.
+        rows: start and end of the slice of the reference's parameter; None for the whole parameter.
+        port_rows: start and end of the slice of the port's parameter; None for the whole parameter.
+        axis: axis of the slices, in the reference's layout.
+        offset: number that the port adds to the reference's values: 1 if only the reference holds a norm's weight as
+            its distance from 1.
     """
 
     reference: str
@@ -157,8 +162,8 @@ class OutputOrder:
     """Order of the features of an output in the port.
 
     Attributes:
-        axis: of the reference's output.
-        places: by feature of the reference, its place in the port.
+        axis: axis of the features in the reference's output.
+        places: index in the port of each of the reference's features.
     """
 
     axis: int
@@ -170,17 +175,18 @@ class PairMap:
     """Correspondence of the parts of both sides.
 
     Attributes:
-        modules: the reference's path -> the port's, of modules whose outputs are compared.
-        shapes: of these outputs in the reference.
-        axes: axes of the port's outputs and draws in the reference's order, if they differ, by the reference's name.
-        orders: by the reference's name of a module, the order of its output's features where a map permutes the rows of
-            its weight.
-        draws: the port's name of a draw -> the reference's.
-        drawn: all draws of the reference that change its result.
+        parameters: matching parameters.
         buffers: matching buffers.
-        reference_state, port_state: buffers of either side that should have a counterpart and have none.
-        drawn_buffers: the reference's names of buffers that both sides draw at random when they are built, and of
-            frozen parameters that the reference draws.
+        reference_state, port_state: names of buffers of each side that should have a counterpart but have none.
+        drawn_buffers: reference's names of buffers that both sides draw at random when they are built, and of frozen
+            parameters that the reference draws.
+        shapes: shapes of the compared outputs in the reference, by its module.
+        modules: port's path of each module with a compared output, by the reference's path.
+        axes: permutation of the axes of the port's outputs and draws to the reference's order if they differ, by the
+            reference's name.
+        orders: order of an output's features if a map permutes the rows of the weight, by the reference's module.
+        draws: reference's name of each draw, by the port's name.
+        drawn: names of all draws that change the reference's result.
     """
 
     parameters: list[ParameterMatch] = field(default_factory=list)
@@ -196,8 +202,10 @@ class PairMap:
     drawn: list[str] = field(default_factory=list)
 
     def compares(self, name: str) -> bool:
-        """Return whether a tensor of the reference is compared: an output if its module has a counterpart, a buffer if
-        it has one or should have one."""
+        """Return whether a tensor of the reference is compared.
+
+        An output is compared if its module has a counterpart, and a buffer if it has or should have a counterpart.
+        """
         tensor_name = TensorName.parse(name).without_run
         if tensor_name.kind == "buffer":
             return tensor_name.module in {*(match.reference for match in self.buffers), *self.reference_state}
@@ -209,8 +217,8 @@ class KnownDifference:
     """Difference that a map accepts for the tensors that match a pattern.
 
     Attributes:
-        why: in the user's words; every report repeats it.
-        within: the largest error that is accepted, as a part of the tensor's size.
+        why: the user's reason, which every report repeats.
+        within: largest accepted relative error of a tensor.
     """
 
     why: str
@@ -219,21 +227,21 @@ class KnownDifference:
 
 @dataclass(frozen=True)
 class Pair:
-    """Where a pair is, and how its sides correspond.
+    """The files of a pair, the correspondence of its sides, and the settings of its comparison.
 
     Attributes:
-        port, reference: a Python file, or a module's dotted name; each has ``build(config)``.
-        batch_from: the side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
-        map: None as long as both are only described.
-        time_limit: seconds that its processes have for a step, after which they are ended.
-        accept: pattern of tensors' names -> a known difference.
-        has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
+        port, reference: Python file or dotted module name of each side, with ``build(config)``.
+        batch_from: side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
+        map: correspondence of the sides; None until both are described.
+        time_limit: seconds until the processes of a step are ended.
+        has_loss: whether a file has ``loss(model, batch)``. It returns no logits, so none are compared.
         forward_only: whether only the forward in evaluation mode is compared, without training.
-        any_framework: record for ports in any framework: the reference's epsilons are not rounded as Paddle's kernels
-            round theirs.
-        small: record sketches of large tensors, and no weights (:mod:`.left_out`).
+        any_framework: whether the reference is recorded for ports in any framework. Its epsilons are then not rounded
+            to float32, as Paddle's kernels round theirs.
+        small: whether sketches of large tensors are recorded, and no weights (:mod:`.left_out`).
         steps: number of steps that each side then trains independently.
         is_large: whether it has so many parameters that less is compared (:attr:`.job.Job.brief`).
+        accept: known difference of the tensors that match each pattern, by pattern.
     """
 
     port: str
@@ -250,18 +258,23 @@ class Pair:
     accept: dict[str, KnownDifference] = field(default_factory=dict)
 
     def source_of(self, side: str) -> str:
-        """Return the file or module of the worker's side, ``reference`` or ``candidate``."""
+        """Return the file or module of a side, ``reference`` or ``candidate``."""
         return self.reference if side == "reference" else self.port
 
 
 def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
     """Return the result of a file's ``batch`` function.
 
-    It may list or yield several batches. Then each name starts with the number of its batch, as ``2/labels``
-    (:func:`batches_in`).
+    The function may list or yield several batches. Then each name starts with the number of its batch, such as
+    ``2/labels`` (:func:`batches_in`).
+
+    Args:
+        source: module of the file.
+        config: configuration of the pair.
+        seed: seed of the function's random generator.
 
     Raises:
-        UserCodeError: if it is not a mapping of names to arrays.
+        UserCodeError: the result is not a mapping of names to arrays.
     """
     with user_code.running(source):
         batch_value = source.batch(config, np.random.default_rng(seed))
@@ -279,7 +292,7 @@ def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, np.nda
 
 
 def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the batches of a step (:func:`batch_of`)."""
+    """Split a batch into the batches of a step, by the numbers that the names start with (:func:`batch_of`)."""
     batches: dict[str, dict[str, Tensor]] = {}
     for key, value in batch.items():
         number, separator, name = key.partition("/")
@@ -289,7 +302,7 @@ def batches_in(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _as_arrays(source: Any, value: Any) -> dict[str, np.ndarray]:
-    """Return one batch as arrays, floats in float32."""
+    """Return one batch as arrays, with floating-point numbers in float32."""
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
         description = "an empty dict" if value == {} else type(value).__name__
         raise user_code.UserCodeError(

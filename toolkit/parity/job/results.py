@@ -1,4 +1,4 @@
-"""Results of the workers: the content of ``result.json`` and of a follow-up's files."""
+"""Results of the workers: the content of ``result.json`` and of the result files of follow-ups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.measure.ulp import BitDifference
 
-#: A row of attention is saturated if all positions but one share less than this: float32 has 4 bits left for them.
+#: A row of attention is saturated if all weights but the largest sum to less: float32 has 4 bits left for them.
 SATURATED_BELOW = 2.0**-20
 #: Magnitudes beyond which normal numbers are counted.
 BEYOND = (1, 2, 3)
@@ -22,7 +22,12 @@ BEYOND = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Note:
-    """A note for the report's reader: a kind of :data:`toolkit.parity.judge.notes.TEXTS`, and its data."""
+    """A note in the report.
+
+    Attributes:
+        kind: key of :data:`toolkit.parity.judge.notes.TEXTS`.
+        data: values that the text of the note contains.
+    """
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -33,13 +38,13 @@ class Tokens:
     """A tokenizer's output for a text.
 
     Attributes:
-        text: its input.
+        text: input of the tokenizer.
         ids: token ids of the text.
         decoded: text that the ids decode to.
-        right, left: ids and mask padded on either side; empty if padding is not compared.
-        offsets: characters of each token (id, first, past the last); None if they are not compared.
-        error: the error that it raised, if any.
-        starts: for a text too long to be shown whole, the starts of the port's tokens. Not compared.
+        right, left: ids and mask with padding on this side; empty if padding is not compared.
+        offsets: id, first character and end of each token; None if offsets are not compared.
+        error: error that the tokenizer raised; None if it raised none.
+        starts: first characters of the port's tokens in a text that is too long for a message. They are not compared.
     """
 
     text: str = ""
@@ -54,8 +59,15 @@ class Tokens:
 
 @dataclass
 class OwnLoss:
-    """R64's loss as ``given``, and as ``defined`` by its own logits; the difference in ``units`` of rounding,
-    the ``allowed`` units, and the ``place`` that computes the loss."""
+    """R64's loss, compared with the loss that its logits define.
+
+    Attributes:
+        given: loss that the reference returned.
+        defined: loss computed from the reference's logits.
+        units: difference in units of rounding.
+        allowed: largest allowed difference in units of rounding.
+        place: source location that computes the loss.
+    """
 
     given: float
     defined: float
@@ -66,8 +78,14 @@ class OwnLoss:
 
 @dataclass
 class Flips:
-    """Discrete choices of the port that differ from R64's: number, number of all, and R64's largest margin for its own.
-    If the ``shape`` differs, nothing else is given."""
+    """Discrete choices of the port that differ from R64's choices.
+
+    Attributes:
+        count: number of different choices.
+        of: number of all choices.
+        largest_margin: R64's largest margin for its own choice among the different choices.
+        shape: shape of the port's choices if it differs, so that they cannot be compared; None otherwise.
+    """
 
     count: int = 0
     of: int = 0
@@ -77,11 +95,11 @@ class Flips:
 
 @dataclass
 class Facts:
-    """Properties of a side besides its tensors.
+    """Properties of a side in addition to its tensors.
 
     Attributes:
-        epsilons: of its layer norms, by module.
-        num_buckets: of its hash; None without.
+        epsilons: epsilon of each layer norm, by module.
+        num_buckets: number of buckets of the model's hash; None for a model without a hash.
     """
 
     epsilons: dict[str, float] = field(default_factory=dict)
@@ -93,17 +111,17 @@ class ReferenceFacts(Facts):
     """Properties of the reference.
 
     Attributes:
-        decayed: parameters that weight decay applies to.
-        saturation: by attention module, the share of R64's rows whose other positions together get less than
-            :data:`SATURATED_BELOW`.
-        bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
-        relu_moved: by ReLU, the most that rounding moves an input, in units of float32's.
+        decayed: names of parameters with weight decay.
+        saturation: share of R64's saturated rows (:data:`SATURATED_BELOW`), by attention module.
+        bucket_slack: largest margin that rounding can reverse in float32, by LSH module.
+        relu_moved: largest change of an input by rounding, in units of float32, by ReLU.
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
-        choice_moved: as ``relu_moved``, for the scores of a choice (argmax, top-k, sort), by module.
-        first_nan: the operation of a pair's R64 that is the first to give NaN, with its line.
-        read: by output of a pair's step, the share of its rows (vectors along the last axis) that the loss depends on,
-            by R64's gradient; 0 of an output that the model itself returns.
-        read_beside: names of such outputs of several tensors if the loss depends on another tensor than the first.
+        choice_moved: largest change of the scores of a choice (argmax, top-k, sort) by rounding, in units of float32,
+            by module.
+        first_nan: first operation of a pair's R64 that returns NaN, with its source line; empty if there is none.
+        read: share of the rows (vectors along the last axis) that the loss depends on according to R64's gradient, by
+            output of a pair's step; 0 for an output that the model itself returns.
+        read_beside: names of outputs with several tensors if the loss depends on another tensor than the first.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -120,7 +138,12 @@ class ReferenceFacts(Facts):
 
 @dataclass
 class CandidateFacts(Facts):
-    """Properties of the port; by module, the differences of its buckets, ReLU signs and other choices from R64's."""
+    """Properties of the port.
+
+    Attributes:
+        bucket_flips, relu_flips, choice_flips: buckets, signs of ReLU inputs and other choices that differ from R64's,
+            by module.
+    """
 
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
     relu_flips: dict[str, Flips] = field(default_factory=dict)
@@ -129,8 +152,15 @@ class CandidateFacts(Facts):
 
 @dataclass
 class Execution:
-    """How a worker ran: versions by package, flags by name, seconds, peak memory in bytes, and of a pair the user's
-    files that it imported."""
+    """Facts about the process of a worker.
+
+    Attributes:
+        versions: version of each package, by name.
+        flags: value of each flag of the framework, by name.
+        seconds: duration of the measurement.
+        peak_bytes: peak memory of the process; None if it is not known.
+        imported: paths of the user's files that the worker of a pair imported.
+    """
 
     versions: dict[str, str] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
@@ -144,18 +174,21 @@ class ReferenceResult:
     """Measurements of the reference's worker.
 
     Attributes:
-        tensors: every tensor of R64 in the order of execution (gradients: of the parameters), with the noise baseline.
-        parameters: name -> shape.
-        buffers: names of its tensors that are not parameters, which are not compared.
-        leaks: source lines that would have computed in float32 in a float64 model, and were prevented.
-        narrowings: source lines that left float64 all the same.
+        tensors: tensors of R64 and gradients of the parameters, by name, in execution order, with their noise.
+        parameters: shape of each parameter, by name.
+        buffers: names of tensors that are not parameters; they are not compared.
+        facts: properties of the reference in addition to its tensors.
+        leaks: source lines that would have computed in float32 in a float64 model; they computed in float64.
+        narrowings: source lines that left float64 in spite of this.
+        notes: notes for the report.
         own_loss: the loss compared with its definition; None if it was not checked.
         saturated_rows: number of attention rows with only masked scores.
         unhooked: names of tensors that hooks change.
-        own_backward: dtype -> gradient -> how far the reference's own backward lies from plain autograd.
-        streamed: whether it ran stage by stage.
-        tokens: of every text of the job.
-        accept: known differences of a pair, from its map.
+        own_backward: distance of the reference's own backward from plain autograd, by dtype and gradient.
+        streamed: whether the reference ran stage by stage.
+        tokens: tokens of every text of the job; None if no tokenizer is compared.
+        accept: known differences of a pair, by the pattern of names in its map.
+        execution: facts about the process.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -180,9 +213,9 @@ class TrajectoryFacts:
     """Facts about the training of a side, in addition to its trajectories.
 
     Attributes:
-        runs: of the reference, by dtype.
-        order: of the reference, its parameters.
-        optimizer: of the port.
+        runs: number of the reference's runs, by dtype.
+        order: names of the reference's parameters, in execution order.
+        optimizer: class and source location of the port's optimizer.
     """
 
     runs: dict[str, int] = field(default_factory=dict)
@@ -192,7 +225,14 @@ class TrajectoryFacts:
 
 @dataclass(frozen=True)
 class FirstDivergence:
-    """Where a port leaves the band first: the tensor (``loss``, ``gradient:NAME``, ``updated:NAME``) of a step."""
+    """The first tensor of a training in which a port leaves the band around R64.
+
+    Attributes:
+        dtype: dtype of the port's training.
+        step: number of the step, from 1.
+        name: name of the tensor: ``loss``, ``gradient:NAME`` or ``updated:NAME``.
+        message: description of the difference.
+    """
 
     dtype: str
     step: int
@@ -205,12 +245,13 @@ class Training:
     """Independent training of a pair's two sides.
 
     Attributes:
-        losses: of each step, ``R64``, ``P64`` and ``P32``.
-        bands: by dtype, how far from R64's the port's loss of each step may be; None if it is not finite.
-        compared: by dtype, the number of steps with finite values of the reference.
-        margins: by dtype, the largest of any tensor before a parting, in units of its bound.
-        partings: at most one by dtype.
-        optimizer: the port's.
+        steps: number of steps.
+        optimizer: class and source location of the port's optimizer.
+        losses: loss of each step of ``R64``, ``P64`` and ``P32``.
+        bands: largest allowed distance of the port's loss from R64's in each step, by dtype; None if it is not finite.
+        compared: number of steps with finite values of the reference, by dtype.
+        margins: largest error of any tensor before the first divergence, in units of its bound, by dtype.
+        partings: first divergences, at most one for each dtype.
     """
 
     steps: int
@@ -227,8 +268,8 @@ class RoundedConstants:
     """Effect of rounding a reference's constants to float32.
 
     Attributes:
-        tensors: by name, the distance from R64 as noise of float64.
-        constants: by its key, each that moves any as ``operation constant (file.py:LINE)``.
+        tensors: distance of each tensor from R64 as noise of float64, by name.
+        constants: description ``operation constant (file.py:LINE)`` of each constant that moves a tensor, by key.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -237,8 +278,12 @@ class RoundedConstants:
 
 @dataclass(frozen=True)
 class Place:
-    """Class of a module of the port, and the source lines that make and define it. For other code, such as a
-    tokenizer's method: its name and source location."""
+    """Source location of a module of the port, or of other code, such as a tokenizer's method.
+
+    Attributes:
+        kind: class of the module, or name of the other code.
+        where: source lines that create and define the module, or the source location of the other code.
+    """
 
     kind: str
     where: str
@@ -246,8 +291,12 @@ class Place:
 
 @dataclass
 class ReplayError:
-    """A gradient of the backward that computes layers again, with the port's own draws: its difference from plain
-    autograd's, and how large that is."""
+    """A gradient of the backward that recomputes layers with the port's own draws.
+
+    Attributes:
+        error: difference from the gradient of plain autograd.
+        size: gradient of plain autograd.
+    """
 
     error: TensorStats
     size: TensorStats
@@ -273,19 +322,21 @@ class CandidateDtype:
     """Measurements of the port in one dtype.
 
     Attributes:
-        tensors: name -> the difference from R64, with the port's own shape.
-        parameter_errors: largest difference of each of the port's parameters from the given parameter.
-        constant_errors: error of its own constants, in units of rounding of the inputs of their computation.
+        tensors: difference of each tensor from R64, with the port's shape, by name.
+        parameter_errors: largest difference of each of the port's parameters from the reference's, by name.
+        constant_errors: error of each of the port's own constants, in units of rounding of the constant's inputs.
         draw_problems: description of each wrong request for a draw, by the draw's name.
-        unused_draws: draws of the reference that it never asked for.
-        hooks_change_nothing: whether a run without hooks, as in training, is the same bit for bit.
-        unwatched: if not, the distance of its loss and gradients from R64.
-        recomputed, replay: gradient -> distance of a backward that recomputes layers from plain autograd, with the
-            recorded draws and with the port's own generator.
-        plain: gradient -> distance of plain autograd's from R64; empty if ``tensors`` has these already.
-        places: places of its modules, and other places by tensor name, kind or verdict.
-        apart: of hidden states, logits and loss stage by stage, the distance from the reference in the same dtype.
-        differing_outputs: of a pair's outputs with another shape or other numbers, how they differ.
+        unused_draws: names of draws of the reference that the port did not request.
+        facts: properties of the port in addition to its tensors.
+        hooks_change_nothing: whether a run without hooks, as in training, is equal bit for bit.
+        unwatched: difference of the loss and the gradients from R64 in a run without hooks that is not equal, by name.
+        recomputed: distance of the recomputing backward from plain autograd with the recorded draws, by gradient.
+        replay: the same distance with the port's own generator.
+        plain: distance of plain autograd from R64, by gradient; empty if ``tensors`` has these gradients.
+        places: source locations of modules, and other locations by tensor name, kind or verdict.
+        apart: distance of hidden states, logits and loss from the reference in the same dtype, by name. Only for a
+            model that is compared stage by stage.
+        differing_outputs: difference of each output of a pair with another shape or other numbers, by name.
     """
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
@@ -332,8 +383,8 @@ class MaskStats(DrawStats):
     """Counts of dropout masks.
 
     Attributes:
-        rate: of dropped cells, as asked for.
-        rare: number of cells in the rarer state, and of all.
+        rate: requested share of dropped cells.
+        rare: number of cells in the rarer state, and number of all cells.
     """
 
     rate: float = 0.0
@@ -342,8 +393,15 @@ class MaskStats(DrawStats):
 
 @dataclass
 class RotationStats(DrawStats):
-    """Of normal numbers: ``count``, ``sum``, sum of ``squares``, how many lie ``beyond`` a magnitude of :data:`BEYOND`;
-    ``seeded`` numbers are the same each time."""
+    """Counts of the normal numbers of random rotations.
+
+    Attributes:
+        seeded: whether a fixed seed makes the numbers the same each time.
+        count: number of numbers.
+        sum: sum of the numbers.
+        squares: sum of the squares.
+        beyond: number of numbers beyond each magnitude of :data:`BEYOND`, by the magnitude.
+    """
 
     seeded: bool = False
     count: int = 0
@@ -354,7 +412,13 @@ class RotationStats(DrawStats):
 
 @dataclass
 class GeneratorStats:
-    """Counts of all draws of a few training steps, by name, and of ``sequences`` of masks outside of modules."""
+    """Counts of all draws of a few training steps.
+
+    Attributes:
+        masks: counts of dropout masks, by name.
+        rotations: counts of random rotations, by name.
+        sequences: counts of sequences of masks that are drawn outside of modules, by name.
+    """
 
     masks: dict[str, MaskStats] = field(default_factory=dict)
     rotations: dict[str, RotationStats] = field(default_factory=dict)
@@ -363,7 +427,12 @@ class GeneratorStats:
 
 @dataclass
 class NewWeights:
-    """Newly initialized parameters of both sides, by name; ``place`` is the file that initializes the port's."""
+    """Randomly initialized parameters of both sides.
+
+    Attributes:
+        place: file that initializes the port's parameters.
+        parameters: statistics of each parameter's values, by name.
+    """
 
     place: str = ""
     parameters: dict[str, NewValues] = field(default_factory=dict)
@@ -371,8 +440,17 @@ class NewWeights:
 
 @dataclass
 class PortResult:
-    """Measurements of the port; ``loading_problems``: parameters that its loader and the reference's read
-    differently from the checkpoint, with the difference; ``loops``: errors of its compiled loops in isolation."""
+    """Measurements of the port, with or without a fault.
+
+    Attributes:
+        dtypes: measurements of the step, by dtype.
+        generators: counts of the port's own random draws.
+        loading_problems: difference of each parameter that the port and the reference load differently from the
+            checkpoint, by name.
+        new_weights: randomly initialized parameters.
+        tokens: tokens of every text of the job; None if no tokenizer is compared.
+        loops: errors of the compiled loops in isolation.
+    """
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -384,9 +462,12 @@ class PortResult:
 
 @dataclass
 class MutantResult(PortResult):
-    """Results with a fault in force: ``dtypes`` and ``generators``, only ``tokens``, only ``loading_problems`` or only
-    ``new_weights``, and ``loops``; or the error ``raised``. ``moved``: for a pair, the distance of the loss and each
-    gradient from the values without the fault."""
+    """Measurements of the port with a fault in force. Only the measurements that can show the fault are filled.
+
+    Attributes:
+        raised: error that the port raised; None if it raised none.
+        moved: distance of a pair's loss and gradients from their values without the fault, by name.
+    """
 
     raised: str | None = None
     moved: dict[str, TensorStats] = field(default_factory=dict)
@@ -397,12 +478,12 @@ class Judged:
     """Description of the port and the trainer that were judged for a run.
 
     Attributes:
-        device, threads: of its step; with others its last digits differ.
+        device, threads: device and number of threads of the step, which change the last digits.
         examples: number of the run's first examples in the step; they fit into one micro-batch.
-        length: number of tokens of each.
-        fields: name of a field -> its value, written out.
-        step: ``loss`` or a parameter's name -> digest of the loss or of the gradient, of one step with the generators'
-            own draws from the run's seed.
+        length: number of tokens of each example.
+        fields: value of each field as text, by name.
+        step: digest of the loss (key ``loss``) and of each parameter's gradient (key: its name) in one step with the
+            generators' own draws from the run's seed.
     """
 
     device: str
@@ -415,10 +496,16 @@ class Judged:
 
 @dataclass
 class CandidateResult(PortResult):
-    """Measurements of the port's worker; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
-    source lines of a pair's port that would have left float64, and were kept from it; ``limited_lines``: source lines
-    whose losses were compared without the limit of Paddle's kernels; ``judged``: the port that the following run
-    trains, if there is a run."""
+    """Measurements of the port's worker.
+
+    Attributes:
+        mutants: measurements with each fault in force, by the fault's name.
+        tokenizer_places: source location of the method behind each ``tokenizer:...``, by name.
+        leaks: source lines of a pair's port that would have left float64; they computed in float64.
+        limited_lines: source lines whose losses were compared without the limit of Paddle's kernels.
+        judged: the port that the following run trains; None if there is no run.
+        execution: facts about the process.
+    """
 
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
@@ -433,13 +520,13 @@ class FunctionCall:
     """A call of one of Paddle's functions by a user's port.
 
     Attributes:
-        function: its name.
-        where: the port's line that leads to it.
-        inputs: the calls that its tensors come from, by their number. Tensors of other origin do not count: the batch,
-            a parameter, R64's own replacements.
-        layer: Paddle's own layer that is running, by the reference's name; empty without such a layer.
-        taken: number of its input tensors. A call without input tensors creates a constant.
-        result: fingerprint of its output.
+        function: name of the function.
+        where: source line of the port that leads to the call.
+        inputs: numbers of the calls that computed the input tensors. Other tensors do not count: the batch, parameters
+            and R64's replacements.
+        layer: reference's name of the layer of Paddle's own that is running; empty if there is none.
+        taken: number of input tensors. A call without input tensors creates a constant.
+        result: fingerprint of the output; None if it has none.
     """
 
     function: str
@@ -452,8 +539,13 @@ class FunctionCall:
 
 @dataclass
 class Fingerprints:
-    """Fingerprints of a pair's R64: of its batch, parameters, buffers and all results in its forward; by module, of
-    the first tensor that it is given at its first call; and of the inputs of a loss in a single kernel."""
+    """Fingerprints of a pair's R64.
+
+    Attributes:
+        results: fingerprints of the batch, the parameters, the buffers and all results of the forward.
+        inputs: fingerprint of the first input tensor of each module's first call, by module.
+        taken_by_losses: fingerprints of the inputs of losses that are computed in a single kernel.
+    """
 
     results: list[Fingerprint] = field(default_factory=list)
     inputs: dict[str, Fingerprint] = field(default_factory=dict)
@@ -462,10 +554,19 @@ class Fingerprints:
 
 @dataclass
 class ForcedInputDtype:
-    """The port operation by operation on R64's own input: the error of each, the source line of each that is no
-    module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's. Of a
-    user's port in float64 also every call in order, the number of the call that computed a tensor, and by the name of a
-    module's input the line that calls the module."""
+    """Measurements of the port's operations in isolation, each on R64's own input.
+
+    The last three attributes are only filled for a user's port in float64.
+
+    Attributes:
+        tensors: error of each operation's tensor, by name.
+        lines: source line of each operation that is not a module, by name.
+        modules: source locations of the modules (:attr:`CandidateDtype.places`).
+        bucket_flips: buckets that differ from R64's, by LSH module.
+        calls: calls of Paddle's functions, in order.
+        computed_by: number of the call that computed each tensor, by name.
+        entered_at: source line that calls each module, by the name of the module's input.
+    """
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]
@@ -478,7 +579,12 @@ class ForcedInputDtype:
 
 @dataclass
 class ForcedInputResult:
-    """By dtype; and by mutant, likewise."""
+    """Measurements of the port's operations in isolation.
+
+    Attributes:
+        dtypes: measurements without a fault, by dtype.
+        mutants: measurements with each fault in force, by the fault's name and dtype.
+    """
 
     dtypes: dict[str, ForcedInputDtype] = field(default_factory=dict)
     mutants: dict[str, dict[str, ForcedInputDtype]] = field(default_factory=dict)
@@ -486,11 +592,12 @@ class ForcedInputResult:
 
 @dataclass
 class AttributionResult:
-    """Distance of each tensor of P32 from R64 with one part replaced, by the part; only parts that the model uses.
+    """Distances of P32's tensors from R64 with one part of the port replaced. Only parts that the model uses.
 
     Attributes:
-        kernels: by kind of kernel, of :data:`.kernel_messages.KINDS`, that is the reference's.
-        loops: by compiled loop, of :data:`models.operations.compiled.LOOPS`, that is composed of Paddle's operations.
+        kernels: distances by tensor, by the kind of kernel (:data:`.kernel_messages.KINDS`) that is the reference's.
+        loops: distances by tensor, by the compiled loop (:data:`models.operations.compiled.LOOPS`) that is composed of
+            Paddle's operations.
     """
 
     kernels: dict[str, dict[str, TensorStats]] = field(default_factory=dict)
@@ -502,9 +609,11 @@ class BitwiseResult:
     """The port's float32 step with the reference's kernels, against R32.
 
     Attributes:
-        tensors: in the order of execution.
-        extra: names missing in R32.
-        calls: how often each kernel was asked for.
+        tensors: difference of each tensor from R32, by name, in execution order.
+        extra: names of tensors that R32 lacks.
+        calls: number of calls of each of the reference's kernels.
+        places: class and source line of each module of the port.
+        execution: facts about the process.
     """
 
     tensors: dict[str, BitDifference]

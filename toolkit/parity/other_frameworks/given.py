@@ -1,8 +1,8 @@
-"""The tensors that a port in any framework has computed, compared with a recorded reference.
+"""Compare the tensors that a port in any framework has computed with a recorded reference.
 
-A folder holds ``float64`` and ``float32``, or one of them, as ``.npz`` or ``.safetensors``: name -> tensor. The names,
-shapes and order are those of the bundle's ``reference/float64.safetensors`` and ``reference/order.json``. A port may
-give some of them, such as the logits alone; what it leaves out is counted in a note.
+A folder holds ``float64`` and ``float32``, or one of them, as ``.npz`` or ``.safetensors``: name -> tensor. The names
+and shapes are the same as in the bundle's ``reference/float64.safetensors``, and ``reference/order.json`` has their
+order. A port may save only some of them, such as the logits. A note counts the tensors that it leaves out.
 """
 
 from __future__ import annotations
@@ -33,51 +33,55 @@ from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.other_frameworks.tensor_reader import TensorReader, open_npz, open_safetensors
 
-#: Kinds of choices that the reference's own runs are given, and a port in another framework makes itself.
+#: Kinds of choices that the reference's runs replay, but a port in another framework makes itself.
 CHOICES = ("relu", "choice", "buckets")
-#: Kinds of tensors that a message lists: the results of a forward.
-OWN = ("logits", "loss", "losses", "output")
+#: Kinds of tensors that a forward returns, which a message lists.
+FORWARD_KINDS = ("logits", "loss", "losses", "output")
 #: Maximum number of names that a message lists, and of characters that it quotes from a file.
 MAX_NAMES, MAX_CHARACTERS = 12, 200
-#: The dtypes of files, and how these may end.
-DTYPES, ENDINGS = ("float64", "float32"), (".safetensors", ".npz")
+#: Names of a port's files: a dtype and a suffix.
+DTYPES, SUFFIXES = ("float64", "float32"), (".safetensors", ".npz")
 
 
 def read_outputs(folder: Path, recording: Recording, port: Path) -> dict[str, dict[str, TensorStats]]:
-    """Return dtype -> name -> the difference of a port's tensor from R64.
+    """Return the differences of a port's tensors from R64, by dtype and name.
 
     Shape and dtype of a tensor are compared before its values are read: a small file can claim to hold terabytes.
 
     Args:
-        folder: with the port's tensors.
-        port: what messages name: the folder, or the file that was run for it.
+        folder: folder of the port's tensors.
+        recording: recorded reference.
+        port: the port in messages: the folder, or the file that computed the tensors.
 
     Raises:
         UserError: the folder has no such file, a file is damaged, or a tensor has a wrong dtype or an unknown name.
     """
     errors: dict[str, dict[str, TensorStats]] = {}
     truth = TensorFile(recording.folder / "reference" / "float64.safetensors")
-    for dtype, path in files_of(folder).items():
-        place = str(path if port == folder else port)
+    for dtype, path in find_tensor_files(folder).items():
+        source = str(path if port == folder else port)
         if dtype not in recording.request.dtypes:
-            have = " and ".join(recording.request.dtypes)
-            raise UserError(f"{place}: the bundle {recording.folder} has {have} alone; record it with --dtype both")
+            recorded_dtypes = " and ".join(recording.request.dtypes)
+            raise UserError(
+                f"{source}: the bundle {recording.folder} has {recorded_dtypes} alone; record it with --dtype both"
+            )
         errors[dtype] = {}
-        with _open_tensors(path, place) as tensors:
+        with _open_tensors(path, source) as tensors:
             for name in tensors:
                 if name not in truth:
-                    raise UserError(
-                        f"{place}: the reference has no {_cut(name)}{_describe_known_names(name, truth, recording)}"
-                    )
+                    known_names = _describe_known_names(name, truth, recording)
+                    raise UserError(f"{source}: the reference has no {_shorten_text(name)}{known_names}")
                 saved_dtype, shape = tensors.header(name)
                 if saved_dtype != dtype:
-                    raise UserError(f"{place}: {name} is {_cut(saved_dtype)}; compute and save it in {dtype}")
-                same = list(shape) == list(truth.shape(name))
+                    raise UserError(f"{source}: {name} is {_shorten_text(saved_dtype)}; compute and save it in {dtype}")
+                has_same_shape = list(shape) == list(truth.shape(name))
                 errors[dtype][name] = (
-                    error_stats.measure_error(tensors.read(name), truth[name]) if same else TensorStats(list(shape))
+                    error_stats.measure_error(tensors.read(name), truth[name])
+                    if has_same_shape
+                    else TensorStats(list(shape))
                 )
         if not errors[dtype]:
-            raise UserError(f"{place}: holds no tensor")
+            raise UserError(f"{source}: holds no tensor")
     return errors
 
 
@@ -87,41 +91,41 @@ def _describe_known_names(name: str, truth: TensorFile, recording: Recording) ->
     if name == "logits" and pair is not None:
         reason = "its loss(model, batch) does not call the model once" if pair.has_loss else "its forward returns none"
         reason = f", since {reason}"
-    own = [known_name for known_name in truth if TensorName.parse(known_name).kind in OWN]
-    close = difflib.get_close_matches(name, truth, 3, 0.7)
-    names = list(dict.fromkeys([*close, *own]))
+    forward_names = [known_name for known_name in truth if TensorName.parse(known_name).kind in FORWARD_KINDS]
+    similar_names = difflib.get_close_matches(name, truth, 3, 0.7)
+    names = list(dict.fromkeys([*similar_names, *forward_names]))
     name_list = (
         f"{', '.join(names[:MAX_NAMES])}{', ...' if len(truth) > MAX_NAMES else ''} ({len(truth)} names in order.json)"
     )
     return f"{reason}; it has {name_list}"
 
 
-def _cut(text: str) -> str:
-    """Return a text of a file, in one line, no longer than a message needs."""
+def _shorten_text(text: str) -> str:
+    """Return a text of a file in one line, with at most :data:`MAX_CHARACTERS` characters."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    """Return dtype -> file of a folder.
+def find_tensor_files(folder: Path) -> dict[str, Path]:
+    """Return the file of each dtype in a folder.
 
     Raises:
-        UserError: there is none, or two are of one dtype.
+        UserError: there is no such file, or a dtype has two files.
     """
     paths: dict[str, Path] = {}
     for dtype in DTYPES:
-        there = [path for ending in ENDINGS if (path := folder / f"{dtype}{ending}").exists()]
-        if len(there) > 1:
-            raise UserError(f"{folder}: holds {there[0].name} and {there[1].name}; remove one of them")
-        paths.update((dtype, path) for path in there)
+        dtype_paths = [path for suffix in SUFFIXES if (path := folder / f"{dtype}{suffix}").exists()]
+        if len(dtype_paths) > 1:
+            raise UserError(f"{folder}: holds {dtype_paths[0].name} and {dtype_paths[1].name}; remove one of them")
+        paths.update((dtype, path) for path in dtype_paths)
     if not paths:
-        names = " or ".join(f"{dtype}{ending}" for dtype in DTYPES for ending in ENDINGS)
+        names = " or ".join(f"{dtype}{suffix}" for dtype in DTYPES for suffix in SUFFIXES)
         raise UserError(f"{folder}: holds no tensors of a port; save them as {names}")
     return paths
 
 
 @contextlib.contextmanager
-def _open_tensors(path: Path, place: str) -> Iterator[TensorReader]:
+def _open_tensors(path: Path, source: str) -> Iterator[TensorReader]:
     """Open a file of tensors for the ``with`` block. Any error in the block becomes a UserError of one line."""
     try:
         plain_file(path)
@@ -131,24 +135,25 @@ def _open_tensors(path: Path, place: str) -> Iterator[TensorReader]:
         raise
     except Exception as error:  # NumPy, zipfile, ast and safetensors raise a dozen kinds of errors
         reason = str(error).removeprefix(f"{path} ") or type(error).__name__
-        raise UserError(f"{place}: cannot be read: {_cut(reason)}; save it again") from None
+        raise UserError(f"{source}: cannot be read: {_shorten_text(reason)}; save it again") from None
 
 
-def compared(
+def compare_outputs(
     recording: Recording, errors: Mapping[str, Mapping[str, TensorStats]], versions: Mapping[str, str]
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """Return the measurements of a port, and the reference's results for the tensors that the port gave.
+    """Return the reference's results for the tensors that a port has computed, and the port's results.
 
     Args:
-        errors: of :func:`read_outputs`.
-        versions: of the port's framework, if it is known.
+        recording: recorded reference.
+        errors: differences of the port's tensors from R64, by dtype and name.
+        versions: version of the port's framework, if it is known.
     """
     reference = read_reference(recording.folder)
     names = {name for tensors in errors.values() for name in tensors}
-    missing = Counter(_kind(name) for name in reference.tensors if name not in names)
+    missing_counts = Counter(_kind_of_tensor(name) for name in reference.tensors if name not in names)
     notes = list(reference.notes)
-    if missing:
-        left_out = ", ".join(f"{count} of {kind}" for kind, count in missing.items())
+    if missing_counts:
+        left_out = ", ".join(f"{count} of {kind}" for kind, count in missing_counts.items())
         notes.append(Note("outputs-left-out", {"given": len(names), "of": len(reference.tensors), "what": left_out}))
     if "float64" not in errors:
         notes.append(Note("outputs-rounded"))
@@ -158,19 +163,19 @@ def compared(
     dtypes = {
         dtype: CandidateDtype(
             tensors=dict(tensors),
-            parameter_errors=dict.fromkeys(reference.parameters, 0.0),  # the port was given them
+            parameter_errors=dict.fromkeys(reference.parameters, 0.0),  # the port used the reference's parameters
             facts=CandidateFacts(num_buckets=reference.facts.num_buckets),
         )
         for dtype, tensors in errors.items()
     }
-    kept = {name: record for name, record in reference.tensors.items() if name in names}
+    compared_tensors = {name: record for name, record in reference.tensors.items() if name in names}
     return (
-        replace(reference, tensors=kept, notes=notes, tokens=None),
+        replace(reference, tensors=compared_tensors, notes=notes, tokens=None),
         CandidateResult(dtypes=dtypes, execution=Execution(versions=dict(versions))),
     )
 
 
-def _kind(name: str) -> str:
-    """What a tensor is, in a word for a note: its evaluation, or its kind."""
-    parsed = TensorName.parse(name)
-    return parsed.evaluation or parsed.kind
+def _kind_of_tensor(name: str) -> str:
+    """Return the kind of a tensor in a note: the name of its evaluation, or otherwise its kind."""
+    tensor_name = TensorName.parse(name)
+    return tensor_name.evaluation or tensor_name.kind

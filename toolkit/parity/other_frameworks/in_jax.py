@@ -30,12 +30,15 @@ except ImportError as error:
     sys.exit(1)
 
 
-def run(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> None:
+def run_forward(inputs: Path, port: ModuleType, folder: Path, dtype: str) -> None:
     """Save the port's results as ``DTYPE.safetensors``, then ``versions.json``."""
     jax.config.update("jax_enable_x64", dtype == "float64")
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32, no bfloat16
     weights, batch, draws = (
-        {name: jnp.asarray(_as(value, dtype)) for name, value in load_file(inputs / f"{name}.safetensors").items()}
+        {
+            name: jnp.asarray(_convert_floats(value, dtype))
+            for name, value in load_file(inputs / f"{name}.safetensors").items()
+        }
         for name in ("weights", "batch", "draws")
     )
     compared_names = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
@@ -60,11 +63,12 @@ def check_outputs(outputs: Any) -> Mapping[str, Any]:
     return outputs
 
 
-def _as(value: np.ndarray, dtype: str) -> np.ndarray:
+def _convert_floats(value: np.ndarray, dtype: str) -> np.ndarray:
+    """Return an array in ``dtype`` if it holds floating-point numbers, and otherwise unchanged."""
     return value.astype(dtype) if value.dtype.kind == "f" else value
 
 
-def loaded(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """Import a file by its path."""
     spec = importlib.util.spec_from_file_location("port", path)
     assert spec is not None and spec.loader is not None
@@ -74,8 +78,8 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-def fail(folder: Path, reason: str) -> NoReturn:
-    """End the process, and leave the reason as ``failure.txt``."""
+def end_with_failure(folder: Path, reason: str) -> NoReturn:
+    """Write the reason to ``failure.txt``, and end the process."""
     (folder / "failure.txt").write_text(reason, encoding="utf-8", errors="backslashreplace")
     exit_at_once(1)
 
@@ -88,13 +92,13 @@ def exit_at_once(status: int) -> NoReturn:
 
 
 def main(inputs: str, port: str, folder: str, dtype: str) -> None:
-    """Run the port; leave a reason that names the line if it raises something."""
-    path, place = Path(port).absolute(), Path(folder)
+    """Run the port. If it raises an error, write a reason with the line to ``failure.txt``."""
+    port_path, output_folder = Path(port).absolute(), Path(folder)
     try:
-        module = loaded(path)
+        module = load_module(port_path)
         if not hasattr(module, "forward"):
-            fail(place, "has no forward(weights, batch, draws)")
-        run(Path(inputs), module, place, dtype)
+            end_with_failure(output_folder, "has no forward(weights, batch, draws)")
+        run_forward(Path(inputs), module, output_folder, dtype)
     except SystemExit as error:  # the port called sys.exit, which prints a text and has the status 1 for it
         if isinstance(error.code, int | None):
             exit_at_once(error.code or 0)
@@ -102,9 +106,11 @@ def main(inputs: str, port: str, folder: str, dtype: str) -> None:
         exit_at_once(1)
     except Exception as error:
         traceback.print_exc()
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        lines = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(port_path)
+        ]
         where = f"line {lines[-1]}: " if lines else ""
-        fail(place, f"{where}{type(error).__name__}: {' '.join(str(error).split())}")
+        end_with_failure(output_folder, f"{where}{type(error).__name__}: {' '.join(str(error).split())}")
     exit_at_once(0)
 
 

@@ -20,7 +20,7 @@ from typing import NoReturn
 #: ONNX Runtime's names of floating-point types.
 FLOATS = {"tensor(float)": "float32", "tensor(double)": "float64"}
 #: ONNX Runtime's names of integer types.
-WHOLE = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
+INTEGERS = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
 
 try:
     import numpy as np
@@ -31,15 +31,15 @@ except ImportError as error:
     sys.exit(1)
 
 
-def run(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
-    """Save the graph's outputs of that dtype as ``DTYPE.safetensors``, if it has any, then ``versions.json``."""
+def run_graph(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
+    """Save the graph's outputs in a dtype as ``DTYPE.safetensors``, if there are any, then ``versions.json``."""
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     output_names = [str(output.name) for output in session.get_outputs() if FLOATS.get(output.type) == dtype]
-    about = model.parent / "export.json"
-    exported = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
-    names = exported.get("outputs", {})
+    export_path = model.parent / "export.json"
+    export_info = json.loads(export_path.read_text(encoding="utf-8")) if export_path.is_file() else {}
+    names = export_info.get("outputs", {})
     # The graph of a calibrated classifier divides its logits by the fitted temperature; the reference knows of none.
-    temperature = exported.get("calibration", {}).get("divided_by", 1.0)
+    temperature = export_info.get("calibration", {}).get("divided_by", 1.0)
     if output_names:
         compared_names = set(json.loads((inputs / "names.json").read_text(encoding="utf-8")))
         tensors = {**load_file(inputs / "weights.safetensors"), **load_file(inputs / "batch.safetensors")}
@@ -48,31 +48,33 @@ def run(inputs: Path, model: Path, folder: Path, dtype: str) -> None:
             if graph_input.name not in tensors:
                 known_names = sorted(tensors)
                 problem = f"its input {graph_input.name} is neither in the batch nor a weight"
-                fail(folder, f"{problem}; rename it to one of {known_names}")
-            feeds[graph_input.name] = tensors[graph_input.name].astype({**FLOATS, **WHOLE}[graph_input.type])
+                end_with_failure(folder, f"{problem}; rename it to one of {known_names}")
+            feeds[graph_input.name] = tensors[graph_input.name].astype({**FLOATS, **INTEGERS}[graph_input.type])
         outputs = {
             names.get(name, name): value * value.dtype.type(temperature)
             for name, value in zip(output_names, session.run(output_names, feeds), strict=True)
         }
-        in_evaluation = {name: f"evaluation/{name}" for name in outputs if f"evaluation/{name}" in compared_names}
-        named_outputs = {in_evaluation.get(name, name): np.asarray(value, order="C") for name, value in outputs.items()}
+        evaluation_names = {name: f"evaluation/{name}" for name in outputs if f"evaluation/{name}" in compared_names}
+        named_outputs = {
+            evaluation_names.get(name, name): np.asarray(value, order="C") for name, value in outputs.items()
+        }
         save_file(named_outputs, folder / f"{dtype}.safetensors")
     versions = {"onnxruntime": onnxruntime.__version__}
     (folder / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
 
 
-def fail(folder: Path, reason: str) -> NoReturn:
-    """End the process, and leave the reason as ``failure.txt``."""
+def end_with_failure(folder: Path, reason: str) -> NoReturn:
+    """Write the reason to ``failure.txt``, and end the process."""
     (folder / "failure.txt").write_text(reason, encoding="utf-8", errors="backslashreplace")
     sys.exit(1)
 
 
 def main(inputs: str, model: str, folder: str, dtype: str) -> None:
-    """Run the graph; leave the reason if it cannot be run."""
+    """Run the graph. If it cannot be run, write the reason to ``failure.txt``."""
     try:
-        run(Path(inputs), Path(model), Path(folder), dtype)
+        run_graph(Path(inputs), Path(model), Path(folder), dtype)
     except Exception as error:
-        fail(Path(folder), f"{type(error).__name__}: {' '.join(str(error).split())}")
+        end_with_failure(Path(folder), f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 if __name__ == "__main__":

@@ -25,30 +25,31 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 
-#: How the file of a port ends -> the program that runs it, and the packages that it needs.
+#: Suffix of a port's file -> the program that runs it, and the packages that it needs.
 PROGRAMS = {".py": ("in_jax", ("jax", "safetensors")), ".onnx": ("in_onnx", ("onnxruntime", "safetensors"))}
-#: Most characters of a text that a port's process leaves.
-LONGEST = 2000
+#: Maximum number of characters that are read of a text from a port's process.
+MAX_CHARACTERS = 2000
 
 
 def run_port(
-    port: Path, recording: Recording, folder: Path, dtypes: Sequence[str], python: str | None, limit: float | None
+    port: Path, recording: Recording, folder: Path, dtypes: Sequence[str], python: str | None, time_limit: float | None
 ) -> tuple[Path, dict[str, str]]:
-    """Run a port; return the folder with its results, as :mod:`.given` reads it, and its framework's versions.
+    """Run a port, and return the folder of its results (:mod:`.given`) and the version of its framework.
 
     Args:
-        port: a file of :data:`PROGRAMS`.
-        folder: an empty folder, for this port alone.
+        port: file with a suffix of :data:`PROGRAMS`.
+        recording: recorded reference.
+        folder: empty folder, which only this port uses.
         dtypes: dtypes of the runs, one after another; an ONNX graph skips dtypes that it does not compute.
-        python: the Python that has its framework; None for the running Python.
-        limit: seconds for each run.
+        python: interpreter with the port's framework; None for the running interpreter.
+        time_limit: seconds for each run; None for the default.
 
     Raises:
-        UserError: the port raised something, left no result, or did not end in time.
-        Inconclusive: the Python lacks the framework.
+        UserError: the port raised an error, left no result, or did not end in time.
+        Inconclusive: the interpreter lacks the framework.
     """
-    program, needed = PROGRAMS[port.suffix]
-    interpreter = sys.executable if python is None else locate(python, needed)
+    program, packages = PROGRAMS[port.suffix]
+    interpreter = sys.executable if python is None else locate(python, packages)
     inputs, outputs = folder / "inputs", folder / "outputs"
     write_inputs(recording, inputs)
     outputs.mkdir()
@@ -57,15 +58,15 @@ def run_port(
         log = folder / f"{dtype}.log"
         arguments = map(str, (inputs, port, outputs, dtype))
         command = launch.module_command(interpreter, f"toolkit.parity.other_frameworks.{program}", *arguments)
-        status = _run_program(command, port, log, limit or TIME_LIMIT)
-        if missing := _text_of(outputs / "missing.txt"):
-            remedy = f"{interpreter} -m pip install {' '.join(needed)}, or name a Python that has it: --port-python"
+        status = _run_program(command, port, log, time_limit or TIME_LIMIT)
+        if missing := _read_text_end(outputs / "missing.txt"):
+            remedy = f"{interpreter} -m pip install {' '.join(packages)}, or name a Python that has it: --port-python"
             raise Inconclusive(f"{port}: {missing}; {remedy}")
-        if failure := _text_of(outputs / "failure.txt"):
+        if failure := _read_text_end(outputs / "failure.txt"):
             raise UserError(f"{port}: {failure}")
-        versions = _versions_in(outputs / "versions.json")
+        versions = _read_versions(outputs / "versions.json")
         if status or not versions:
-            last_line = _text_of(log).strip().rpartition("\n")[2]
+            last_line = _read_text_end(log).strip().rpartition("\n")[2]
             reason = f"; it printed last: {last_line}" if last_line else ""
             raise UserError(f"{port}: has ended without a result in {dtype} (exit status {status}){reason}")
         (outputs / "versions.json").unlink()
@@ -87,11 +88,11 @@ def write_inputs(recording: Recording, folder: Path) -> None:
     files.write_json(folder / "names.json", files.read_json(recording.folder / "reference" / "order.json"))
 
 
-def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) -> int:
+def _run_program(command: Sequence[str], port: Path, log: Path, time_limit: float) -> int:
     """Run a program, end every process that it started, and return its exit status.
 
     Raises:
-        UserError: the program takes longer than ``limit`` seconds.
+        UserError: the program takes longer than ``time_limit`` seconds.
     """
     with (
         open(log, "x") as output,
@@ -104,24 +105,26 @@ def _run_program(command: Sequence[str], port: Path, log: Path, limit: float) ->
         ) as process,
     ):
         try:
-            return process.wait(limit)
+            return process.wait(time_limit)
         except subprocess.TimeoutExpired:
-            raise UserError(f"{port}: has not ended after {limit:.0f} s; --time-limit SECONDS gives it more") from None
+            raise UserError(
+                f"{port}: has not ended after {time_limit:.0f} s; --time-limit SECONDS gives it more"
+            ) from None
 
 
-def _text_of(path: Path) -> str:
+def _read_text_end(path: Path) -> str:
     """Return the end of a text that a port's process left; empty if the file does not exist."""
     if not path.is_file():
         return ""
     with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - LONGEST))
+        file.seek(max(0, path.stat().st_size - MAX_CHARACTERS))
         return file.read().decode(errors="replace").strip()
 
 
-def _versions_in(path: Path) -> dict[str, str]:
+def _read_versions(path: Path) -> dict[str, str]:
     """Return the versions that a port's process left; {} if the file does not exist."""
     try:
-        content = json.loads(_text_of(path))
+        content = json.loads(_read_text_end(path))
     except ValueError:
         return {}
     return {str(name): str(version) for name, version in content.items()} if isinstance(content, dict) else {}

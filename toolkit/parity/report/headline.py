@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from toolkit.parity.followup.functions import INPUT
-from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe, first_of
+from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe_operation, first_faulty_operation
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_part, is_of_recomputing, recomputing_at_fault
 from toolkit.parity.judge.findings import OF_RECOMPUTING, Finding, Verdict
@@ -55,7 +55,7 @@ def choose_headline(
         # If the two backwards differ and the step's own gradients are right, plain autograd's are wrong.
         place = _describe_code("recomputed" if at_fault else "plain", places)
         return Headline(place, f"{culprit.name}: {culprit.message}")
-    if operation := first_of(trace, culprit):
+    if operation := first_faulty_operation(trace, culprit):
         first_seen = f"; in the free run it first shows in {culprit.name}: {culprit.message}"
         isolation_text = "" if operation.function == INPUT else ", by itself"
         message = f"{operation.message}{isolation_text}{first_seen if culprit.name != operation.name else ''}"
@@ -105,11 +105,11 @@ def describe_place(name: str, places: Mapping[str, Place]) -> str:
 def describe_operation_place(operation: FaultyOp, places: Mapping[str, Place]) -> str:
     """Return an operation with its source line; for a whole module, its place (:func:`describe_place`)."""
     if operation.function:
-        return f"{operation.function} ({operation.where}), on the way to {describe(operation.name)}"
+        return f"{operation.function} ({operation.where}), on the way to {describe_operation(operation.name)}"
     tensor_name = TensorName.parse(operation.name)
     if tensor_name.kind == "output" or not tensor_name.module:
         return describe_place(operation.name, places)
-    description = describe(operation.name)
+    description = describe_operation(operation.name)
     return f"{description} ({operation.where})" if operation.where else description
 
 

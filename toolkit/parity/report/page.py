@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 
 from toolkit.pages.document import document, name, scrolled, table
 from toolkit.pages.markup import element
-from toolkit.parity.followup.trace import describe
+from toolkit.parity.followup.trace import describe_operation
 from toolkit.parity.judge.culprit import is_of_part
 from toolkit.parity.judge.findings import Finding
 from toolkit.parity.report.assets import SCRIPT, STYLE
@@ -157,7 +157,7 @@ def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
     follows = f", which may follow from {cause}" if faulty and cause else ""
     yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{follows}{worst}.")
     if faulty and not cause:
-        rows = [(name(describe(op["name"])), op["dtype"], name(op["where"]), op["message"]) for op in faulty]
+        rows = [(name(describe_operation(op["name"])), op["dtype"], name(op["where"]), op["message"]) for op in faulty]
         yield table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
 
 

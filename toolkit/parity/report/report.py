@@ -10,7 +10,7 @@ from pathlib import Path
 from models.families import FAMILIES
 from toolkit.errors import UserError
 from toolkit.files.ownership import is_gate_file, is_run_report, remove_gate_file
-from toolkit.parity.followup.attribution import Substitution, cause
+from toolkit.parity.followup.attribution import Substitution, describe_inaccurate_operation
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
@@ -77,7 +77,7 @@ class Report:
             return Headline("", "")
         decayed_names = self.reference.facts.decayed
         place, message = choose_headline(self.culprit, self.verdict, self.trace, self.places, decayed_names)
-        return Headline(place, "; ".join(filter(None, (message, cause(self.attribution)))))
+        return Headline(place, "; ".join(filter(None, (message, describe_inaccurate_operation(self.attribution)))))
 
     def summary(self) -> str:
         """Return the verdict in one line, with the place at fault."""

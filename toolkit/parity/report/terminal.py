@@ -46,11 +46,11 @@ def print_report(report: Report, page: Path, console: Console, is_brief: bool = 
         verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
         print_line(console, f"{verdict_in}: {message}")
     cause = report.culprit.name if report.culprit is not None and is_of_part(report.culprit) else ""
-    for line in trace.lines(report.trace, cause):
+    for line in trace.describe_trace(report.trace, cause):
         print_line(console, line)
     if not (report.passed or verdict.inconclusive):
         _print_findings(report, console)
-        for line in attribution.lines(report.attribution):
+        for line in attribution.describe_substitutions(report.attribution):
             print_line(console, line)
     console.print(_build_table(report))
     if rows := depth_rows(report.request.model, report.reference, report.candidate):

@@ -242,7 +242,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         if sides:
             reference = with_rounded_constants(job, reference, candidate, console, workers["reference"])
             check_port(reference, candidate)
-        [(records, forced_input)] = trace.measure([job], console, workers)
+        [(records, forced_input)] = trace.measure_operations([job], console, workers)
         trials = judge_mutants(mutants, job, reference, candidate, records, forced_input, workers, console)
     if not sides:
         return Trials(trials)
@@ -329,7 +329,9 @@ def judge_mutants(
         if (verdict := verdicts[mutant.name]) is None:
             trials.append(Trial(mutant, True, candidate.mutants[mutant.name].raised or "", "raised", None))
         else:
-            operation_trace = trace.summary(records, forced_input.mutants[mutant.name], reference.facts.bucket_slack)
+            operation_trace = trace.summarize_trace(
+                records, forced_input.mutants[mutant.name], reference.facts.bucket_slack
+            )
             trials.append(_make_trial(mutant, verdict, order, operation_trace, is_pair))
     return trials
 
@@ -358,7 +360,7 @@ def _make_trial(
     if (
         is_pair
         and TensorName.parse(culprit.name).kind == "gradient"
-        and (first := trace.first_of(operation_trace, culprit))
+        and (first := trace.first_faulty_operation(operation_trace, culprit))
     ):
         label = first.name  # as in the headline
     operation = None

@@ -18,7 +18,7 @@ from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import trace
 from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import DTYPE, is_judged, judge_operations
-from toolkit.parity.followup.remeasure import remeasure
+from toolkit.parity.followup.remeasure import remeasure_near_bounds
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.family_part import family_part
@@ -141,12 +141,14 @@ def judge_jobs(
     for job, (reference, candidate) in zip(jobs, results, strict=True):
         reference = with_rounded_constants(job, reference, candidate, console, python)
         first_verdicts.append((reference, judge(reference, candidate)))
-    references = remeasure(jobs, first_verdicts, console, python)
-    traces = trace.measure(jobs, console, workers)
+    references = remeasure_near_bounds(jobs, first_verdicts, console, python)
+    traces = trace.measure_operations(jobs, console, workers)
     return [
         (
             judge(reference, candidate),
-            trace.summary(records, forced_input.dtypes, reference.facts.bucket_slack, trace.fingerprints_of(job)),
+            trace.summarize_trace(
+                records, forced_input.dtypes, reference.facts.bucket_slack, trace.fingerprints_of(job)
+            ),
         )
         for job, reference, (_, candidate), (records, forced_input) in zip(
             jobs, references, results, traces, strict=True
