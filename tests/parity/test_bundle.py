@@ -29,7 +29,7 @@ SMALL = ["--model", "ctrl", "--layers", "1", "--length", "16", "n_embd=16", "n_h
 def recorded(tmp_path_factory) -> Path:
     """A bundle of a small Reformer, for float64 alone."""
     folder = tmp_path_factory.mktemp("recorded") / "bundle"
-    bundle.record(trial_request("reformer", "random", 0), folder, quiet())
+    bundle.record_reference(trial_request("reformer", "random", 0), folder, quiet())
     return folder
 
 
@@ -143,7 +143,7 @@ def test_a_reference_is_neither_recorded_nor_replayed_in_bfloat16(dtype, tmp_pat
         assert status == 2 and err.startswith(said) and len(err.splitlines()) == 1
     request = replace(trial_request("reformer", "random", 0), dtypes=("float64", "bfloat16"))
     with pytest.raises(UserError, match="no reference is recorded in bfloat16"):
-        bundle.record(request, tmp_path / "new", quiet())
+        bundle.record_reference(request, tmp_path / "new", quiet())
     assert not (tmp_path / "new").exists()
 
 
@@ -262,15 +262,15 @@ def test_a_bundle_replaces_an_earlier_one_and_nothing_else(recorded, tmp_path, m
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="exists and is not a bundle"):
-        bundle.record(request, tmp_path / "notes", quiet())
-    bundle.record(request, tmp_path / "bundle", quiet())
+        bundle.record_reference(request, tmp_path / "notes", quiet())
+    bundle.record_reference(request, tmp_path / "bundle", quiet())
     first = files.file_sha256(tmp_path / "bundle/weights.safetensors")
-    bundle.record(trial_request("reformer", "random", 1), tmp_path / "bundle", quiet())
+    bundle.record_reference(trial_request("reformer", "random", 1), tmp_path / "bundle", quiet())
     assert files.file_sha256(tmp_path / "bundle/weights.safetensors") != first
     bundle.open_recording(tmp_path / "bundle")
     (tmp_path / "bundle/thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"holds thesis\.tex, which is not part of the bundle there"):
-        bundle.record(request, tmp_path / "bundle", quiet())
+        bundle.record_reference(request, tmp_path / "bundle", quiet())
     assert (tmp_path / "bundle/thesis.tex").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "notes"]
 
@@ -279,7 +279,7 @@ def test_a_reference_that_fails_leaves_nothing(tmp_path):
     request = trial_request("ctrl", "random", 0)
     request.batch["input_ids"] = request.batch["input_ids"] + 10**6
     with pytest.raises(Inconclusive, match="reference could not run"):
-        bundle.record(request, tmp_path / "bundle", quiet())
+        bundle.record_reference(request, tmp_path / "bundle", quiet())
     assert list(tmp_path.iterdir()) == []
 
 

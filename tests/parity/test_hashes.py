@@ -8,7 +8,7 @@ import time
 import pytest
 
 from toolkit.parity.job import hashes
-from toolkit.parity.job.hashes import hashing
+from toolkit.parity.job.hashes import hash_job_files
 
 
 def sha(content: bytes) -> str:
@@ -35,7 +35,7 @@ def test_each_file_is_hashed_once_while_others_are_still_to_come(tmp_path, count
     for folder in ("reference/truth", "reference/state"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "weights.safetensors").write_bytes(b"w")
-    with hashing(tmp_path) as found:
+    with hash_job_files(tmp_path) as found:
         wait_until(counted, 1)
         (tmp_path / "reference" / "draws.safetensors").write_bytes(b"d")
         wait_until(counted, 2)
@@ -47,7 +47,7 @@ def test_each_file_is_hashed_once_while_others_are_still_to_come(tmp_path, count
 
 def test_what_comes_last_is_hashed_and_what_has_changed_is_hashed_again(tmp_path, counted):
     (tmp_path / "a.safetensors").write_bytes(b"half of ")
-    with hashing(tmp_path) as found:
+    with hash_job_files(tmp_path) as found:
         wait_until(counted, 1)
     (tmp_path / "a.safetensors").write_bytes(b"half of it and the rest")
     (tmp_path / "b.safetensors").write_bytes(b"b")
@@ -55,7 +55,7 @@ def test_what_comes_last_is_hashed_and_what_has_changed_is_hashed_again(tmp_path
 
 
 def test_a_gate_that_was_stopped_hashes_no_more(tmp_path, counted):
-    with pytest.raises(KeyboardInterrupt), hashing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), hash_job_files(tmp_path):
         raise KeyboardInterrupt
     time.sleep(0.1)
     (tmp_path / "a.safetensors").write_bytes(b"a")

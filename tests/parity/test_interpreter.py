@@ -72,11 +72,13 @@ def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
     [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS],
 )
 def test_a_right_port_agrees_with_the_reference_of_another_environment(tmp_path, model, head, kind):
-    report = run_gate(request_for(model, head, kind, interpreter.locate(OTHER)), tmp_path, Console(file=io.StringIO()))
+    report = run_gate(
+        request_for(model, head, kind, interpreter.locate_interpreter(OTHER)), tmp_path, Console(file=io.StringIO())
+    )
     assert report.passed, report.summary()
     assert report.verdict.reference_faults == []
     found = report.reference.execution.versions["transformers"]
-    assert found == interpreter.versions_of(interpreter.locate(OTHER))["transformers"]
+    assert found == interpreter.versions_of(interpreter.locate_interpreter(OTHER))["transformers"]
 
 
 def test_the_reference_imports_nothing_of_the_port_or_the_command_line():
@@ -113,7 +115,7 @@ def test_what_is_no_interpreter_is_wrong_usage(tmp_path):
         (str(tmp_path), "is not an executable file"),
     ):
         with pytest.raises(UserError, match=message):
-            interpreter.locate(path)
+            interpreter.locate_interpreter(path)
     with pytest.raises(UserError, match="does not answer as a Python interpreter does"):
         interpreter.versions_of(script(tmp_path / "mute", "exit 0"))
     with pytest.raises(UserError, match="does not answer as a Python interpreter does"):

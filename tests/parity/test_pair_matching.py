@@ -10,12 +10,12 @@ from test_pairs import described, parameter
 
 from toolkit.parity.job.pair import DrawFacts
 from toolkit.parity.measure.square_weights import SquareWeights
-from toolkit.parity.pairs.match import match_draws, propose
-from toolkit.parity.pairs.words import words
+from toolkit.parity.pairs.match import match_draws, propose_map
+from toolkit.parity.pairs.words import split_words
 
 
 def matched(reference, port) -> dict[str, str]:
-    return {match.reference: match.port for match in propose(described(*reference), described(*port)).parameters}
+    return {match.reference: match.port for match in propose_map(described(*reference), described(*port)).parameters}
 
 
 def test_a_scale_of_a_block_called_gamma_takes_no_norms_weight():
@@ -55,7 +55,7 @@ def test_names_that_share_some_of_their_numbers_are_nearer():
     [("stage1.0.norm2", ["stage", "1", "0", "norm", "2"]), ("fc1", ["intermediate"]), ("ln_1", ["norm", "1"])],
 )
 def test_a_number_at_the_end_of_a_word_is_one(name, parts):
-    assert words(name) == parts
+    assert split_words(name) == parts
 
 
 def tower(name: str, first: int, block: str, norm: str) -> list:
@@ -118,9 +118,9 @@ def test_a_square_table_that_is_looked_up_tells_no_axis():
 
 def test_square_weights_of_a_users_layer_are_matched_by_what_holds_their_outputs():
     weight = parameter("layer.weight", [4, 4], 0, "other")
-    [match] = propose(described(weight), described(replace(weight, transposed=True))).parameters
+    [match] = propose_map(described(weight), described(replace(weight, transposed=True))).parameters
     assert match.transpose
-    [match] = propose(described(weight), described(weight)).parameters
+    [match] = propose_map(described(weight), described(weight)).parameters
     assert not match.transpose
 
 

@@ -16,7 +16,7 @@ from toolkit.errors import ParityDrift, UserError
 from toolkit.parity.job import user_code
 from toolkit.parity.job.pair import BufferFacts, Description, DrawFacts, ModuleFacts, ParameterFacts, batch_of
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.pairs.match import match_draws, propose
+from toolkit.parity.pairs.match import match_draws, propose_map
 
 PAIRS = Path(__file__).parents[1] / "pairs"
 #: What the trial of the mixture of experts says.
@@ -41,7 +41,7 @@ def test_names_and_order_together_are_certain():
                          for n in range(2) for place, word in enumerate(("query", "key"))))  # fmt: skip
     ours = described(*(parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
                        for n in range(2) for place, word in enumerate(("q", "k"))))  # fmt: skip
-    found = propose(theirs, ours)
+    found = propose_map(theirs, ours)
     assert [(one.reference, one.port, one.certain) for one in found.parameters] == [
         ("layer.0.query.weight", "h.0.q_proj.weight", True),
         ("layer.0.key.weight", "h.0.k_proj.weight", True),
@@ -55,7 +55,7 @@ def test_a_name_wins_over_the_order_and_is_a_guess():
     """PaddleNLP's attention maps the key before the query."""
     theirs = described(parameter("self.query.weight", [4, 4], 0), parameter("self.key.weight", [4, 4], 1))
     ours = described(parameter("attn.k_proj.weight", [4, 4], 0), parameter("attn.q_proj.weight", [4, 4], 1))
-    found = {one.reference: (one.port, one.certain) for one in propose(theirs, ours).parameters}
+    found = {one.reference: (one.port, one.certain) for one in propose_map(theirs, ours).parameters}
     assert found == {
         "self.query.weight": ("attn.q_proj.weight", False),
         "self.key.weight": ("attn.k_proj.weight", False),
@@ -76,7 +76,7 @@ def test_an_output_that_no_broadcasting_makes_the_others_is_compared_and_so_foun
     sides = [described(parameter("up.weight", [16, 16], 0)) for _ in range(2)]
     for side, shape in zip(sides, (theirs, ours), strict=True):
         side.modules = [ModuleFacts("up", "Linear", shape)]
-    assert ("up" in propose(*sides).modules) == compared
+    assert ("up" in propose_map(*sides).modules) == compared
 
 
 def test_norms_on_both_sides_of_a_certain_layer_keep_their_order():
@@ -89,7 +89,7 @@ def test_norms_on_both_sides_of_a_certain_layer_keep_their_order():
                     for n in range(2) for place, names in enumerate(layers)))
         for side in (0, 1)
     ]  # fmt: skip
-    found = {one.reference: one.port for one in propose(*sides).parameters}
+    found = {one.reference: one.port for one in propose_map(*sides).parameters}
     right = [(f"layers.{n}.{theirs}.weight", f"layers.{n}.{ours}.weight") for n in range(2) for theirs, ours in layers]
     assert found == dict(right)
 
@@ -98,26 +98,26 @@ def test_what_the_user_says_wins():
     theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
     ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
     given = {"a.weight": ["b.weight"], "b.weight": ["a.weight"]}
-    assert {one.reference: [one.port] for one in propose(theirs, ours, given).parameters} == given
+    assert {one.reference: [one.port] for one in propose_map(theirs, ours, given).parameters} == given
 
 
 def test_shapes_and_roles_must_agree():
     theirs = described(parameter("one.weight", [4, 8], 0), parameter("two.weight", [4], 1, "norm"))
     ours = described(parameter("one.weight", [8, 4], 0), parameter("two.bias", [4], 1, "norm"))
-    assert propose(theirs, ours).parameters == []
+    assert propose_map(theirs, ours).parameters == []
 
 
 def test_a_layer_of_the_users_may_give_its_weight_any_name_and_a_number_is_one():
     """CLIP's projections in PaddleNLP are parameters of the model itself, transposed; its scale has one element."""
     theirs = described(parameter("text_projection.weight", [4, 8], 0), parameter("logit_scale", [], 1, "other"))
     ours = described(parameter("text_projection", [8, 4], 0, "other"), parameter("logit_scale", [1], 1, "other"))
-    found = propose(theirs, ours).parameters
+    found = propose_map(theirs, ours).parameters
     assert [(one.reference, one.port) for one in found] == [
         ("text_projection.weight", "text_projection"),
         ("logit_scale", "logit_scale"),
     ]
     bias = described(parameter("text_projection", [8], 0, "other"))
-    assert propose(described(parameter("head.bias", [8], 0)), bias).parameters == []
+    assert propose_map(described(parameter("head.bias", [8], 0)), bias).parameters == []
 
 
 def test_a_draw_of_the_port_alone_shifts_no_other():
@@ -144,7 +144,7 @@ def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a
     theirs, ours = described(parameter("norm.weight", [4], 0)), described(parameter("bn.weight", [4], 0))
     theirs.buffers = [buffer("norm.running_mean", [4]), buffer("norm.running_var", [4]), buffer("ids", [9], False)]
     ours.buffers = [buffer("bn._mean", [4]), buffer("bn._variance", [4]), buffer("scale", [2])]
-    found = propose(theirs, ours)
+    found = propose_map(theirs, ours)
     assert {one.reference: one.port for one in found.buffers} == {
         "norm.running_mean": "bn._mean",
         "norm.running_var": "bn._variance",

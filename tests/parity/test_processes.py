@@ -185,7 +185,7 @@ def test_modules_in_the_current_folder_are_not_run(path, tmp_path, monkeypatch):
         command[2] = command[2].replace("import runpy", told)
         done = subprocess.run(command, env=launch.worker_environment(), capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), module
-    assert interpreter._ask(sys.executable)["versions"]["python"]
+    assert interpreter._query_interpreter(sys.executable)["versions"]["python"]
 
 
 KILLED = """

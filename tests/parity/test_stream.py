@@ -129,7 +129,7 @@ def test_a_fault_is_named_stage_by_stage_too(tmp_path):
             content = replace(streamed_job_of(request), mutants=[mutant])
             jobs[mutant] = streaming.open_job(tmp_path / mutant, content, "key", request.batch, quiet())
             writer = streaming.WeightsWriter(jobs[mutant], ported("ctrl"), request.weights, 3, 1)
-            writers.enter_context(streaming.writing(writer))
+            writers.enter_context(streaming.run_writer(writer))
         run_workers(list(jobs.values()), quiet(), workers_of(request))
     for mutant, name in named.items():
         reference, candidate = read_results(jobs[mutant])

@@ -29,7 +29,7 @@ from toolkit.finetune.assembly import assemble
 from toolkit.finetune.gate import gate_request
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job.build import batch_of, job_of, labels_of
-from toolkit.parity.job.class_labels import by_weight, contrasting
+from toolkit.parity.job.class_labels import contrast_labels, spread_labels_by_weight
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.measure.updates import count_loss_terms, weigh_terms
 from toolkit.parity.mutants import catalogue
@@ -225,11 +225,11 @@ def test_the_gates_examples_weigh_as_their_classes():
 
 def test_the_gate_contrasts_classes_by_their_weights():
     made = np.zeros(4, np.int64)
-    assert contrasting(made, WEIGHTS, np.array([0])).tolist() == [1, 0, 2, 1]
-    assert contrasting(made[:1], WEIGHTS, np.array([1, 1])).tolist() == [0]  # the given ones have the heaviest
-    assert contrasting(np.zeros((2, 3), np.float32), WEIGHTS, np.zeros((1, 3))).tolist() == [[1, 1, 1], [0, 0, 0]]
-    assert by_weight(np.zeros(3, np.int64), (1.0, 5.0)).tolist() == [1, 1, 0]
-    assert by_weight(np.zeros(2, np.int64), WEIGHTS).tolist() == [1, 2]
+    assert contrast_labels(made, WEIGHTS, np.array([0])).tolist() == [1, 0, 2, 1]
+    assert contrast_labels(made[:1], WEIGHTS, np.array([1, 1])).tolist() == [0]  # the given ones have the heaviest
+    assert contrast_labels(np.zeros((2, 3), np.float32), WEIGHTS, np.zeros((1, 3))).tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert spread_labels_by_weight(np.zeros(3, np.int64), (1.0, 5.0)).tolist() == [1, 1, 0]
+    assert spread_labels_by_weight(np.zeros(2, np.int64), WEIGHTS).tolist() == [1, 2]
 
     alike = replace(reformer_request(TINY_REFORMER), class_weights=WEIGHTS, widened=True)
     batch = {**alike.batch, "labels": np.ones_like(alike.batch["labels"])}

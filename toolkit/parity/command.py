@@ -355,7 +355,7 @@ def record(device: str, output: Path, **described: Any) -> None:
     from toolkit.parity.pairs.recording import record_pair
 
     request = replace(_gate_request(GateOptions(**described), only_reference=True), device=device)
-    (record_pair if request.pair else bundle.record)(request, output, console())
+    (record_pair if request.pair else bundle.record_reference)(request, output, console())
 
 
 @click.command("parity replay")

@@ -35,7 +35,7 @@ from toolkit.parity.job.build import (
 )
 from toolkit.parity.job.bundle import Recording, check_unchanged
 from toolkit.parity.job.family import ported
-from toolkit.parity.job.hashes import hashing
+from toolkit.parity.job.hashes import hash_job_files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, Training, read_results
@@ -48,7 +48,7 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.other_frameworks.given import compare_outputs, find_tensor_files, read_outputs
 from toolkit.parity.other_frameworks.run import run_port
 from toolkit.parity.pairs import cached
-from toolkit.parity.pairs.prepare import prepare
+from toolkit.parity.pairs.prepare import prepare_job
 from toolkit.parity.pairs.recording import describe_port, keep_counterparts
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import build_junit
@@ -279,7 +279,7 @@ def _measure_whole(request: GateRequest, console: Console) -> MeasurementWithCon
     if key and (cached_results := cache.load(key, Measurement)) and cached.is_unchanged(cached_results[0].imported):
         return MeasurementWithConstants(*cached_results, key, is_from_cache=True)
     with scratch_job() as job:
-        prepared_job = prepare(request, job, console)
+        prepared_job = prepare_job(request, job, console)
         sides = prepared_job.sides
         key = key if sides else cache.key_of(job, request.reference_python)
         if key and not sides and not request.trace and (cached_results := cache.load(key, Measurement)):
@@ -306,7 +306,7 @@ def _run_and_remeasure(
     job: Path, num_randomized: int, interpreters: Mapping[str, str], console: Console
 ) -> tuple[Measurement, Verdict]:
     """Run both workers on a job, and the reference again if the port is near a bound, and judge the results."""
-    with hashing(job) as hashes:
+    with hash_job_files(job) as hashes:
         run_workers([job], console, interpreters)
     measurement = Measurement(*read_results(job), num_randomized, hashes.all())
     python = interpreters["reference"]
@@ -330,7 +330,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
     writer = streaming.WeightsWriter(job, model_family, request.weights, depth, request.seed)
     bars = streaming.Bars(job, depth, console)
     try:
-        with bars.progress, hashing(job) as hashes, streaming.writing(writer):
+        with bars.progress, hash_job_files(job) as hashes, streaming.run_writer(writer):
             run_workers([job], console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
@@ -350,7 +350,7 @@ def _measure_recorded(recording: Recording, request: GateRequest, console: Conso
         make_sides(job)
         files.write_json(job / "job.json", job_of(request))
         sides = describe_port(recording, request, job, console) if request.pair else None
-        with hashing(job) as hashes:
+        with hash_job_files(job) as hashes:
             run_workers([job], console, {"candidate": workers_of(request)["candidate"]})
         num_randomized = recording.manifest["describes"]["randomized_parameters"]
         measurement = Measurement(*read_results(job), num_randomized, hashes.all())

@@ -16,7 +16,7 @@ from models.operations.precision import PRODUCTS
 from toolkit.machine import runtime
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.job import files
-from toolkit.parity.job.class_labels import by_weight, contrasting
+from toolkit.parity.job.class_labels import contrast_labels, spread_labels_by_weight
 from toolkit.parity.job.family import family
 from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
@@ -117,7 +117,7 @@ def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
         layouts = [FULL] * count
     added_batch = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
     if request.class_weights is not None:
-        added_batch["labels"] = contrasting(added_batch["labels"], request.class_weights, own_batch["labels"])
+        added_batch["labels"] = contrast_labels(added_batch["labels"], request.class_weights, own_batch["labels"])
     return {name: np.concatenate([value, added_batch[name].astype(value.dtype)]) for name, value in own_batch.items()}
 
 
@@ -192,14 +192,14 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
     """Return the labels of the examples of an update. Examples with only ignored labels are left out if there are
     others. Such an example would make a micro-batch with less weight look like a smaller gradient, which Adam does not
-    see. If classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
+    see. If classes have weights, classes by weight (:func:`.class_labels.spread_labels_by_weight`)."""
     label_batch = request.batch if request.labels is None else request.labels
     labels = {key: np.asarray(value) for key, value in label_batch.items() if key in LABELS}
     terms = count_loss_terms(TASKS[request.head], labels)
     rows = np.flatnonzero(terms) if terms.any() else np.arange(len(terms))
     labels = {key: value[rows[: request.training.examples_of_update]] for key, value in labels.items()}
     if request.class_weights is not None:
-        labels["labels"] = by_weight(labels["labels"], request.class_weights)
+        labels["labels"] = spread_labels_by_weight(labels["labels"], request.class_weights)
     return labels
 
 

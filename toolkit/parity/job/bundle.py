@@ -37,7 +37,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request
 from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.left_out import beside, digests, write_weights
+from toolkit.parity.job.left_out import hash_tensors, weights_path_of, write_weights
 from toolkit.parity.job.pair import PAIR, Description, Pair
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.recorded import check_recorded
@@ -93,7 +93,7 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*
 # -- recording ------------------------------------------------------------------------------------------------------
 
 
-def record(request: GateRequest, folder: Path, console: Console) -> None:
+def record_reference(request: GateRequest, folder: Path, console: Console) -> None:
     """Run the reference alone and leave its results in ``folder``: all, or nothing.
 
     Raises:
@@ -112,7 +112,7 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
         weights, num_randomized = randomize_constants(request.weights, request.seed)
         write_request(replace(request, tokenizer=None), weights, partial)  # its files are not recorded
         run_workers([partial], console, {"reference": workers_of(request)["reference"]})
-        seal(partial, num_randomized)
+        seal_bundle(partial, num_randomized)
 
 
 @contextlib.contextmanager
@@ -123,7 +123,7 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> I
     ``folder`` holds something that is not a bundle.
     """
     check_free(folder)
-    with _appearing(folder) as partial:
+    with _replace_folder(folder) as partial:
         yield partial
     entries = read_manifest(folder)["files"]
     size = sum(entry["bytes"] for entry in entries.values())
@@ -136,7 +136,7 @@ def new_bundle(folder: Path, console: Console, command: str = "replay {0}") -> I
     console.print(f"next: toolkit parity {command.format(folder)}", highlight=False, soft_wrap=True)
 
 
-def seal(partial: Path, num_randomized: int, weights: Path | None = None) -> None:
+def seal_bundle(partial: Path, num_randomized: int, weights: Path | None = None) -> None:
     """Turn the job folder of a finished reference into a bundle.
 
     This removes files without a meaning on other machines, and writes ``bundle.json``.
@@ -173,7 +173,7 @@ def seal(partial: Path, num_randomized: int, weights: Path | None = None) -> Non
         (partial / "reference" / name).unlink(missing_ok=True)
     left_out = {}
     if weights is not None:
-        left_out = {"weights": digests(partial / WEIGHTS)}
+        left_out = {"weights": hash_tensors(partial / WEIGHTS)}
         os.replace(partial / WEIGHTS, weights)
     files.write_report(
         partial / MANIFEST, {**manifest_of(partial, job, num_randomized), **left_out}
@@ -221,10 +221,10 @@ def check_free(folder: Path) -> None:
 def check_weights_free(folder: Path) -> None:
     """Check that the weights of a new small bundle ``folder`` replace at most an earlier bundle's weights.
     Raises UserError if another file is there."""
-    if not os.path.lexists(place := beside(folder)):
+    if not os.path.lexists(place := weights_path_of(folder)):
         return
     try:
-        weight_digests = digests(place)
+        weight_digests = hash_tensors(place)
     except (OSError, UnreadableFile):
         weight_digests = {}
     if not os.path.lexists(folder) or read_manifest(folder).get("weights") != weight_digests:
@@ -232,7 +232,7 @@ def check_weights_free(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
+def _replace_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder next to ``folder`` that replaces it after a ``with`` block without an error."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def contrasting(labels: np.ndarray, weights: Sequence[float], own_labels: np.ndarray) -> np.ndarray:
+def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np.ndarray) -> np.ndarray:
     """Return labels for synthetic texts that contrast with the labels of the run's own texts.
 
     They alternate between the heaviest and lightest class, the next heaviest and next lightest, and so on, starting
@@ -26,7 +26,7 @@ def contrasting(labels: np.ndarray, weights: Sequence[float], own_labels: np.nda
     return np.resize(ends, len(labels)).astype(labels.dtype)
 
 
-def by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+def spread_labels_by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     """Replace the labels (N,) of an update's examples by classes from the heaviest to the lightest: micro-batches then
     do not weigh as their numbers of examples. With several labels per text (N, labels) they stay: their weights do not
     change the divisor of the loss."""

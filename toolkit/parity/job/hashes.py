@@ -52,7 +52,7 @@ class Hashes:
 
 
 @contextlib.contextmanager
-def hashing(job: Path) -> Iterator[Hashes]:
+def hash_job_files(job: Path) -> Iterator[Hashes]:
     """Hash what appears in a job folder inside the ``with`` block."""
     hashes = Hashes(job)
     watch = threading.Thread(target=hashes.watch, daemon=True)

@@ -39,7 +39,7 @@ print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
 """
 
 
-def locate(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]) -> str:
+def locate_interpreter(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]) -> str:
     """Return the interpreter as an absolute path. Links are not followed: a virtual environment is known by its own.
 
     Args:
@@ -75,7 +75,7 @@ def interpreter_of(path: str | None, side: str) -> str | None:
 
 
 def _check_interpreter(path: str, side: str) -> str:
-    executable = locate(path, REQUIRED_PACKAGES[side][:2])
+    executable = locate_interpreter(path, REQUIRED_PACKAGES[side][:2])
     versions_of(executable, side)
     return executable
 
@@ -86,7 +86,7 @@ def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
 
     Raises UserError if it is not a Python, and Inconclusive if it cannot run the side, ``reference`` or ``port``.
     """
-    answer = _ask(interpreter)
+    answer = _query_interpreter(interpreter)
     if tuple(answer["version_info"]) < OLDEST:
         min_version = ".".join(map(str, OLDEST))
         raise Inconclusive(
@@ -103,7 +103,7 @@ def versions_of(interpreter: str, side: str = "reference") -> dict[str, str]:
     return answer["versions"]
 
 
-def _ask(interpreter: str) -> dict:
+def _query_interpreter(interpreter: str) -> dict:
     try:
         process = subprocess.run(
             code_command(interpreter, QUESTION),

@@ -17,17 +17,17 @@ from toolkit.errors import UserError
 from toolkit.parity.job.tensor_file import TensorWriter
 
 
-def beside(bundle: Path) -> Path:
+def weights_path_of(bundle: Path) -> Path:
     """Return the weights file next to a small bundle."""
     return Path(f"{bundle}.weights.safetensors")
 
 
-def digests(path: Path) -> dict[str, str]:
+def hash_tensors(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each tensor of a file, by name. Raises OSError or UnreadableFile."""
-    return {name: _digest(value) for name, value in _tensors(path)}
+    return {name: _hash_values(value) for name, value in _read_tensors(path)}
 
 
-def _digest(value: np.ndarray) -> str:
+def _hash_values(value: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(value, "<f4").data).hexdigest()
 
 
@@ -46,11 +46,11 @@ def write_weights(
     missing = dict.fromkeys(recorded_digests)
     try:
         with TensorWriter(path) as writer:
-            for name, value in _tensors(source):
+            for name, value in _read_tensors(source):
                 if name not in recorded_digests:
                     continue
                 value = value.astype(np.float32, copy=False)
-                if list(value.shape) != list(shapes[name]) or _digest(value) != recorded_digests[name]:
+                if list(value.shape) != list(shapes[name]) or _hash_values(value) != recorded_digests[name]:
                     raise UserError(f"{source}: {name} is not what the reference was recorded with")
                 writer.add(name, value)
                 del missing[name]
@@ -60,5 +60,5 @@ def write_weights(
         raise UserError(f"{source}: has no {next(iter(missing))}, with which the reference was recorded")
 
 
-def _tensors(source: Path) -> Iterator[tuple[str, np.ndarray]]:
+def _read_tensors(source: Path) -> Iterator[tuple[str, np.ndarray]]:
     return read_tensors(source) if source.is_dir() else tensors_in(source)

@@ -46,12 +46,12 @@ def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
         if lacking := describe_missing_space(cache_folder(), size):
             raise UnreadableFile(checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}")
         print(f"note: reading {names} ({format_bytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
-        _convert(python or sys.executable, target, pickles)
+        _convert_pickles(python or sys.executable, target, pickles)
 
     return get_or_create_entry("weights", key, fill)
 
 
-def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:
+def _convert_pickles(python: str, target: Path, pickles: Sequence[Path]) -> None:
     module = "toolkit.parity.reference.unpickle"
     command = launch.module_command(python, module, str(target), *map(str, pickles))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}

@@ -54,12 +54,12 @@ def run_workers(
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
     start_seconds, limit = time.monotonic(), _time_limit(jobs)
     stopped_sides: list[str] = []
-    with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
+    with status or contextlib.nullcontext(), _start_workers(jobs, interpreters, task) as workers:
         while any(worker.poll() is None for worker in workers.values()):
             if stopped_sides := [side for side in workers if _has_stopped(side, workers, jobs[-1], task)]:
                 break  # the others would wait for its missing files
             if time.monotonic() - start_seconds > limit:
-                raise UserError(_overdue(jobs, interpreters, workers, limit))
+                raise UserError(_describe_overdue_side(jobs, interpreters, workers, limit))
             if status is None:
                 assert watch is not None
                 watch()
@@ -123,7 +123,9 @@ def _time_limit(jobs: Sequence[Path]) -> float:
     return limit
 
 
-def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, subprocess.Popen], limit: float) -> str:
+def _describe_overdue_side(
+    jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, subprocess.Popen], limit: float
+) -> str:
     """Return a message with the side of a user's pair that does not end, and its current line."""
     pair = files.read_job(jobs[0]).pair
     assert pair is not None
@@ -183,7 +185,9 @@ def _way_out(side: str, words: str) -> str:
 
 
 @contextlib.contextmanager
-def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -> Iterator[dict[str, subprocess.Popen]]:
+def _start_workers(
+    jobs: Sequence[Path], interpreters: Mapping[str, str], task: str
+) -> Iterator[dict[str, subprocess.Popen]]:
     """Start the workers; none of them outlives the ``with`` block. Temporary files of a library, such as torch, are
     removed with the job."""
     workers: dict[str, subprocess.Popen] = {}

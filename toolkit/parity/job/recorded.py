@@ -103,14 +103,14 @@ def _check_moved(folder: Path, reference: ReferenceResult) -> None:
     draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
     for attribute, kind in DECIDED_BY.items():
         for place, movement in getattr(reference.facts, attribute).items():
-            sizes = _sizes(draws, place, kind)
+            sizes = _largest_magnitudes(draws, place, kind)
             if not 0 <= movement <= MOVED_LIMIT * max(sizes, default=0.0):
                 raise ValueError(
                     f"{attribute} of {place} is {movement}, of numbers up to {max(sizes, default=0.0):.3g}"
                 )
 
 
-def _sizes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
+def _largest_magnitudes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
     """Yield the largest magnitudes of the numbers that decide at a module, in the run of its name's prefix."""
     run, _, module = place.rpartition("/")
     draw_names: Sequence[str] = list(draws[run or TRAINING])

@@ -35,15 +35,15 @@ def as_json(record: Any) -> Any:
 
 def text_of(record: Any) -> str:
     """Return the JSON of :func:`as_json` in one line; NaN stays NaN. Takes half the time of the two steps."""
-    return json.dumps(record, allow_nan=True, default=_object)
+    return json.dumps(record, allow_nan=True, default=_as_object)
 
 
-def _object(record: Any) -> dict[str, Any]:
+def _as_object(record: Any) -> dict[str, Any]:
     """What :func:`as_json` makes of a dataclass or a mapping, whose values it leaves as they are."""
     if isinstance(record, Mapping):
         return dict(record)
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {name: getattr(record, name) for name in _names(type(record))}
+        return {name: getattr(record, name) for name in _field_names(type(record))}
     raise TypeError(f"{type(record).__name__} has no counterpart in JSON")
 
 
@@ -53,14 +53,14 @@ def from_json(kind: type[Record], content: Any, location: str = "") -> Record:
     The type may consist of dataclasses, dicts, lists, tuples, ``X | None``, JSON's own types and ``Any``. Raises
     ValueError with the location if the content is not of that type, or lacks or has too many keys.
     """
-    return _decoder(typing.cast(Any, kind))(content, (None, location or getattr(kind, "__name__", str(kind))))
+    return _make_decoder(typing.cast(Any, kind))(content, (None, location or getattr(kind, "__name__", str(kind))))
 
 
 # Of each type once.
 
 
 @functools.cache
-def _decoder(kind: Any) -> Decode:
+def _make_decoder(kind: Any) -> Decode:
     """Return the decoder of a type from JSON's content; raises as :func:`from_json`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
@@ -69,13 +69,13 @@ def _decoder(kind: Any) -> Decode:
         return _of_dataclass(typing.cast(type, kind))
     if origin in (types.UnionType, typing.Union):
         (only,) = (argument for argument in arguments if argument is not type(None))
-        decode = _decoder(only)
+        decode = _make_decoder(only)
         return lambda content, location: None if content is None else decode(content, location)
     if origin is dict:
         return _of_dict(arguments[1])
     if origin in (list, tuple):
         return _of_list(origin, arguments[0])
-    return functools.partial(_plain, kind)
+    return functools.partial(_decode_plain, kind)
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def _as_it_is(kind: Any) -> frozenset[Any]:
 
 def _of_dataclass(kind: type) -> Decode:
     hints = typing.get_type_hints(kind)
-    fields = {name: (_as_it_is(hints[name]), _decoder(hints[name])) for name in _names(kind)}
+    fields = {name: (_as_it_is(hints[name]), _make_decoder(hints[name])) for name in _field_names(kind)}
     required_keys = {
         field.name
         for field in dataclasses.fields(kind)
@@ -96,11 +96,13 @@ def _of_dataclass(kind: type) -> Decode:
     }
 
     def decode(content: Any, location: Location) -> Any:
-        _check(content, dict, location)
+        _check_type(content, dict, location)
         if unknown := content.keys() - fields.keys():
-            raise ValueError(f"{_text(location)}: has {sorted(unknown)[0]}, which is none of {', '.join(fields)}")
+            raise ValueError(
+                f"{_describe_location(location)}: has {sorted(unknown)[0]}, which is none of {', '.join(fields)}"
+            )
         if missing := required_keys - content.keys():
-            raise ValueError(f"{_text(location)}: lacks {sorted(missing)[0]}")
+            raise ValueError(f"{_describe_location(location)}: lacks {sorted(missing)[0]}")
         values = {}
         for key, value in content.items():
             as_it_is, of_field = fields[key]
@@ -111,10 +113,10 @@ def _of_dataclass(kind: type) -> Decode:
 
 
 def _of_dict(kind: Any) -> Decode:
-    as_it_is, decoder = _as_it_is(kind), _decoder(kind)
+    as_it_is, decoder = _as_it_is(kind), _make_decoder(kind)
 
     def decode(content: Any, location: Location) -> Any:
-        _check(content, dict, location)
+        _check_type(content, dict, location)
         if as_it_is.issuperset(map(type, content.values())):
             return dict(content)
         return {key: decoder(value, (location, f".{key}")) for key, value in content.items()}
@@ -123,10 +125,10 @@ def _of_dict(kind: Any) -> Decode:
 
 
 def _of_list(sequence_type: Callable[[Any], Any], kind: Any) -> Decode:
-    as_it_is, decoder = _as_it_is(kind), _decoder(kind)
+    as_it_is, decoder = _as_it_is(kind), _make_decoder(kind)
 
     def decode(content: Any, location: Location) -> Any:
-        _check(content, list, location)
+        _check_type(content, list, location)
         if as_it_is.issuperset(map(type, content)):
             return sequence_type(content)
         return sequence_type(decoder(value, (location, f"[{index}]")) for index, value in enumerate(content))
@@ -134,23 +136,23 @@ def _of_list(sequence_type: Callable[[Any], Any], kind: Any) -> Decode:
     return decode
 
 
-def _plain(kind: type, content: Any, location: Location) -> Any:
+def _decode_plain(kind: type, content: Any, location: Location) -> Any:
     if kind is float and type(content) is int:
         return float(content)
-    _check(content, kind, location)
+    _check_type(content, kind, location)
     return content
 
 
 @functools.cache
-def _names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _check(content: Any, kind: type, location: Location) -> None:
+def _check_type(content: Any, kind: type, location: Location) -> None:
     if not isinstance(content, kind) or (isinstance(content, bool) and kind is not bool):
-        raise ValueError(f"{_text(location)}: expected {kind.__name__}, found {type(content).__name__}")
+        raise ValueError(f"{_describe_location(location)}: expected {kind.__name__}, found {type(content).__name__}")
 
 
-def _text(location: Location) -> str:
+def _describe_location(location: Location) -> str:
     outer, name = location
-    return f"{_text(outer)}{name}" if outer else name
+    return f"{_describe_location(outer)}{name}" if outer else name

@@ -134,7 +134,7 @@ class WeightsWriter(threading.Thread):
 
 
 @contextlib.contextmanager
-def writing(writer: WeightsWriter) -> Iterator[None]:
+def run_writer(writer: WeightsWriter) -> Iterator[None]:
     """The writer works inside the ``with`` block."""
     writer.start()
     try:

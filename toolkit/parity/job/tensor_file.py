@@ -73,7 +73,7 @@ class TensorWriter:
             self._sketched[name] = list(value.shape)
             value = value.values
         value = np.asarray(value, order="C")
-        self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self._names)
+        self.header[name] = _make_entry(name, value, self._file.tell() - 8 - self._room, self._names)
         value.tofile(self._file)
 
     def repeat(self, name: str, first: str) -> None:
@@ -84,7 +84,7 @@ class TensorWriter:
     def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         """Announce a tensor too large to be held whole: its values follow by :meth:`extend`."""
         one = np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory
-        self.header[name] = _entry(name, one, self._file.tell() - 8 - self._room, self._names)
+        self.header[name] = _make_entry(name, one, self._file.tell() - 8 - self._room, self._names)
 
     def extend(self, values: np.ndarray) -> None:
         """Append further values of the tensor that was announced."""
@@ -111,7 +111,7 @@ class TensorWriter:
             self._file.seek(8 + self._room)
             moved_path = self.path.with_name(self.path.name + ".moved")
             with open(moved_path, "wb") as target:
-                _write(target, entries, self._file)
+                _write_file(target, entries, self._file)
             os.replace(moved_path, self._partial)
             return
         self._file.seek(0)
@@ -146,19 +146,19 @@ class SpilledTensors(_OnDisk):
         value = np.asarray(value, order="C")
         if self._start:
             raise ValueError(f"{name}: the file is written")
-        self.header[name] = _entry(name, value, self._file.seek(0, os.SEEK_END), self.header)
+        self.header[name] = _make_entry(name, value, self._file.seek(0, os.SEEK_END), self.header)
         value.tofile(self._file)
 
     def __getitem__(self, name: str) -> np.ndarray:
         self._file.flush()
-        return _read(self._file, self.header[name], self._start)
+        return _read_tensor(self._file, self.header[name], self._start)
 
     def write(self, path: Path) -> None:
         """Make it a safetensors file of that name, which values are read from after that."""
         partial = path.with_name(path.name + ".partial")
         self._file.seek(0)
         with open(partial, "wb") as target:
-            self._start = _write(target, self.header, self._file)
+            self._start = _write_file(target, self.header, self._file)
         os.replace(partial, path)
         self._file.close()
         self._file = open(path, "rb")  # noqa: SIM115 - as long as the tensors are asked for
@@ -185,7 +185,7 @@ class TensorFile(_OnDisk):
 
     def __getitem__(self, name: str) -> Any:
         """Return a tensor's values; or its :class:`.sketch.Sketch`, if the file has only that."""
-        value = _read(self._file, self.header[name], self._start)
+        value = _read_tensor(self._file, self.header[name], self._start)
         return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -207,7 +207,7 @@ class TensorFile(_OnDisk):
         start, end = min(start, height), min(end, height)
         each = NUMPY_TYPES[entry["dtype"]].itemsize * math.prod(rest)
         offsets = [entry["data_offsets"][0] + row * each for row in (start, end)]
-        return _read(self._file, {**entry, "shape": [end - start, *rest], "data_offsets": offsets}, self._start)
+        return _read_tensor(self._file, {**entry, "shape": [end - start, *rest], "data_offsets": offsets}, self._start)
 
 
 def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
@@ -217,7 +217,7 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
     return tensors.header[first] is tensors.header[second]
 
 
-def _entry(name: str, value: np.ndarray, start: int, existing_names: Mapping[str, Any]) -> dict[str, Any]:
+def _make_entry(name: str, value: np.ndarray, start: int, existing_names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the header's entry of a tensor whose values begin at ``start``."""
     _check_new(name, existing_names)
     if value.dtype not in TYPES:
@@ -230,7 +230,7 @@ def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
         raise ValueError(f"two tensors have the name {name}: one would not be compared")
 
 
-def _write(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
+def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
     """Write header and data; returns where the data begin."""
     header_bytes = header(entries)
     target.write(header_bytes)
@@ -238,7 +238,7 @@ def _write(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> in
     return len(header_bytes)
 
 
-def _read(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
+def _read_tensor(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
     """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is mapped copy-on-write:
     reading it into memory takes twice as long."""
     kind, (begin, end) = NUMPY_TYPES[entry["dtype"]], entry["data_offsets"]

@@ -82,7 +82,7 @@ def make_texts(
     tokens = draw.integers(0, config["vocab_size"], (len(layouts), length))
     mask, ends = np.zeros_like(tokens), np.zeros(len(layouts), np.int64)
     for row, layout in enumerate(LAYOUTS[place] for place in layouts):
-        size = _size(layout, length, chunk)
+        size = _count_tokens(layout, length, chunk)
         starts_late = layout.is_left_padded and model_family.pads_left
         text = slice(length - size, length) if starts_late else slice(0, size)
         mask[row, text], ends[row] = 1, text.stop
@@ -99,7 +99,7 @@ def make_texts(
     return Texts(layouts, tokens, mask, ends)
 
 
-def _size(layout: Layout, length: int, chunk: int) -> int:
+def _count_tokens(layout: Layout, length: int, chunk: int) -> int:
     """How many tokens the text of a row of ``length`` has."""
     max_tokens = int(layout.share * length)
     num_chunk_tokens = max_tokens // chunk * chunk or max_tokens

@@ -100,16 +100,16 @@ def random_texts(seed: int, count: int) -> list[str]:
     random_strings = (
         "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, MOST_UNITS))) for _ in range(count)
     )
-    return ["".join(_units(text)[:MOST_UNITS]) for text in random_strings]
+    return ["".join(_split_units(text)[:MOST_UNITS]) for text in random_strings]
 
 
 def parts_of(text: str) -> list[str]:
     """Return all texts left of a drawn text when some of its units are removed, itself included."""
-    units = _units(text)
+    units = _split_units(text)
     masks = range(1, 1 << len(units))
     return list(dict.fromkeys("".join(u for place, u in enumerate(units) if mask >> place & 1) for mask in masks))
 
 
-def _units(text: str) -> list[str]:
+def _split_units(text: str) -> list[str]:
     """Special pieces, and the characters between them."""
     return re.findall("|".join([*map(re.escape, SPECIAL), "."]), text, re.DOTALL)

@@ -53,7 +53,7 @@ def locate_source(source: str) -> Path:
     if not all(part.isidentifier() for part in source.split(".")):
         raise UserCodeError(f"{source}: is neither a file that ends in .py nor a module's name")
     relative = Path(*source.split("."))
-    for place in _places():
+    for place in _search_folders():
         for path in (place / relative.with_suffix(".py"), place / relative / "__init__.py"):
             if path.is_file():
                 return path.absolute()
@@ -242,5 +242,5 @@ def imported_files() -> list[str]:
     return sorted(name for name in files if os.path.isabs(name) and os.path.isfile(name))  # torch has made-up names
 
 
-def _places() -> Sequence[Path]:
+def _search_folders() -> Sequence[Path]:
     return [Path.cwd(), *(Path(place) for place in sys.path if place)]

@@ -19,7 +19,7 @@ from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.scratch import child_process
 from toolkit.parity.job import files, launch
 from toolkit.parity.job.bundle import Recording
-from toolkit.parity.job.interpreter import locate
+from toolkit.parity.job.interpreter import locate_interpreter
 from toolkit.parity.job.pair import CHOICES, RANDOM, TIME_LIMIT
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
@@ -49,7 +49,7 @@ def run_port(
         Inconclusive: the interpreter lacks the framework.
     """
     program, packages = PROGRAMS[port.suffix]
-    interpreter = sys.executable if python is None else locate(python, packages)
+    interpreter = sys.executable if python is None else locate_interpreter(python, packages)
     inputs, outputs = folder / "inputs", folder / "outputs"
     write_inputs(recording, inputs)
     outputs.mkdir()

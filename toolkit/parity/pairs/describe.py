@@ -21,9 +21,9 @@ from toolkit.parity.job.results import Note
 from toolkit.parity.job.synthetic import randomize_constant_buffers
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.pairs.match import leaf, propose
+from toolkit.parity.pairs.match import propose_map
 from toolkit.parity.pairs.size import is_large
-from toolkit.parity.pairs.words import distance
+from toolkit.parity.pairs.words import last_word, name_distance
 
 #: Parts of messages with a cause outside of the user's file: the reference's interpreter has no torch, or memory was
 #: short.
@@ -126,7 +126,7 @@ class Sides:
                 other for other in self.port.parameters if other.name in ours and math.prod(other.shape) == sizes
             ]
             if one.name in theirs and similar_parameters:
-                other = min(similar_parameters, key=lambda other: distance(one.name, other.name))
+                other = min(similar_parameters, key=lambda other: name_distance(one.name, other.name))
                 shapes = {"theirs": str(one.shape), "ours": str(other.shape)}
                 yield Note("other-shape", {"name": one.name, "port": other.name, **shapes})
 
@@ -190,11 +190,13 @@ def describe_sides(request: GateRequest, job: Path, console: Console) -> Sides:
         UserError: a side cannot be built or run, the user's map has an unknown name, or the sides do not fit together.
         Inconclusive: the reference's interpreter lacks torch, or a side was killed.
     """
-    ask([request], [job], console, workers_of(request))
+    run_sides([request], [job], console, workers_of(request))
     return match_sides(request, job, weights_of(job))
 
 
-def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console, workers: Mapping[str, str]) -> None:
+def run_sides(
+    requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console, workers: Mapping[str, str]
+) -> None:
     """Build and run the sides of several pairs once, one pair after another, and write their descriptions.
 
     Args:
@@ -236,7 +238,7 @@ def match_sides(request: GateRequest, job: Path, weights: Mapping[str, np.ndarra
     if unknown := [name for name in request.pair_names if name not in parameter_names]:
         raise UserError(f"--map: the reference has no parameter {unknown[0]}; toolkit parity map lists them")
     try:
-        pair_map = propose(reference, port, request.pair_names, request.pair_layouts)
+        pair_map = propose_map(reference, port, request.pair_names, request.pair_layouts)
     except ValueError as error:
         raise UserError(f"--map: {error}") from None
     sides = Sides(reference, port, pair_map, weights, is_large(reference.parameters, request))
@@ -264,7 +266,7 @@ def check_shapes(sides: Sides) -> None:
     if 2 * len(theirs) > len(sides.reference.parameters) and 2 * len(ours) > len(sides.port.parameters):
         first = next(one for one in sides.reference.parameters if one.name in theirs)
         similar_parameters = [
-            one for one in sides.port.parameters if one.name in ours and leaf(one.name) == leaf(first.name)
+            one for one in sides.port.parameters if one.name in ours and last_word(one.name) == last_word(first.name)
         ]
         counterpart_text = (
             f", and {similar_parameters[0].name} of the port is {similar_parameters[0].shape}"

@@ -103,13 +103,13 @@ def read_map(path: Path | None) -> MapFile:
     if not isinstance(content, dict) or not content or not {"parameters", "accept", "layouts"} >= content.keys():
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
     return MapFile(
-        _parameters(path, content.get("parameters", {})),
+        _check_parameters(path, content.get("parameters", {})),
         _known_differences(path, content.get("accept", {})),
-        _layouts(path, content.get("layouts", {})),
+        _check_layouts(path, content.get("layouts", {})),
     )
 
 
-def _parameters(path: Path, names: Any) -> dict[str, list[str]]:
+def _check_parameters(path: Path, names: Any) -> dict[str, list[str]]:
     if not isinstance(names, dict):
         raise UserError(f"--map {path}: is no map of a pair; {RIGHT}")
     names_of_port = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
@@ -119,7 +119,7 @@ def _parameters(path: Path, names: Any) -> dict[str, list[str]]:
     return names_of_port
 
 
-def _layouts(path: Path, patterns: Any) -> dict[str, str | list[int]]:
+def _check_layouts(path: Path, patterns: Any) -> dict[str, str | list[int]]:
     for pattern, user_axes in patterns.items() if isinstance(patterns, dict) else [("layouts", patterns)]:
         is_axes = isinstance(user_axes, list) and sorted(map(str, user_axes)) == [
             str(axis) for axis in range(len(user_axes))

@@ -25,7 +25,7 @@ from toolkit.parity.job.pair import (
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.axes import axes_between, axes_of
 from toolkit.parity.pairs.pieces import match_by_map, match_fused, match_reshaped
-from toolkit.parity.pairs.words import distance, is_spelled_alike, leaf
+from toolkit.parity.pairs.words import is_spelled_alike, last_word, name_distance
 
 #: Distance in the order of execution that counts as much as names without a common word.
 FAR_DISTANCE = 10.0
@@ -37,7 +37,7 @@ OTHER_SPELLING_COST = 1.0
 FORBIDDEN_COST = 1e6
 
 
-def propose(
+def propose_map(
     reference: Description,
     port: Description,
     user_names: Mapping[str, Sequence[str]] | None = None,
@@ -103,7 +103,7 @@ def match_parameters(
     matches += [
         _make_match(one, free_by_name[one.name], True)
         for one in remaining
-        if one.name in free_by_name and _fits(one, free_by_name[one.name])
+        if one.name in free_by_name and _may_match(one, free_by_name[one.name])
     ]
     matches += match_fused(*_unmatched_parameters(reference, port, matches))
     remaining, free = _unmatched_parameters(reference, port, matches)
@@ -143,14 +143,14 @@ def _make_match(theirs: ParameterFacts, ours: ParameterFacts, certain: bool) -> 
     return ParameterMatch(theirs.name, ours.name, theirs.transposed != ours.transposed, certain)
 
 
-def _fits(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
+def _may_match(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
     same_role = theirs.role == ours.role or "other" in (theirs.role, ours.role)
-    return theirs.shape == ours.shape and same_role and leaf(theirs.name) == leaf(ours.name)
+    return theirs.shape == ours.shape and same_role and last_word(theirs.name) == last_word(ours.name)
 
 
 def _group_key(parameter: ParameterFacts) -> tuple[int | str, ...]:
     """Return the common key of parameters that may be counterparts: their shape and the last word of their name."""
-    return (*parameter.shape, leaf(parameter.name))
+    return (*parameter.shape, last_word(parameter.name))
 
 
 def _assign_counterparts(
@@ -159,7 +159,7 @@ def _assign_counterparts(
     """Return the cheapest assignment among possible counterparts, and whether each pair of it is certain."""
     from scipy.optimize import linear_sum_assignment  # takes longer than all the rest, and a run's gate matches nothing
 
-    possible = np.array([[_fits(one, other) for other in free] for one in remaining], bool).reshape(
+    possible = np.array([[_may_match(one, other) for other in free] for one in remaining], bool).reshape(
         len(remaining), len(free)
     )
     if not possible.any():
@@ -225,7 +225,9 @@ def _count_crossed(
 
 
 def _name_cost(reference_name: str, port_name: str) -> float:
-    return distance(reference_name, port_name) + OTHER_SPELLING_COST * (not is_spelled_alike(reference_name, port_name))
+    return name_distance(reference_name, port_name) + OTHER_SPELLING_COST * (
+        not is_spelled_alike(reference_name, port_name)
+    )
 
 
 def _is_best(costs: np.ndarray, place: int) -> bool:
@@ -257,7 +259,7 @@ def _execution_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
 
     A parameter whose module never ran comes last.
     """
-    return _ranks(parameters, [0] * len(parameters))
+    return _rank_parameters(parameters, [0] * len(parameters))
 
 
 def _branch_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
@@ -265,10 +267,10 @@ def _branch_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
     paths = [one.name.split(".") for one in parameters]
     depth = next((depth for depth, words in enumerate(zip(*paths, strict=False)) if len({*words}) > 1), 0)
     branches = list(dict.fromkeys(path[depth] for path in paths))
-    return _ranks(parameters, [branches.index(path[depth]) for path in paths])
+    return _rank_parameters(parameters, [branches.index(path[depth]) for path in paths])
 
 
-def _ranks(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.ndarray:
+def _rank_parameters(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.ndarray:
     """Return the rank of each parameter by branch and execution time, among parameters of its shape and leaf."""
     places = np.full(len(parameters), float(len(parameters)))
     groups: dict[tuple, list[int]] = defaultdict(list)
@@ -464,8 +466,8 @@ def _in_counterparts(
     Return {} if these are fewer than the matches in one order.
     """
     counterparts = {port: reference for reference, port in modules.items()}
-    their_modules = [_innermost(one, modules) for one in theirs]
-    our_modules = [counterparts.get(_innermost(one, counterparts), "") for one in ours]
+    their_modules = [_find_innermost(one, modules) for one in theirs]
+    our_modules = [counterparts.get(_find_innermost(one, counterparts), "") for one in ours]
     is_possible = np.array(
         [[_is_in(a, b) or _is_in(b, a) or "" in (a, b) for b in our_modules] for a in their_modules], bool
     ).reshape(len(theirs), len(ours))
@@ -477,7 +479,7 @@ def _in_counterparts(
     return matches if len(matches) >= len(_align_draws(theirs, ours)) else {}
 
 
-def _innermost(draw: DrawFacts, modules: Iterable[str]) -> str:
+def _find_innermost(draw: DrawFacts, modules: Iterable[str]) -> str:
     """Return the path of the innermost module that makes a draw; empty if none of the modules makes it."""
     module = TensorName.parse(draw.name).module
     return max((one for one in modules if _is_in(module, one)), key=len, default="")
@@ -516,4 +518,4 @@ def _match_score(theirs: DrawFacts, ours: DrawFacts) -> float:
     """Return how well two draws match; 0 if they cannot."""
     if math.prod(theirs.shape) != math.prod(ours.shape):
         return 0.0
-    return 3.0 - distance(theirs.name.partition(":")[2], ours.name.partition(":")[2])
+    return 3.0 - name_distance(theirs.name.partition(":")[2], ours.name.partition(":")[2])

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from toolkit.parity.job.pair import ParameterFacts, ParameterMatch
-from toolkit.parity.pairs.words import distance, leaf, words
+from toolkit.parity.pairs.words import last_word, name_distance, split_words
 
 #: A parameter in a map: an offset, the name, a range of rows and a transpose. Only the name is required.
 PIECE = re.compile(r"(?:([+-]?\d+(?:\.\d+)?) \+ )?(.+?)(?:\[(\d+):(\d+)\])?(\.T)?")
@@ -107,7 +107,7 @@ def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[Parameter
     A transpose is only tried in the user's own layers, which may give their weights any name.
     """
     possible = [
-        (distance(theirs.name, ours.name), place, theirs, ours)
+        (name_distance(theirs.name, ours.name), place, theirs, ours)
         for place, theirs in enumerate(reference)
         for ours in port
         if _play_one_part(theirs, ours)
@@ -125,7 +125,7 @@ def match_reshaped(reference: Sequence[ParameterFacts], port: Sequence[Parameter
 
 
 def _play_one_part(theirs: ParameterFacts, ours: ParameterFacts) -> bool:
-    leaves = {leaf(theirs.name), leaf(ours.name)}
+    leaves = {last_word(theirs.name), last_word(ours.name)}
     return len(leaves) == 1 or ("other" in (theirs.role, ours.role) and "weight" in leaves and "bias" not in leaves)
 
 
@@ -154,19 +154,19 @@ def _find_parts(
         wholes: parameters that may consist of parts.
         pieces: parameters of the other side that may be parts.
     """
-    matched_kinds = {(leaf(parameter.name), *parameter.shape) for parameter in pieces}
+    matched_kinds = {(last_word(parameter.name), *parameter.shape) for parameter in pieces}
     groups: dict[tuple, list[ParameterFacts]] = defaultdict(list)
     for parameter in pieces:
         if parameter.shape:  # a number has no rows
             groups[_part_key(parameter)].append(parameter)
     for parameter in wholes:
-        if (leaf(parameter.name), *parameter.shape) in matched_kinds or not parameter.shape:
+        if (last_word(parameter.name), *parameter.shape) in matched_kinds or not parameter.shape:
             continue
         fitting = {key: parts for key, group in groups.items() if (parts := _parts_of_whole(parameter, key, group))}
         if not fitting:
             continue
         around = parameter.module.rpartition(".")[0]
-        key = min(fitting, key=lambda key: distance(around, str(key[0])))
+        key = min(fitting, key=lambda key: name_distance(around, str(key[0])))
         groups[key] = [part for part in groups[key] if part not in fitting[key]]
         ends = list(accumulate(part.shape[0] for part in fitting[key]))
         for part, end in zip(fitting[key], ends, strict=True):
@@ -175,12 +175,12 @@ def _find_parts(
 
 def _part_key(parameter: ParameterFacts) -> tuple:
     """Return the common key of the parts of a fused projection: the layer around them, the leaf and the columns."""
-    return (parameter.module.rpartition(".")[0], leaf(parameter.name), *parameter.shape[1:])
+    return (parameter.module.rpartition(".")[0], last_word(parameter.name), *parameter.shape[1:])
 
 
 def _parts_of_whole(whole: ParameterFacts, key: tuple, group: Sequence[ParameterFacts]) -> list[ParameterFacts]:
     """Return the parameters of a group whose rows make up a parameter, in the order of its rows; [] if none do."""
-    if key[1:] != (leaf(whole.name), *whole.shape[1:]):
+    if key[1:] != (last_word(whole.name), *whole.shape[1:]):
         return []
     for parts in (group, [part for part in group if _part_index(part) is not None]):
         if len(parts) > 1 and sum(part.shape[0] for part in parts) == whole.shape[0]:
@@ -192,5 +192,5 @@ def _parts_of_whole(whole: ParameterFacts, key: tuple, group: Sequence[Parameter
 
 def _part_index(parameter: ParameterFacts) -> int | None:
     """Return the index in :data:`PART_NAMES` of a parameter's layer; None if it is not such a part."""
-    layer_words = words(parameter.module.rpartition(".")[2])
+    layer_words = split_words(parameter.module.rpartition(".")[2])
     return next((PART_NAMES.index(word) for word in layer_words if word in PART_NAMES), None)

@@ -15,7 +15,7 @@ from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.pairs.describe import Sides, describe_sides, write_pair
-from toolkit.parity.pairs.match import leaf
+from toolkit.parity.pairs.words import last_word
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PreparedJob:
         files.write_json(self.job / "job.json", replace(files.read_job(self.job), mutants=list(names)))
 
 
-def prepare(request: GateRequest, job: Path, console: Console) -> PreparedJob:
+def prepare_job(request: GateRequest, job: Path, console: Console) -> PreparedJob:
     """Fill a job folder, with random values for constant parameters.
 
     Raises:
@@ -67,5 +67,5 @@ def prepare(request: GateRequest, job: Path, console: Console) -> PreparedJob:
 def role_of(parameter: ParameterFacts) -> str:
     """Return the role of a pair's parameter, by the names that the families use."""
     if parameter.role == "norm":
-        return "norm_bias" if leaf(parameter.name) == "bias" else "norm_gain"
-    return "bias" if leaf(parameter.name) == "bias" and parameter.role != "other" else parameter.role
+        return "norm_bias" if last_word(parameter.name) == "bias" else "norm_gain"
+    return "bias" if last_word(parameter.name) == "bias" and parameter.role != "other" else parameter.role

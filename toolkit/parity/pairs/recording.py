@@ -15,16 +15,16 @@ from rich.console import Console
 from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, workers_of
-from toolkit.parity.job.bundle import Recording, check_weights_free, new_bundle, seal
-from toolkit.parity.job.left_out import beside
+from toolkit.parity.job.bundle import Recording, check_weights_free, new_bundle, seal_bundle
+from toolkit.parity.job.left_out import weights_path_of
 from toolkit.parity.job.pair import Pair, PairMap, ParameterMatch
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.pairs.describe import Sides, ask, description_of, match_sides, weights_of, write_pair
-from toolkit.parity.pairs.match import propose
+from toolkit.parity.pairs.describe import Sides, description_of, match_sides, run_sides, weights_of, write_pair
+from toolkit.parity.pairs.match import propose_map
 from toolkit.parity.pairs.size import is_large
 
 
@@ -51,19 +51,21 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
     command = "judge {0} PORT" if request.pair.any_framework else "replay {0} --port FILE"
     if request.pair.small:
         check_weights_free(folder)
-        command = "judge {0} FOLDER" if request.pair.any_framework else f"{command} --weights {beside(Path('{0}'))}"
+        command = (
+            "judge {0} FOLDER" if request.pair.any_framework else f"{command} --weights {weights_path_of(Path('{0}'))}"
+        )
     with new_bundle(folder, console, command) as job:
-        ask([request], [job], console, alone)
+        run_sides([request], [job], console, alone)
         own = description_of(job, "reference")
         large = is_large(own.parameters, request)
-        own_map = propose(own, own)
+        own_map = propose_map(own, own)
         tables = {one.name for one in own.buffers} & {one.name for one in own.parameters}
         own_map.buffers += [ParameterMatch(name, name) for name in sorted(tables)]  # a port may make them buffers
         itself = Sides(own, own, own_map, weights_of(job), large)
         weights, num_randomized = randomize_constants(itself.weights, request.seed)
         write_pair(request, itself, weights, job)
         run_workers([job], console, alone)
-        seal(job, num_randomized, beside(folder) if request.pair.small else None)
+        seal_bundle(job, num_randomized, weights_path_of(folder) if request.pair.small else None)
 
 
 def describe_port(recording: Recording, request: GateRequest, job: Path, console: Console) -> Sides:
@@ -80,7 +82,7 @@ def describe_port(recording: Recording, request: GateRequest, job: Path, console
             layout than the recorded reference.
     """
     assert request.pair is not None
-    ask([request], [job], console, {"candidate": sys.executable})
+    run_sides([request], [job], console, {"candidate": sys.executable})
     try:
         sides = match_sides(request, job, {})
     except UserError as error:

@@ -20,7 +20,7 @@ SAME = {
 EMPTY = {"proj", "dense", "self", "model", "module", "net"}
 
 
-def leaf(name: str) -> str:
+def last_word(name: str) -> str:
     """Return the last word of a parameter's name, such as ``weight`` or ``bias``, in its common form."""
     last = re.split(r"[._]", name)[-1]
     return SAME.get(last, last)
@@ -31,7 +31,7 @@ def is_spelled_alike(first_name: str, second_name: str) -> bool:
     return re.split(r"[._]", first_name)[-1] == re.split(r"[._]", second_name)[-1]
 
 
-def words(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """Return the words of a path in their common form, numbers included: `norm1` and `norm_1` are `norm` and `1`."""
     names = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)
     parts = [part for word in names for part in ([word] if word.lower() in SAME else re.findall(r"\D+|\d+", word))]
@@ -39,12 +39,12 @@ def words(name: str) -> list[str]:
     return [word for word in common if word not in EMPTY]
 
 
-def distance(first_name: str, second_name: str) -> float:
+def name_distance(first_name: str, second_name: str) -> float:
     """Return the distance of two names: 0 for the same words, 1 without a common word, 1 more for other numbers.
 
     Names that share some of their numbers are nearer: a stage may have a number on one side, and a name on the other.
     """
-    a, b = words(first_name), words(second_name)
+    a, b = split_words(first_name), split_words(second_name)
     numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
     shared_numbers = SequenceMatcher(None, numbers[0], numbers[1], autojunk=False).ratio()
     similarity = SequenceMatcher(None, a, b, autojunk=False).ratio()

@@ -26,7 +26,7 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.change import CHANGE, weight_change_name
-from toolkit.parity.pairs.prepare import prepare
+from toolkit.parity.pairs.prepare import prepare_job
 from toolkit.parity.trials.mutation import check_port
 
 #: Relative changes that must be caught: of a matrix, and of a gradient.
@@ -64,7 +64,7 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
     """
     workers = workers_of(request)
     with scratch_job() as job:
-        prepared_job = prepare(request, job, console)
+        prepared_job = prepare_job(request, job, console)
         prepared_job.put_mutants([weight_change_name(name) for name in prepared_job.roles])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)

@@ -46,7 +46,7 @@ from toolkit.parity.mutants import (
 )
 from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
 from toolkit.parity.mutants.shared import CLASS_WEIGHTS, LABEL_SMOOTHING, LORA, OPTIMIZERS
-from toolkit.parity.pairs.prepare import prepare
+from toolkit.parity.pairs.prepare import prepare_job
 from toolkit.parity.report.report import short_name
 from toolkit.parity.trials import pair_faults
 from toolkit.recipe.keys import OPTIMIZER_KEYS
@@ -233,7 +233,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
             request = replace(request, tokenizer=trial_tokenizer(request.model, scratch / "tokenizer"))
         if any(mutant.loader for mutant in mutants):
             request = replace(request, checkpoint=str(trial_checkpoint(request, scratch / "checkpoint")))
-        prepared_job = prepare(request, job, console)
+        prepared_job = prepare_job(request, job, console)
         sides = prepared_job.sides
         mutants = pair_faults.faults_of(sides) if sides else mutants
         prepared_job.put_mutants([mutant.name for mutant in mutants])

@@ -20,7 +20,7 @@ from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS
 from toolkit.parity.judge.findings import Verdict
-from toolkit.parity.pairs.describe import ask, match_sides, weights_of, write_pair
+from toolkit.parity.pairs.describe import match_sides, run_sides, weights_of, write_pair
 from toolkit.parity.pairs.weights import make_weights
 from toolkit.parity.trials.choices import choose_values, make_chooser
 from toolkit.parity.trials.sweep import TRAINING as RUN_TRAINING
@@ -73,7 +73,7 @@ class PairSweep:
         with scratch_folder("sweep-") as scratch:
             jobs = [scratch / str(number) for number in range(len(requests))]
             try:
-                ask(requests, jobs, console, workers)
+                run_sides(requests, jobs, console, workers)
             except UserError as error:
                 failed_request = next(r for r, job in zip(requests, jobs, strict=True) if not _is_described(job))
                 raise UserError(f"{self._describe_options(failed_request)}: {error}") from None
