@@ -222,7 +222,7 @@ def _find_completing_call(calls: Sequence[FunctionCall], not_right: Sequence[int
     """Return the last call of a chain that computes a constant; the call itself if it does not start such a chain.
 
     The reference may hold the constant ready, such as the inverse frequencies of rotary positions. Then it has none of
-    the intermediate values, and only the last one can be compared.
+    the intermediate values, and only the last value can be compared.
     """
 
     def takes_only(user: int, current: int | None) -> bool:

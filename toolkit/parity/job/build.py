@@ -152,7 +152,11 @@ def write_job(
     """Fill the job folder with the files that both workers need.
 
     Args:
-        labels: labels of the examples of an update, and the other inputs of these examples that are compared.
+        job: settings of the comparison.
+        weights: weights of the model, by name.
+        batch: batch of the step, by name.
+        labels: labels of the examples of an update, and the other compared inputs of these examples, by name.
+        folder: folder of the job.
     """
     make_sides(folder)
     files.write_tensors(folder / "weights.safetensors", weights)
@@ -164,7 +168,7 @@ def write_job(
 def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
-    """Write the job of a whole model, whose port is also measured with ``mutants``, by name (see :func:`write_job`)."""
+    """Fill the job folder for a model that is compared as a whole, with the names of faults to measure."""
     labels = labels_of(request)
     examples = {**make_distinct_inputs(len(next(iter(labels.values())))), **labels}
     write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), examples, folder)
@@ -178,7 +182,7 @@ def scratch_job() -> Iterator[Path]:
 
 
 def make_sides(folder: Path) -> None:
-    """Make a folder for each worker's answers."""
+    """Create the folder of each worker's results."""
     for side in ("reference", "candidate"):
         (folder / side).mkdir(parents=True, exist_ok=True)
 
@@ -190,9 +194,12 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """Return the labels of the examples of an update. Examples with only ignored labels are left out if there are
-    others. Such an example would make a micro-batch with less weight look like a smaller gradient, which Adam does not
-    see. If classes have weights, classes by weight (:func:`.class_labels.spread_labels_by_weight`)."""
+    """Return the labels of the examples of an update.
+
+    Examples with only ignored labels are left out if there are others: they would only scale the gradient of a
+    micro-batch, which Adam does not see. With class weights, the labels run from the heaviest to the lightest class
+    (:func:`.class_labels.spread_labels_by_weight`).
+    """
     label_batch = request.batch if request.labels is None else request.labels
     labels = {key: np.asarray(value) for key, value in label_batch.items() if key in LABELS}
     terms = count_loss_terms(TASKS[request.head], labels)

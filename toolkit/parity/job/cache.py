@@ -2,8 +2,8 @@
 
 The key is a hash of everything that a measurement depends on: the source of the whole project, the configuration,
 weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter of
-the reference if it is another. The workers' measurements are kept; the verdict is formed again each time. Only
-measurements of passed gates are kept.
+the reference if it is not this interpreter. The workers' measurements are stored, and each gate judges them again. Only
+measurements of passed gates are stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Record = TypeVar("Record")
 ROOT = Path(__file__).resolve().parents[3]
 #: Kind of these entries in the cache, and their files.
 KIND, MEASUREMENTS, CONSTANTS = "parity", "measured.json", "constants.safetensors"
-#: Packages that the workers import: a list of modules would have to be kept right, and was not.
+#: Packages that the workers import. A list of single modules would soon be incomplete.
 PACKAGES = ("models", "toolkit")
 
 
@@ -43,7 +43,7 @@ def key_of(folder: Path, reference_python: str | None = None) -> str:
 def key_of_request(
     job: Job, batch: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], reference_python: str | None = None
 ) -> str:
-    """Return the key of a job whose weights are not written yet. For synthetic weights, it uses their kind and seed."""
+    """Return the key of a job whose weights are not written yet, from the kind and seed of synthetic weights."""
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
@@ -83,12 +83,12 @@ def source_of(root: Path) -> str:
 
 
 def load(key: str, kind: type[Record]) -> tuple[Record, dict[str, np.ndarray]] | None:
-    """Return the measurements and constants that :func:`store` kept under ``key``; None without a complete entry."""
+    """Return the measurements and constants that :func:`store` stored under ``key``, or None if there is no entry."""
     try:
         if (entry := cache.find_entry(KIND, key)) is None:
             return None
         return from_json(kind, files.read_json(entry / MEASUREMENTS)), files.read_tensors(entry / CONSTANTS)
-    except (OSError, ValueError):  # of an entry that was removed while it was read
+    except (OSError, ValueError):  # the entry was removed while it was read
         return None
 
 

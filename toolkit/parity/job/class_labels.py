@@ -14,8 +14,9 @@ def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np
     with a class that the own texts lack. With several labels per text, the first text has every label.
 
     Args:
-        labels: labels of the synthetic texts: int64 (N,), or float32 (N, labels) of 0 and 1.
-        own_labels: labels of the run's own texts.
+        labels: labels of the synthetic texts, int64 (N,), or float32 (N, labels) of 0 and 1.
+        weights: weight of each class.
+        own_labels: labels of the run's own texts, with the same layout.
     """
     if labels.ndim > 1:
         return np.concatenate([np.ones_like(labels[:1]), labels[1:]])
@@ -27,9 +28,11 @@ def contrast_labels(labels: np.ndarray, weights: Sequence[float], own_labels: np
 
 
 def spread_labels_by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """Replace the labels (N,) of an update's examples by classes from the heaviest to the lightest: micro-batches then
-    do not weigh as their numbers of examples. With several labels per text (N, labels) they stay: their weights do not
-    change the divisor of the loss."""
+    """Return labels (N,) of an update's examples that run from the heaviest to the lightest class.
+
+    The weights of micro-batches then differ from their numbers of examples. Several labels per text, (N, labels), are
+    returned unchanged, since their weights do not change the divisor of the loss.
+    """
     if labels.ndim > 1:
         return labels
     falling = np.argsort(weights, kind="stable")[::-1]

@@ -55,7 +55,7 @@ class Sender:
         value = np.asarray(as_real(value), order="C")
         self._write(kind, name, content, value.dtype.str, list(value.shape))
         if value.size:
-            self._put(value.reshape(-1).view(np.uint8).data)
+            self._write_bytes(value.reshape(-1).view(np.uint8).data)
 
     def send_arrays(self, kind: str, values: Iterable[tuple[str, np.ndarray]]) -> None:
         """Send pairs of a name and an array, each as a separate message."""
@@ -69,9 +69,9 @@ class Sender:
     def _write(self, kind: str, name: str, content: Any, dtype: str | None = None, shape: Sequence[int] = ()) -> None:
         assert kind in CONTENT, kind
         if self._pipe is not None:
-            self._put(memoryview(text_of([kind, name, content, dtype, shape]).encode() + b"\n"))
+            self._write_bytes(memoryview(text_of([kind, name, content, dtype, shape]).encode() + b"\n"))
 
-    def _put(self, data: memoryview) -> None:
+    def _write_bytes(self, data: memoryview) -> None:
         assert self._pipe is not None
         while data:
             data = data[os.write(self._pipe, data) :]

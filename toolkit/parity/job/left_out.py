@@ -34,14 +34,15 @@ def _hash_values(value: np.ndarray) -> str:
 def write_weights(
     path: Path, source: Path, recorded_digests: Mapping[str, str], shapes: Mapping[str, Sequence[int]]
 ) -> None:
-    """Write to ``path`` the parameters that a reference was recorded with.
+    """Write the parameters that a reference was recorded with to a file.
 
     Args:
-        source: a safetensors file with them, or the folder of a checkpoint; it may have others, too.
-        recorded_digests, shapes: SHA-256 and shape of each parameter.
+        path: file to write.
+        source: safetensors file, or folder of a checkpoint, with these parameters. It may have others, too.
+        recorded_digests, shapes: SHA-256 and shape of each recorded parameter, by name.
 
     Raises:
-        UserError: if a parameter is missing or differs from the recording.
+        UserError: a parameter is missing or differs from the recording.
     """
     missing = dict.fromkeys(recorded_digests)
     try:

@@ -17,11 +17,11 @@ class StepOutput:
     """Output of a pair's model for a step's batches.
 
     Attributes:
-        loss: a scalar tensor, the sum of ``losses`` if there are several; None if only a forward is compared and the
-            model returns no loss.
+        loss: scalar tensor, the sum of ``losses`` if there are several; None if only a forward is compared and the
+            model returns none.
         logits: logits of the model; None if the file defines the loss, or for several batches.
-        losses: loss terms by their names, if there are several.
-        scores: logits of several batches without a loss, by the batch.
+        losses: loss terms by name if there are several; otherwise empty.
+        scores: logits of each batch without a loss, by the batch's name, if there are several batches.
     """
 
     loss: Any
@@ -45,14 +45,18 @@ def compute_step(
     also kept separately.
 
     Args:
-        needs_loss: False if only a forward is compared.
-        cross_entropy: the framework's, of scores (N, C) and labels (N).
+        source: module of the side's file.
+        model: model of the side.
+        inputs: batches of the step.
+        needs_loss: whether a loss is required; False if only a forward is compared.
+        is_tensor: function that returns whether a value is a tensor of the framework.
+        cross_entropy: the framework's cross entropy of scores (N, C) and labels (N,).
 
     Raises:
-        UserCodeError: if there is no loss and nothing to compute a loss from.
+        UserCodeError: the model returns no loss, and there are no labels and logits to compute a loss from.
     """
     step_outputs = [
-        _of_one_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)
+        _compute_batch(source, model, batch, needs_loss, is_tensor, cross_entropy) for batch in batches_in(inputs)
     ]
     if len(step_outputs) == 1:
         return step_outputs[0]
@@ -69,7 +73,7 @@ def compute_step(
     return StepOutput(sum(losses.values()) if losses else None, None, {**named_losses, **losses}, scores)
 
 
-def _of_one_batch(
+def _compute_batch(
     source: Any,
     model: Any,
     inputs: Mapping[str, Any],
@@ -80,7 +84,7 @@ def _of_one_batch(
     if hasattr(source, "loss"):
         loss, logits = source.loss(model, inputs), None
     else:
-        loss, logits = loss_and_logits(model(**_taken_by(model, inputs)), is_tensor)
+        loss, logits = loss_and_logits(model(**_select_inputs(model, inputs)), is_tensor)
         if loss is None and logits is not None and "labels" in inputs:
             loss = cross_entropy(logits.reshape((-1, logits.shape[-1])), inputs["labels"].flatten())
     if loss is None and needs_loss:
@@ -92,11 +96,11 @@ def _of_one_batch(
     return StepOutput(sum(losses.values()) if losses else loss, logits, losses)
 
 
-def _taken_by(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a batch without ``labels`` if the model's forward does not take them: they are for the loss alone."""
+def _select_inputs(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a batch without ``labels`` if the model's forward does not accept them, since only the loss needs them."""
     try:
         parameters = inspect.signature(getattr(model, "forward", model)).parameters
-    except (TypeError, ValueError):  # of a compiled function
+    except (TypeError, ValueError):  # a compiled function has no signature
         return inputs
     if "labels" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return inputs
@@ -104,7 +108,7 @@ def _taken_by(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parts_of(output: Any) -> Iterable[Any]:
-    """Return the parts of an output in their order; () if it has none."""
+    """Return the parts of an output in order, or () if it has none."""
     if isinstance(output, Mapping):
         return list(output.values())
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
@@ -115,12 +119,12 @@ def parts_of(output: Any) -> Iterable[Any]:
 
 
 def part(output: Any, name: str) -> Any:
-    """Return the part of an output by its name; None if it has none."""
+    """Return the part of an output with this name, or None if there is none."""
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 def several_losses(losses: Any, is_tensor: Callable[[Any], bool]) -> dict[str, Any]:
-    """Return losses by their names, or by their numbers in a tuple; none if this is not several scalars."""
+    """Return several losses by name, or by number for a tuple; {} if they are not several scalar tensors."""
     named_losses = losses.items() if isinstance(losses, Mapping) else enumerate(parts_of(losses), 1)
     losses_by_name = {str(name): one for name, one in named_losses}
     are_scalars = all(is_tensor(one) and one.ndim == 0 for one in losses_by_name.values())

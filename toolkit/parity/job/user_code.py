@@ -1,7 +1,7 @@
 """The files of a user's pair: inspected without running them, and run only by the worker of their side.
 
-They are code that the user names on the command line. Nothing else is ever imported: no recipe, checkpoint or map of
-names can name one.
+The user names this code on the command line. No other code of the user's is ever imported: a recipe, a checkpoint or a
+map of parameters cannot name code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRAINING = {"optimizer": ("model",)}
 NO_KERNEL_IN_DOUBLE = re.compile(
     r"of kernel `(\w+)` is not registered.*Selected wrong DataType `float64`.*DataTypes: [^.]*\bfloat32\b", re.DOTALL
 )
-#: Libraries whose own lines do not help to find a port's fault.
+#: Libraries whose source lines do not help to find a port's fault.
 FRAMEWORKS = ("paddle/", "torch/", "numpy/", "decorator")
 
 
@@ -43,8 +43,14 @@ class UserCodeError(UserError):
 
 
 def locate_source(source: str) -> Path:
-    """Return the file of a side, given by a path that ends in ``.py`` or a module's dotted name, which is
-    searched from the current folder on. Raises UserCodeError if there is none."""
+    """Return the file of a side.
+
+    Args:
+        source: path that ends in ``.py``, or dotted name of a module, which is searched in the current folder first.
+
+    Raises:
+        UserCodeError: there is no such file.
+    """
     if source.endswith(".py"):
         path = Path(source)
         if not path.is_file():
@@ -92,15 +98,16 @@ _known_models: weakref.WeakSet = weakref.WeakSet()
 
 
 def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
-    """Check that a side's ``build`` has given a new model.
+    """Check that a side's ``build`` has returned a new model.
 
     Args:
-        source: the module of :func:`load`.
+        source: module of the side's file (:func:`load`).
+        model: model that ``build`` has returned.
         kind: expected class of the model.
         kind_name: description of this class in the message.
 
     Raises:
-        UserCodeError: it is none of that kind, or one that it has given before.
+        UserCodeError: the model has another class, or ``build`` has returned it before.
     """
     if not isinstance(model, kind):
         raise UserCodeError(f"{display_path(source)}: build() gave {type(model).__name__}; it is to give a {kind_name}")
@@ -110,7 +117,7 @@ def check_built(source: Any, model: Any, kind: type, kind_name: str) -> None:
 
 
 def check_real(source: Any, parameters: Iterable[tuple[str, Any]]) -> None:
-    """Check that all parameters, by path, are real. Raises UserCodeError if one is not."""
+    """Check that no parameter is complex. Raises UserCodeError, which names the parameter by its path, otherwise."""
     for path, parameter in parameters:
         if parameter.is_complex():
             raise UserCodeError(
@@ -126,7 +133,7 @@ def check_recurrent(source: Any, layers: Iterable[tuple[str, Any]]) -> None:
         layers: path and layer of each instance of torch's or Paddle's recurrent classes.
 
     Raises:
-        UserCodeError: if a layer has it. Its kernel draws the masks, which cannot be recorded or replayed.
+        UserCodeError: a layer has it. Its kernel draws the masks, which cannot be recorded or replayed.
     """
     for path, layer in layers:
         if layer.dropout and layer.num_layers > 1:
@@ -150,9 +157,9 @@ def _check_arguments(source: str, node: ast.FunctionDef, signatures: Sequence[st
 
 @functools.cache
 def load(source: str) -> ModuleType:
-    """Run a side's file, once in a process. Only a worker of that side does so.
+    """Import a side's file or module, once in a process. Only a worker of that side does so.
 
-    A file's own imports start in its folder, as if it had been run as a script; a module's, in the current folder.
+    Imports of a file are searched in its folder first, as in a script, and imports of a module in the current folder.
 
     Raises:
         UserCodeError: it cannot be imported.
@@ -178,23 +185,24 @@ def _look_first_in(folder: Path) -> None:
 
 
 def display_path(source: Any) -> str:
-    """A side's file, or a module that was loaded from one, as the user would name it: from the current folder on."""
+    """Return the path of a side's file, or of a module that was loaded from it, relative to the current folder."""
     return str(getattr(source, "__file__", source)).removeprefix(f"{os.getcwd()}{os.sep}")
 
 
 @contextlib.contextmanager
 def running(source: Any, alone: bool = True, made_by: Any = None) -> Iterator[None]:
-    """Report an error of the user's code inside the block in one line: the last line of the file, and the error. Lack
-    of memory is not its fault.
+    """Report an error of the user's code inside the ``with`` block in one line, with the last source line of the file.
+
+    A lack of memory is not reported as an error of the code.
 
     Args:
-        source: the file, or the module that was loaded from it.
-        alone: whether only the user's code runs inside the block. Otherwise only an error from a line of the file is
-            reported, and an operation that Paddle does not compute in float64.
-        made_by: function of the file that made what runs inside the block; its line is named if no other is.
+        source: file of the code, or the module that was loaded from it.
+        alone: whether only the user's code runs inside the block. Otherwise only errors from a line of the file are
+            reported, and operations that Paddle does not compute in float64.
+        made_by: function of the file that created the running object; the message has its line if there is no other.
 
     Raises:
-        UserCodeError: the code raised something.
+        UserCodeError: the code raised an error.
     """
     try:
         yield
@@ -232,7 +240,7 @@ def _in_library(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def imported_files() -> list[str]:
-    """Return the user's files that this process has imported: none installed, of Python's or of this project's."""
+    """Return the user's files that this process has imported, without installed packages, Python and this project."""
     root = Path(__file__).resolve().parents[3]
     excluded_prefixes = tuple(
         f"{place}{os.sep}" for place in (sysconfig.get_path("stdlib"), root / "toolkit", root / "models")

@@ -80,7 +80,7 @@ class Mutant:
 
     @property
     def is_of_an_operation(self) -> bool:
-        """Whether the operations in isolation must name the fault, or may be all that shows it."""
+        """Whether the operations in isolation must name the fault, or only they may show it."""
         return self.is_of_the_step and (self.operation != "" or self.dtype != "float64")
 
     @contextlib.contextmanager

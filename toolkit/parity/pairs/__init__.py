@@ -1,1 +1,1 @@
-"""Matches parameters, modules and draws of a user's port with those of the reference."""
+"""Match the parameters, modules and draws of a user's port with their counterparts in the reference."""

@@ -82,7 +82,7 @@ def _resolve_user_axes(user_axes: str | Sequence[int], rank: int) -> list[int] |
 
 
 def _ranks_with_channels_last(modules: Sequence[ModuleFacts]) -> Collection[int]:
-    """Return the ranks of outputs for which no layer of the port has a layout with channels first."""
+    """Return the ranks that only occur in layouts of the port with channels last."""
     layout_by_rank = {len(one.layout): one.layout for one in modules if one.layout}
     channels_first_ranks = {len(one.layout) for one in modules if one.layout[1:2] == "C"}
     return layout_by_rank.keys() - channels_first_ranks

@@ -237,7 +237,7 @@ def _is_best(costs: np.ndarray, place: int) -> bool:
 
 
 def _crossing_places(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
-    """Return the places of pairs that ran in different orders on the two sides, among those of one shape."""
+    """Return the indices of pairs that ran in different orders on the two sides, among pairs of one shape."""
     groups: dict[tuple, list[int]] = defaultdict(list)
     for place, (theirs, _) in enumerate(pairs):
         groups[_group_key(theirs)].append(place)
@@ -255,7 +255,7 @@ def _crossing_places(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> 
 
 
 def _execution_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
-    """Return the rank of each parameter by the time when its module ran, among parameters of its shape and leaf.
+    """Return the rank of each parameter by the time when its module ran, among parameters with its shape and last word.
 
     A parameter whose module never ran comes last.
     """
@@ -271,7 +271,7 @@ def _branch_places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
 
 
 def _rank_parameters(parameters: Sequence[ParameterFacts], branches: Sequence[int]) -> np.ndarray:
-    """Return the rank of each parameter by branch and execution time, among parameters of its shape and leaf."""
+    """Return the rank of each parameter by branch and execution time, among parameters with its shape and last word."""
     places = np.full(len(parameters), float(len(parameters)))
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):

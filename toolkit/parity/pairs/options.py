@@ -46,8 +46,8 @@ def pair_request(
         dtypes: dtypes to judge.
         device: ``cpu`` or ``gpu``.
         map_file: file in the format that ``toolkit parity map`` prints.
-        reference_python: interpreter of the reference; None for this one.
-        port_python: interpreter of the port; None for this one.
+        reference_python: interpreter of the reference; None for this interpreter.
+        port_python: interpreter of the port; None for this interpreter.
         trace: whether to run the operation trace without a difference, too.
         time_limit: seconds for each step; by default :data:`.pair.TIME_LIMIT`.
         forward_only: whether to compare only the evaluation mode, without training.
@@ -124,7 +124,7 @@ def replay_request(
         port: Python file or module name of the port; None for a family, whose port is part of this toolkit.
         map_file: file in the format that ``toolkit parity map`` prints; None for a family.
         time_limit: seconds for each step; None for a family.
-        port_python: interpreter of the port; None for this one.
+        port_python: interpreter of the port; None for this interpreter.
 
     Raises:
         UserError: a port is missing, not needed, or does not fit the recording.

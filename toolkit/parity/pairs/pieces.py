@@ -162,7 +162,7 @@ def _find_parts(
     for parameter in wholes:
         if (last_word(parameter.name), *parameter.shape) in matched_kinds or not parameter.shape:
             continue
-        fitting = {key: parts for key, group in groups.items() if (parts := _parts_of_whole(parameter, key, group))}
+        fitting = {key: parts for key, group in groups.items() if (parts := _parts_of_fused(parameter, key, group))}
         if not fitting:
             continue
         around = parameter.module.rpartition(".")[0]
@@ -174,16 +174,18 @@ def _find_parts(
 
 
 def _part_key(parameter: ParameterFacts) -> tuple:
-    """Return the common key of the parts of a fused projection: the layer around them, the leaf and the columns."""
+    """Return the common key of the parts of a fused projection: the outer layer, the last word and the columns."""
     return (parameter.module.rpartition(".")[0], last_word(parameter.name), *parameter.shape[1:])
 
 
-def _parts_of_whole(whole: ParameterFacts, key: tuple, group: Sequence[ParameterFacts]) -> list[ParameterFacts]:
-    """Return the parameters of a group whose rows make up a parameter, in the order of its rows; [] if none do."""
-    if key[1:] != (last_word(whole.name), *whole.shape[1:]):
+def _parts_of_fused(
+    fused_parameter: ParameterFacts, key: tuple, group: Sequence[ParameterFacts]
+) -> list[ParameterFacts]:
+    """Return the parameters of a group that are the parts of a fused parameter, in the order of its rows, or []."""
+    if key[1:] != (last_word(fused_parameter.name), *fused_parameter.shape[1:]):
         return []
     for parts in (group, [part for part in group if _part_index(part) is not None]):
-        if len(parts) > 1 and sum(part.shape[0] for part in parts) == whole.shape[0]:
+        if len(parts) > 1 and sum(part.shape[0] for part in parts) == fused_parameter.shape[0]:
             places = [_part_index(part) for part in parts]
             is_named = None not in places and len(set(places)) == len(places)
             return sorted(parts, key=lambda part: _part_index(part) or 0) if is_named else list(parts)

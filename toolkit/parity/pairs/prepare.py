@@ -25,8 +25,8 @@ class PreparedJob:
     Attributes:
         job: path of the folder.
         randomized: number of constant parameters whose values were replaced by random values.
-        roles: role of each parameter in which the gate can be tried with faults: ``linear``, ``embedding``, ``bias``,
-            ``norm_gain``, ...; ``other`` in one of the user's own layers.
+        roles: role of each parameter that faults may change: ``linear``, ``embedding``, ``bias``, ``norm_gain``, ...;
+            ``other`` in a user's own layer.
         sides: descriptions of a pair; None for a family.
     """
 
@@ -36,15 +36,21 @@ class PreparedJob:
     sides: Sides | None = None
 
     def put_mutants(self, names: Sequence[str]) -> None:
-        """Request measurements of the port with these faults, too."""
+        """Request measurements of the port with each of these faults, too."""
         files.write_json(self.job / "job.json", replace(files.read_job(self.job), mutants=list(names)))
 
 
 def prepare_job(request: GateRequest, job: Path, console: Console) -> PreparedJob:
     """Fill a job folder, with random values for constant parameters.
 
+    Args:
+        request: request for a family of this toolkit, or for a pair.
+        job: folder of the job.
+        console: console for progress.
+
     Raises:
-        UserError, Inconclusive: of a pair, as :func:`.describe.describe_sides`.
+        UserError: a side of a pair cannot be built or run.
+        Inconclusive: the interpreter of a side lacks its framework.
     """
     if request.pair is None:
         weights, num_randomized = randomize_constants(request.weights, request.seed)
@@ -65,7 +71,7 @@ def prepare_job(request: GateRequest, job: Path, console: Console) -> PreparedJo
 
 
 def role_of(parameter: ParameterFacts) -> str:
-    """Return the role of a pair's parameter, by the names that the families use."""
+    """Return the role of a pair's parameter (:attr:`PreparedJob.roles`)."""
     if parameter.role == "norm":
         return "norm_bias" if last_word(parameter.name) == "bias" else "norm_gain"
     return "bias" if last_word(parameter.name) == "bias" and parameter.role != "other" else parameter.role

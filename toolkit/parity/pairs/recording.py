@@ -37,7 +37,7 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
         console: console for progress.
 
     Raises:
-        UserError: the batch is made by the port's file; the reference cannot be built or run; or ``folder`` holds
+        UserError: the port's file defines the batch; the reference cannot be built or run; or ``folder`` holds
             something that is not a bundle.
         Inconclusive: the reference's interpreter lacks torch.
     """
