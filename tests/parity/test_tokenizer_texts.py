@@ -11,7 +11,7 @@ from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizer_texts import (
     ADVERSARIAL,
     CONTROLS,
-    MOST_UNITS,
+    MAX_UNITS,
     WHITE,
     parts_of,
     random_texts,
@@ -48,7 +48,7 @@ def test_a_seed_draws_the_same_texts_however_many():
 def test_all_that_can_be_left_of_a_drawn_text_is_tried():
     assert parts_of("a</s>b") == ["a", "</s>", "a</s>", "b", "ab", "</s>b", "a</s>b"]
     for text in random_texts(0, 500):
-        assert len(parts_of(text)) < 1 << MOST_UNITS and text in parts_of(text)
+        assert len(parts_of(text)) < 1 << MAX_UNITS and text in parts_of(text)
 
 
 def test_a_gate_compares_them_beside_the_run_s_own_and_pads_only_these_and_those_by_hand():

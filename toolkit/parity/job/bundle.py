@@ -94,10 +94,15 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*
 
 
 def record_reference(request: GateRequest, folder: Path, console: Console) -> None:
-    """Run the reference alone and leave its results in ``folder``: all, or nothing.
+    """Run only the reference, and write its results as a bundle, which is complete or not written at all.
+
+    Args:
+        request: request for one of the toolkit's own ports.
+        folder: folder of the bundle.
+        console: console for progress.
 
     Raises:
-        UserError: bfloat16 is asked for, the model is too large to be held whole, or ``folder`` holds something that is
+        UserError: bfloat16 is requested, the model is too large to be held whole, or ``folder`` holds something that is
             not a bundle.
         Inconclusive: the reference could not run.
     """
@@ -233,7 +238,7 @@ def check_weights_free(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder next to ``folder`` that replaces it after a ``with`` block without an error."""
+    """Yield a hidden folder next to ``folder``, which replaces it after a ``with`` block without an error."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -275,8 +280,10 @@ class Recording:
         return WEIGHTS not in self.manifest["files"] and self.weights is None
 
     def lay_out(self, job: Path) -> None:
-        """Fill a job folder, except for ``job.json``, with the files that a finished reference leaves to the port's
-        side. Raises UserError if the weights given to a small bundle differ from the recorded weights."""
+        """Fill a job folder with the recorded files of the reference, except for ``job.json``.
+
+        Raises UserError if the weights for a small bundle differ from the recorded weights.
+        """
         for name in self.manifest["files"]:
             if name != "job.json":
                 (job / name).parent.mkdir(parents=True, exist_ok=True)
@@ -290,11 +297,12 @@ def open_recording(folder: Path, weights: Path | None = None) -> Recording:
     """Read a bundle and check every file.
 
     Args:
-        weights: file or folder with the weights of a small bundle.
+        folder: folder of the bundle.
+        weights: file or folder with the weights of a small bundle; None for a bundle that has its own.
 
     Raises:
-        UserError: if it is not a bundle, has another schema, is incomplete, changed, or describes an unknown
-            model; or if weights are given to a bundle that holds its own.
+        UserError: the folder is not a bundle, has another schema, is incomplete or changed, or describes an unknown
+            model; or weights are given for a bundle that has its own.
     """
     manifest = read_manifest(folder)
     if weights is not None and "weights" not in manifest:

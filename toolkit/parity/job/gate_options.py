@@ -14,13 +14,13 @@ DEFAULT_WEIGHTS = "heavy-tailed"
 
 @dataclass(frozen=True)
 class GateOptions:
-    """What the user asked to compare. A command sets the options that it has; the others keep their defaults.
+    """Options that select a comparison. A command sets its own options; the others keep their defaults.
 
     The first group describes one of the toolkit's own ports, the last group a pair of the user's files.
 
     Attributes:
-        weights_from: value of ``--weights``; None in a sweep that takes all kinds.
-        overrides: the ``KEY=VALUE`` words.
+        weights_from: value of ``--weights``; None for a sweep over all kinds.
+        overrides: ``KEY=VALUE`` arguments.
         map_file: value of ``--map``.
     """
 

@@ -150,8 +150,8 @@ def read_messages(source: BinaryIO) -> Iterator[Message]:
     """Yield the messages of one job, until its :data:`END`; unread parts of an array are skipped.
 
     Raises:
-        EOFError: if the pipe was closed before the end of the job.
-        ValueError: if the input is not a valid message.
+        EOFError: the pipe was closed before the end of the job.
+        ValueError: the input is not a valid message.
     """
     buffer = bytearray(BLOCK_BYTES)
     while line := source.readline():

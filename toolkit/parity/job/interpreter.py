@@ -40,14 +40,14 @@ print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
 
 
 def locate_interpreter(path: str, having: Sequence[str] = REQUIRED_PACKAGES["reference"][:2]) -> str:
-    """Return the interpreter as an absolute path. Links are not followed: a virtual environment is known by its own.
+    """Return the absolute path of an interpreter. Links are not followed, since a virtual environment is a link.
 
     Args:
-        path: of a file, or a command's name.
-        having: packages that a message asks for.
+        path: path of a file, or name of a command.
+        having: packages that the message names.
 
     Raises:
-        UserError: there is nothing that could be run.
+        UserError: there is no such executable file.
     """
     expanded_path = os.path.expanduser(expand_user_home(path))
     executable = shutil.which(os.path.abspath(expanded_path) if os.path.exists(expanded_path) else expanded_path)

@@ -49,8 +49,10 @@ class TokenizerJob:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a run changes the parameters, by the names of a recipe's ``train`` section. The defaults are for a gate
-    without a recipe: a run so short that its first updates are warm-up, with accumulation."""
+    """The settings of a run's updates, with the names of a recipe's ``train`` section.
+
+    The defaults are for a gate without a recipe: a short run with accumulation, whose first updates are warm-up.
+    """
 
     max_steps: int = 12
     batch_size: int = 2
@@ -83,17 +85,18 @@ class ComparisonSettings:
         dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate,
             ``bfloat16`` whether it is in mixed precision.
         device: ``cpu`` or ``gpu``, for both sides.
-        seed: of the dropout masks and rotations.
+        seed: seed of the dropout masks and rotations.
         port: settings of the port itself that are not part of the model: ``backward``, ``residual``, ``recompute``.
-        training: how the run changes the parameters.
+        training: settings of the run's updates.
         tokenizer: tokenizer to compare, with texts of the run's data; None without a tokenizer.
-        class_weights: each class's weight in the loss that trains: torch's ``CrossEntropyLoss(weight=...)`` for one
+        class_weights: weight of each class in the training loss: torch's ``CrossEntropyLoss(weight=...)`` for one
             label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several; None for equal weights. The
             loss of evaluation is not weighted.
-        label_smoothing: of the loss that trains, torch's ``CrossEntropyLoss(label_smoothing=...)``.
-        judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
-        checkpoint: the folder of safetensors that the weights were read from, which each side reads by its own loader;
-            None without a checkpoint.
+        label_smoothing: label smoothing of the training loss, torch's ``CrossEntropyLoss(label_smoothing=...)``.
+        judge_reference_reversible: whether to measure the reference's own reversible backward, too. Nothing is judged
+            by it.
+        checkpoint: folder of the safetensors that the weights were read from, which each side reads with its own
+            loader; None without a checkpoint.
         checkpoint_config: configuration of the model in ``checkpoint``, if ``config`` has only the first of its
             positions; otherwise None.
         origin: the hub repository and commit of ``checkpoint``, in words; None for a model that is not from the hub.
@@ -124,7 +127,7 @@ class ComparisonSettings:
     lora: dict[str, Any] | None = None
 
     def common(self) -> dict[str, Any]:
-        """These attributes by name, without those that a subclass adds."""
+        """Return the attributes of this class by name, without attributes of a subclass."""
         return {attribute.name: getattr(self, attribute.name) for attribute in fields(ComparisonSettings)}
 
 
@@ -133,14 +136,14 @@ class Job(ComparisonSettings):
     """A training step to run on both sides.
 
     Attributes:
-        noise_runs: dtype -> number of runs of the reference that measure its rounding, in addition to R64.
+        noise_runs: number of runs of the reference that measure its rounding, in addition to R64, by dtype.
         updates: number of parameter updates after the step.
         spare_memory: whether the workers keep few tensors in memory.
         brief: whether the model is so large that checks which smaller models also show are left out (the effect of
             hooks, the port's own generator with recomputed layers), and the port's plain gradients are computed from
             each layer's input, not every activation.
         threads: number of threads of each side.
-        reference_python: the interpreter that runs the reference.
+        reference_python: interpreter of the reference.
         mutants: names of faults that the port is measured with, one after another.
         streamed: whether the model is compared stage by stage.
         lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.operations.precision.PRODUCTS`), on both
@@ -169,5 +172,5 @@ class Job(ComparisonSettings):
 
     @property
     def task(self) -> str:
-        """The recipes' task that puts this head on its model, or whose loss has the same terms; "" for a pair."""
+        """The task of recipes with this head, or with the same terms of the loss; "" for a pair."""
         return TASKS.get(self.head, "")

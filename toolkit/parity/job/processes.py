@@ -24,7 +24,7 @@ from toolkit.parity.job.worker import BY_USER_CODE, STACK
 
 #: Message about a worker that has ended without a message.
 KILLED_MESSAGE = "it was killed"
-#: The process that measures the messages of the port's process, in these tasks.
+#: Name of the process that measures the messages of the port's process, and the tasks in which it runs.
 COMPARATOR = "comparator"
 MEASURED_TASKS = (files.RESULT, "forced_input", "attribution")
 #: Seconds that a worker has to log its stack.
@@ -38,18 +38,19 @@ def run_workers(
     watch: Callable[[], None] | None = None,
     task: str = files.RESULT,
 ) -> None:
-    """Run the workers at once; the Paddle one starts up while the reference still computes.
+    """Run the workers at the same time; the port's worker starts up while the reference still computes.
 
     Args:
-        jobs: folders of jobs, done one after another by the same two processes.
-        interpreters: side -> the Python that runs it: both, or one of them.
-        watch: called repeatedly while they run, to show progress; by default a line shows the running workers and
-            the number of finished jobs.
+        jobs: folders of jobs, which the same two processes run one after another.
+        console: console for progress.
+        interpreters: interpreter of each side to run: both sides, or one of them.
+        watch: function that is called repeatedly to show progress; None for a line with the running workers and the
+            number of finished jobs.
         task: task of the workers: ``result`` for a gate's measurements, or a follow-up.
 
     Raises:
-        UserError: if the user's code has raised an error or has not ended in time.
-        Inconclusive: if a worker failed.
+        UserError: the user's code has raised an error or has not ended in time.
+        Inconclusive: a worker failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
     start_seconds, limit = time.monotonic(), _time_limit(jobs)

@@ -1,7 +1,8 @@
-"""Checks the recorded facts about a bundle's tensors against their values.
+"""Check the recorded facts about a bundle's tensors against their values.
 
-Whoever forges a bundle can forge its hashes, too. So what can be computed from its values is computed; and noise, which
-cannot, must be plausible for a reference. Otherwise an RMS of R64 of 1e300 would be a bound that admits anything.
+A forged bundle may have forged hashes, too. So all facts that follow from the values are computed again. The noise does
+not follow from them, but it must be plausible for a reference. Otherwise an RMS of 1e300 would be a bound that admits
+any error.
 """
 
 from __future__ import annotations
@@ -21,21 +22,20 @@ from toolkit.parity.measure.evaluation import RUNS, TRAINING
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.measure.sketch import Sketch
 
-#: Relative difference of one sum between two computers that is allowed.
+#: Largest allowed relative difference of a sum between two computers.
 ROUNDING = 1e-9
-#: How large the noise of a run may be, in units of the largest RMS of a tensor of its kind. Seen were 0.026 and 4.9e-11
-#: with large gains, under which attention saturates; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14 of CTRL.
+#: Largest allowed noise of a run, in units of the largest RMS of a tensor of its kind. Measured were 0.026 and 4.9e-11
+#: with large gains, which saturate attention; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14 for CTRL.
 NOISE_LIMIT = {"float32": 1.0, "float64": 1e-8}
-#: How far rounding may move what decides (an input of ReLU, a margin of buckets, a score), in units of its largest
-#: number: with large gains 0.3 was seen.
+#: Largest allowed change by rounding of a deciding number (an input of ReLU, a margin of buckets, a score), in units of
+#: the largest such number. With large gains, 0.3 was measured.
 MOVED_LIMIT = 16.0
-#: Kind of the draws that each fact of a reference is about.
+#: Kind of the draws that decide, by the fact of the reference about them.
 DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "scores"}
 
 
 def check_recorded(folder: Path, job: Job) -> None:
-    """Check a recorded reference against its values. Raises ValueError if they disagree or are not
-    plausible."""
+    """Check the facts of a recorded reference against its values. Raises ValueError for a wrong or implausible fact."""
     reference = read_reference(folder)
     if reference.accept:
         pattern = next(iter(reference.accept))
@@ -83,7 +83,7 @@ def _is_size(value: float | None) -> bool:
 
 
 def _check_sizes(tensors: Mapping[str, TensorRecord]) -> None:
-    """No noise is larger than a reference's can be."""
+    """Check that no noise exceeds :data:`NOISE_LIMIT`."""
     largest: dict[str, float] = {}
     for name, record in tensors.items():
         kind = TensorName.parse(name).kind
@@ -99,7 +99,7 @@ def _check_sizes(tensors: Mapping[str, TensorRecord]) -> None:
 
 
 def _check_moved(folder: Path, reference: ReferenceResult) -> None:
-    """Check that no choice is excused by more than the largest number that decides it."""
+    """Check that no recorded change of a deciding number exceeds :data:`MOVED_LIMIT`."""
     draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
     for attribute, kind in DECIDED_BY.items():
         for place, movement in getattr(reference.facts, attribute).items():
@@ -111,7 +111,7 @@ def _check_moved(folder: Path, reference: ReferenceResult) -> None:
 
 
 def _largest_magnitudes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
-    """Yield the largest magnitudes of the numbers that decide at a module, in the run of its name's prefix."""
+    """Yield the largest magnitude of each draw with a module's deciding numbers, in the run of the name's prefix."""
     run, _, module = place.rpartition("/")
     draw_names: Sequence[str] = list(draws[run or TRAINING])
     for name in draw_names:

@@ -52,7 +52,7 @@ def plan(layers: int) -> list[str]:
 
 
 def weights_path(job: Path, stage: str) -> Path:
-    """Where the weights of a stage, forward or backward, are."""
+    """Return the file of the weights of a stage, forward or backward."""
     return job / "weights" / f"{stage.removesuffix(BACKWARD)}.safetensors"
 
 
@@ -62,12 +62,12 @@ def failed_weights(job: Path) -> Path:
 
 
 def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
-    """Return the weights of a stage, as soon as they are there."""
+    """Wait for the weights of a stage, and return them."""
     return dict(open_weights(job, stage))
 
 
 def open_weights(job: Path, stage: str) -> TensorFile:
-    """As :func:`read_weights`, each read on access: the embedding alone takes 1.3 GB."""
+    """Wait for the weights of a stage, and return a file that reads each on access, since the embedding has 1.3 GB."""
     path = weights_path(job, stage)
     files.wait_for(path, failed_weights(job))
     return TensorFile(path)
@@ -85,7 +85,7 @@ class Side:
             (job / name / folder).mkdir(parents=True, exist_ok=True)
 
     def path(self, kind: str, stage: str) -> Path:
-        """Of this side's ``state``, ``truth`` or ``draws`` of a stage."""
+        """Return the file of this side's ``state``, ``truth`` or ``draws`` of a stage."""
         return self.job / self.name / kind / f"{stage}.safetensors"
 
     def is_done(self, stage: str) -> bool:

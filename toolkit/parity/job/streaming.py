@@ -84,8 +84,11 @@ class WeightsWriter(threading.Thread):
     """Writes the weights, a file per stage, ahead of the workers.
 
     Args:
-        weights: name -> float32; asked for one at a time, once.
-        seed: of :func:`.synthetic.randomize_constants`.
+        job: folder of the job.
+        model_family: family of the model.
+        weights: float32 weights by name, each read once.
+        depth: number of layers.
+        seed: seed of :func:`.synthetic.randomize_constants`.
     """
 
     def __init__(
@@ -129,13 +132,13 @@ class WeightsWriter(threading.Thread):
                     files.write_text(failure_path, f"{type(error).__name__}: {error}")
 
     def num_randomized(self) -> int:
-        """How many constant parameters were given random values."""
+        """Return the number of constant parameters whose values were replaced by random values."""
         return sum(files.read_json(path) for path in (self.job / "weights").glob("*.json"))
 
 
 @contextlib.contextmanager
 def run_writer(writer: WeightsWriter) -> Iterator[None]:
-    """The writer works inside the ``with`` block."""
+    """Run the writer inside the ``with`` block."""
     writer.start()
     try:
         yield
@@ -145,7 +148,7 @@ def run_writer(writer: WeightsWriter) -> Iterator[None]:
 
 
 class Bars:
-    """A bar for each worker of the stages that it has done."""
+    """Progress bars with the number of finished stages of each worker."""
 
     def __init__(self, job: Path, depth: int, console: Console) -> None:
         self.job = job
@@ -163,7 +166,7 @@ class Bars:
         self.tasks = {side: self.progress.add_task(side, total=total) for side in SIDES}
 
     def update(self) -> None:
-        """Look how far the workers are."""
+        """Update the bars from the files of finished stages."""
         for side, task in self.tasks.items():
             self.progress.update(task, completed=len(list((self.job / side / "stages").glob("*.json"))))
         time.sleep(0.2)

@@ -82,12 +82,12 @@ class TensorWriter:
         self._repeats[name] = first
 
     def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        """Announce a tensor too large to be held whole: its values follow by :meth:`extend`."""
+        """Begin a tensor that is too large to be held whole. :meth:`extend` appends its values."""
         one = np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory
         self.header[name] = _make_entry(name, one, self._file.tell() - 8 - self._room, self._names)
 
     def extend(self, values: np.ndarray) -> None:
-        """Append further values of the tensor that was announced."""
+        """Append further values of the tensor of :meth:`begin`."""
         np.asarray(values, order="C").tofile(self._file)
 
     def __exit__(
@@ -134,8 +134,10 @@ class _OnDisk(Mapping[str, np.ndarray]):
 
 
 class SpilledTensors(_OnDisk):
-    """A dictionary of tensors whose values are on disk, in a file without a name until :meth:`write`. Raises ValueError
-    as :class:`TensorWriter` does; also for a tensor that comes after :meth:`write`."""
+    """A dictionary of tensors whose values are on disk, in an unnamed file until :meth:`write`.
+
+    Raises ValueError for a second tensor with the same name, an unknown dtype, and a tensor after :meth:`write`.
+    """
 
     def __init__(self) -> None:
         self.header = {}
@@ -154,7 +156,7 @@ class SpilledTensors(_OnDisk):
         return _read_tensor(self._file, self.header[name], self._start)
 
     def write(self, path: Path) -> None:
-        """Make it a safetensors file of that name, which values are read from after that."""
+        """Write a safetensors file, from which values are read afterwards."""
         partial = path.with_name(path.name + ".partial")
         self._file.seek(0)
         with open(partial, "wb") as target:
@@ -165,8 +167,10 @@ class SpilledTensors(_OnDisk):
 
 
 class TensorFile(_OnDisk):
-    """The tensors of a safetensors file, each read on access, and not kept. The file stays open: a trial of all faults
-    asks for a hundred thousand, and another reader may delete it when done."""
+    """The tensors of a safetensors file, each read on access and not kept in memory.
+
+    The file stays open, since a trial of all faults reads a hundred thousand tensors, and another reader may delete it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -184,7 +188,7 @@ class TensorFile(_OnDisk):
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> Any:
-        """Return a tensor's values; or its :class:`.sketch.Sketch`, if the file has only that."""
+        """Return a tensor's values, or its :class:`.sketch.Sketch` if the file has only a sketch."""
         value = _read_tensor(self._file, self.header[name], self._start)
         return Sketch(value, tuple(self._sketched[name])) if name in self._sketched else value
 
@@ -193,7 +197,7 @@ class TensorFile(_OnDisk):
         return tuple(self._sketched.get(name, self.header[name]["shape"]))
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
-        """Yield the values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
+        """Yield the values of a flattened tensor in pieces of ``count`` values; the last piece may be smaller."""
         kind, (begin, end) = NUMPY_TYPES[self.header[name]["dtype"]], self.header[name]["data_offsets"]
         with open(self.path, "rb") as file:
             file.seek(self._start + begin)
@@ -201,7 +205,7 @@ class TensorFile(_OnDisk):
                 yield np.fromfile(file, kind, min(count, num_left))
 
     def rows(self, name: str, start: int, end: int) -> np.ndarray:
-        """Return the rows of a tensor from ``start`` to ``end``, which may lie beyond the last."""
+        """Return the rows of a tensor from ``start`` to ``end``, which may be larger than the number of rows."""
         entry = self.header[name]
         height, *rest = entry["shape"]
         start, end = min(start, height), min(end, height)
@@ -218,7 +222,7 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
 
 
 def _make_entry(name: str, value: np.ndarray, start: int, existing_names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header's entry of a tensor whose values begin at ``start``."""
+    """Return the header's entry for a tensor whose values begin at byte ``start`` of the data."""
     _check_new(name, existing_names)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")
@@ -231,7 +235,7 @@ def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
 
 
 def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
-    """Write header and data; returns where the data begin."""
+    """Write header and data, and return the offset of the data in bytes."""
     header_bytes = header(entries)
     target.write(header_bytes)
     shutil.copyfileobj(data, target, 1 << 24)
@@ -239,8 +243,10 @@ def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) 
 
 
 def _read_tensor(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
-    """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is mapped copy-on-write:
-    reading it into memory takes twice as long."""
+    """Return the tensor of a header's entry, in a file whose data begin at byte ``start``.
+
+    A large tensor is mapped copy-on-write, since reading it into memory takes twice as long.
+    """
     kind, (begin, end) = NUMPY_TYPES[entry["dtype"]], entry["data_offsets"]
     place = start + begin
     if end - begin >= MIN_MAPPED_BYTES and not place % kind.itemsize:

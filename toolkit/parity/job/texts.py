@@ -15,12 +15,12 @@ from toolkit.parity.job.family import ported
 
 
 class Layout(NamedTuple):
-    """How a text lies in its row.
+    """The position of a text in its row, and the padding around it.
 
     Attributes:
-        share: of the row that it takes, up to the end of a chunk.
-        beyond: tokens beyond that.
-        padding: what stands under the mask: ``pad`` tokens, ``any`` tokens, or ``both``.
+        share: share of the row that the text takes, rounded down to whole chunks.
+        beyond: number of tokens beyond these chunks.
+        padding: tokens under the mask: ``pad`` tokens, ``any`` tokens, or ``both``.
         is_left_padded: whether the text is padded on the left, if the family allows it.
         ends_in_pad: whether its own last token is the pad token.
     """
@@ -49,10 +49,10 @@ class Texts(NamedTuple):
     """Synthetic texts.
 
     Attributes:
-        layouts: (B,) of each row, its place in :data:`LAYOUTS`.
-        tokens: int64 (B, T).
-        mask: int64 (B, T), 0 for padding.
-        ends: (B,) the positions after their last tokens.
+        layouts: index of each row's layout in :data:`LAYOUTS`, (B,).
+        tokens: token ids, int64 (B, T).
+        mask: attention mask, int64 (B, T), 0 for padding.
+        ends: position after the last token of each text, (B,).
     """
 
     layouts: np.ndarray
@@ -62,19 +62,24 @@ class Texts(NamedTuple):
 
 
 def layouts_of(count: int) -> np.ndarray:
-    """Places in :data:`LAYOUTS` of ``count`` rows. The last row is full: rows that a sum leaves out are the last, and
-    padding there would have no gradient to lose."""
+    """Return the indices in :data:`LAYOUTS` for ``count`` rows.
+
+    The last row is full: a faulty sum leaves out the last rows, and padding there would have no gradient to lose.
+    """
     return np.append(np.arange(count - 1) % FULL, FULL)
 
 
 def make_texts(
     config: Mapping[str, Any], model: str, layouts: np.ndarray, length: int, draw: np.random.Generator
 ) -> Texts:
-    """Return a text of each of ``layouts``.
+    """Return a random text for each layout.
 
     Args:
-        config: a resolved configuration of the family ``model``.
-        layouts: (B,) places in :data:`LAYOUTS`.
+        config: resolved configuration of the model.
+        model: name of the family.
+        layouts: index of each row's layout in :data:`LAYOUTS`, (B,).
+        length: number of tokens T of each row.
+        draw: generator of the tokens.
     """
     pad = config["pad_token_id"]
     model_family = ported(model)
@@ -100,7 +105,7 @@ def make_texts(
 
 
 def _count_tokens(layout: Layout, length: int, chunk: int) -> int:
-    """How many tokens the text of a row of ``length`` has."""
+    """Return the number of tokens of a text in a row of ``length`` tokens."""
     max_tokens = int(layout.share * length)
     num_chunk_tokens = max_tokens // chunk * chunk or max_tokens
     return min(max(1, num_chunk_tokens + layout.beyond), length)

@@ -82,34 +82,36 @@ SEQUENCES = (
 )
 #: Places of a character: several share a text, whose tokens are all compared.
 PLACES = ("{0}", "{0}{0}", "{0}a{0}b{0}{0}c{0}", " {0} a {0} ", "</s>{0}<unk>{0}{0}<pad>{0}a{0}</s> {0} <unk>")
-#: Most units of a drawn text: so few that all its reductions can be tried at once.
-MOST_UNITS = 10
+#: Largest number of units of a random text, so that all its parts can be tried at once.
+MAX_UNITS = 10
 
 
 def texts_of_characters() -> list[str]:
-    """Return texts with every character of the lists above in all places."""
+    """Return texts with each character of the lists above in each place of :data:`PLACES`."""
     characters = [*CONTROLS, *WHITE, *OF_CATEGORIES, *SEQUENCES, *SPECIAL]
     return list(dict.fromkeys(place.format(character) for character in characters for place in PLACES))
 
 
 def random_texts(seed: int, count: int) -> list[str]:
-    """``count`` short random texts of letters, listed characters and special pieces; a seed's first texts
-    do not depend on ``count``."""
+    """Return short random texts of letters, characters of the lists above and special pieces.
+
+    The first texts of a seed do not depend on ``count``.
+    """
     draw = random.Random(seed)
     kinds = ("abcB", CONTROLS, WHITE, OF_CATEGORIES, SEQUENCES, SPECIAL)
     random_strings = (
-        "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, MOST_UNITS))) for _ in range(count)
+        "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, MAX_UNITS))) for _ in range(count)
     )
-    return ["".join(_split_units(text)[:MOST_UNITS]) for text in random_strings]
+    return ["".join(_split_units(text)[:MAX_UNITS]) for text in random_strings]
 
 
 def parts_of(text: str) -> list[str]:
-    """Return all texts left of a drawn text when some of its units are removed, itself included."""
+    """Return all texts that remain of a random text after some of its units are removed, and the text itself."""
     units = _split_units(text)
     masks = range(1, 1 << len(units))
     return list(dict.fromkeys("".join(u for place, u in enumerate(units) if mask >> place & 1) for mask in masks))
 
 
 def _split_units(text: str) -> list[str]:
-    """Special pieces, and the characters between them."""
+    """Return the units of a text: special pieces, and the single characters between them."""
     return re.findall("|".join([*map(re.escape, SPECIAL), "."]), text, re.DOTALL)

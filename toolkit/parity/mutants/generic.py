@@ -89,10 +89,10 @@ def _replace_draws(context: SimpleNamespace, layer: Any, path: str, **replacemen
     """Let ``replacements`` return the random choices that the layer itself makes while it runs.
 
     Args:
-        context: as of all functions that change a layer.
+        context: context of a function that changes a layer.
         layer: layer of the port.
         path: path of the layer.
-        replacements: as of :class:`_ReplacedDraws`.
+        replacements: functions that replace methods of the draws (:class:`_ReplacedDraws`).
     """
     forward, operations = layer.forward, context.replaced_operations
 
