@@ -94,7 +94,7 @@ def test_made_up_batches_are_legal(model, head, length):
             assert ((batch["labels"] == -100) | ((batch["labels"] == tokens) & (mask == 1))).all()
 
 
-def widened(model: str, head: str, examples: int, length: int, **options) -> GateRequest:
+def widened_request(model: str, head: str, examples: int, length: int, **options) -> GateRequest:
     config = config_of(model, head)
     batch = random_batch(config, head, examples, length, 1, model, [FULL] * examples)
     return GateRequest(model, head, config, {}, batch, **{"widened": True, **options})
@@ -103,7 +103,7 @@ def widened(model: str, head: str, examples: int, length: int, **options) -> Gat
 @pytest.mark.parametrize(("model", "head"), HEADS)
 @pytest.mark.parametrize("examples", [1, 2])
 def test_made_up_examples_stand_behind_a_runs_own(model, head, examples):
-    request = widened(model, head, examples, 128)
+    request = widened_request(model, head, examples, 128)
     batch = build.batch_of(request)
     assert batch.keys() == request.batch.keys()
     for name, value in request.batch.items():
@@ -117,7 +117,7 @@ def test_made_up_examples_stand_behind_a_runs_own(model, head, examples):
 
 
 def test_made_up_examples_have_no_padding_where_a_run_has_no_mask():
-    request = widened("ctrl", "causal_lm", 2, 64)
+    request = widened_request("ctrl", "causal_lm", 2, 64)
     del request.batch["attention_mask"]
     batch = build.batch_of(request)
     assert batch.keys() == {"input_ids", "labels"} and (batch["labels"] != -100).mean(1).min() > 0.5
@@ -137,7 +137,7 @@ def test_made_up_examples_have_no_padding_where_a_run_has_no_mask():
     ],
 )
 def test_what_has_no_room_is_not_added(examples, length, streamed, added):
-    request = widened("ctrl", "causal_lm", examples, 8, streamed=streamed)
+    request = widened_request("ctrl", "causal_lm", examples, 8, streamed=streamed)
     request = dataclasses.replace(
         request, batch={name: np.zeros((examples, length), np.int64) for name in request.batch}
     )
@@ -146,7 +146,7 @@ def test_what_has_no_room_is_not_added(examples, length, streamed, added):
 
 
 def test_nothing_is_added_where_the_reference_takes_one_text_alone():
-    request = widened("ctrl", "sequence_classification", 1, 32)
+    request = widened_request("ctrl", "sequence_classification", 1, 32)
     assert build.added_examples(request) == 4
     assert build.added_examples(dataclasses.replace(request, config={**CTRL_TRIAL, "pad_token_id": None})) == 0
 

@@ -17,7 +17,9 @@ def tensor(rms: float = 1.0, noise64: float = 1e-15) -> TensorRecord:
     return TensorRecord(shape=[4], rms=rms, noise={"float64": [noise64], "float32": [1.0]})
 
 
-def lost(tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], names: Sequence[str]) -> list[str]:
+def diagnose_lost(
+    tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], names: Sequence[str]
+) -> list[str]:
     """The sentences that follow the one that says how many tensors float32 tells nothing of."""
     first, *sentences = map(notes.text, diagnosis.explain_lost_digits(tensors, saturation, names))
     assert first.startswith(f"float32 carries no information in {len(names)} tensors")
@@ -37,7 +39,7 @@ def test_where_float32_says_all_nothing_is_said(tensors):
 
 def test_gradients_are_lost_from_the_last_layer_concerned_down(tensors):
     names = [f"gradient:{layer}.ffn.0.weight" for layer in LAYERS[:3]]
-    (sentence,) = lost(tensors, {SATURATED: 0.4, "transformer.h.0.multi_head_attention": 0.9}, names)
+    (sentence,) = diagnose_lost(tensors, {SATURATED: 0.4, "transformer.h.0.multi_head_attention": 0.9}, names)
     assert sentence.startswith("float32 loses 3 gradients, from transformer.h.2 down: attention is saturated in")
     assert f"{SATURATED}, where 40% of the rows" in sentence  # not layer 0: its gradient comes after
     assert "residual stream" not in sentence
@@ -45,17 +47,17 @@ def test_gradients_are_lost_from_the_last_layer_concerned_down(tensors):
 
 def test_a_grown_residual_stream_is_a_cause(tensors):
     tensors["output:transformer.h.3"].rms = 5e4
-    (sentence,) = lost(tensors, {SATURATED: 0.01}, ["gradient:transformer.h.1.ffn.0.weight"])
+    (sentence,) = diagnose_lost(tensors, {SATURATED: 0.01}, ["gradient:transformer.h.1.ffn.0.weight"])
     assert sentence.endswith("the residual stream grows 5e+04 times, to 5.0e+04, by transformer.h.3")
 
 
 def test_outputs_are_lost_from_the_first_layer_concerned_on(tensors):
-    (sentence,) = lost(tensors, {}, ["output:transformer.h.1", "output:transformer.h.3"])
+    (sentence,) = diagnose_lost(tensors, {}, ["output:transformer.h.1", "output:transformer.h.3"])
     assert sentence.startswith("float32 loses 2 outputs, from transformer.h.1 on: neither saturated attention nor")
 
 
 def test_a_gradient_that_is_rounding_in_float64_too_is_zero_by_cancellation(tensors):
     name = "gradient:transformer.h.1.ffn.0.weight"
     tensors[name] = tensor(1e-17, 1e-17)
-    (sentence,) = lost(tensors, {}, [name])
+    (sentence,) = diagnose_lost(tensors, {}, [name])
     assert "zero by cancellation" in sentence and name in sentence

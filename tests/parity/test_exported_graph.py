@@ -25,12 +25,12 @@ pytest.importorskip("paddle2onnx")
 Change = Callable[[np.ndarray], np.ndarray | None]
 
 
-def transposed(value: np.ndarray) -> np.ndarray | None:
+def transpose_matrix(value: np.ndarray) -> np.ndarray | None:
     square = value.dtype == np.float32 and value.ndim == 2 and value.shape[0] == value.shape[1] > 8
     return value.T if square and not np.allclose(value, value.T) else None
 
 
-def shifted(rows: int) -> Change:
+def shift_table(rows: int) -> Change:
     """Moves the first table of so many positions by one."""
     return lambda value: np.roll(value, 1, 0) if value.dtype == np.float32 and value.shape[:1] == (rows,) else None
 
@@ -81,8 +81,8 @@ def test_an_export_is_judged_as_it_is_and_a_changed_one_is_a_drift(family, recip
     assert right.startswith("PARITY 1 tensors of the port agree with the reference (float32)"), right
     for change in (
         lambda graph: with_epsilon(graph, epsilon),
-        lambda graph: with_value(graph, transposed),
-        lambda graph: with_value(graph, shifted(rows)),
+        lambda graph: with_value(graph, transpose_matrix),
+        lambda graph: with_value(graph, shift_table(rows)),
     ):
         said = judged(change)
         assert said.startswith("DRIFT logits") and "in evaluation mode (evaluation/logits)" in said, said

@@ -32,7 +32,7 @@ PLACES = {
 }
 
 
-def compared(name: str, passed: bool) -> Comparison:
+def make_comparison(name: str, passed: bool) -> Comparison:
     return Comparison(name, "float64", 0.0 if passed else 2.0, 1.0, 0.0, 1.0, 0.0, True)
 
 
@@ -78,9 +78,11 @@ def test_an_operation_that_is_wrong_by_itself_is_named_before_what_shows_first()
 
 def test_the_backward_that_computes_layers_again_is_named_with_its_code():
     finding = Finding("recomputed", "gradient:a.weight", "off", "float64")
-    place, message = headline_of(finding, Verdict(findings=[finding], plain=[compared("gradient:a.weight", True)]))
+    place, message = headline_of(
+        finding, Verdict(findings=[finding], plain=[make_comparison("gradient:a.weight", True)])
+    )
     assert place == "layers that are computed again (m.py:5)" and message == "gradient:a.weight: off"
-    place, _ = headline_of(finding, Verdict(findings=[finding], plain=[compared("gradient:a.weight", False)]))
+    place, _ = headline_of(finding, Verdict(findings=[finding], plain=[make_comparison("gradient:a.weight", False)]))
     assert place == "the layers under plain autograd (m.py:7)"
 
 
@@ -101,7 +103,7 @@ def test_an_update_is_named_with_its_number_and_the_parameters_that_it_leaves_wr
     suffix = "" if number == 1 else f"#{number}"
     findings = [Finding("semantics", f"updated:{name}{suffix}", "off", "float64") for name in wrong]
     comparisons = [
-        compared(f"updated:{name}{end}", name not in wrong or end != suffix)
+        make_comparison(f"updated:{name}{end}", name not in wrong or end != suffix)
         for end in ("", "#2", "#3")
         for name in PARAMETERS
     ]

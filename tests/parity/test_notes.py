@@ -99,7 +99,7 @@ def operations_unseen() -> list[Note]:
     return verdict.notes
 
 
-def flipped(slack: float) -> list[Note]:
+def flip_notes(slack: float) -> list[Note]:
     reference = ReferenceResult(facts=ReferenceFacts(bucket_slack={"a": slack}))
     ours = CandidateDtype(facts=CandidateFacts(bucket_flips={"a": Flips(1, 8, 1e-5)}))
     return said_of(reference, ours, "float32")
@@ -135,7 +135,7 @@ def test_a_mask_that_hides_something_is_no_note():
     ]
 
 
-def converted() -> list[Note]:
+def conversion_notes() -> list[Note]:
     """A norm whose weight the port holds plus 1, without and with a map that says so, and one parameter of another
     shape."""
 
@@ -200,7 +200,7 @@ def zero_row() -> list[Note]:
     return Sides(Description(parameters=[words]), Description(), PairMap(), weights).notes()
 
 
-def accepted() -> list[Note]:
+def accepted_notes() -> list[Note]:
     """Two differences of half a tensor, of which one map knows."""
     names = ("output:a", "output:b", "loss")
     verdict = Verdict(
@@ -213,7 +213,7 @@ def accepted() -> list[Note]:
     return verdict.notes
 
 
-def trained(parted: int = 0) -> list[Note]:
+def training_notes(parted: int = 0) -> list[Note]:
     """Of a pair's training, of which an output is accepted."""
     verdict = judged_training("output:a", parted)
     assert verdict.passed and verdict.training_unjudged_from == (parted or None)
@@ -326,7 +326,7 @@ def not_remeasured() -> list[Note]:
     return verdict.notes
 
 
-def remeasured(tmp_path, monkeypatch) -> list[Note]:
+def remeasuring_notes(tmp_path, monkeypatch) -> list[Note]:
     monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"loss": record()}])
     monkeypatch.setattr(remeasure, "num_more_runs", lambda job: remeasure.MORE_RUNS)
     given = [(ReferenceResult(tensors={"loss": record()}), near())]
@@ -344,7 +344,7 @@ def brief() -> list[Note]:
     return verdict.notes
 
 
-def widened(length: int) -> list[Note]:
+def widening_notes(length: int) -> list[Note]:
     verdict, batch = Verdict(), {"input_ids": np.zeros((1, length), np.int64)}
     request = GateRequest("ctrl", "causal_lm", CTRL_TRIAL, {}, batch, widened=True, training=ONE_MICRO_BATCH)
     gate.note_extent(verdict, request)
@@ -393,11 +393,11 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "float64: the step as training makes it, unwatched, differs in its last bits; it was judged, too",
     ),
     "bucket-flips": (
-        lambda: flipped(1e-4),
+        lambda: flip_notes(1e-4),
         "float32: buckets:a: 1 of 8 differ, all within rounding of a tie (1.0e-04)",
     ),
     "bucket-flips-not-finite": (
-        lambda: flipped(math.inf),
+        lambda: flip_notes(math.inf),
         "float32: buckets:a: 1 of 8 differ, R32 is not finite there",
     ),
     "sign-flips": (sign_flips, "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it"),
@@ -415,14 +415,14 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         lambda: masks(False),
         "the reference makes a mask at net.py:7 (<) that excludes nothing on this batch, so a fault in its bound does",
     ),
-    "shifted": (converted, "the port adds a number to norm.weight, as the map says; weight decay then pulls"),
+    "shifted": (conversion_notes, "the port adds a number to norm.weight, as the map says; weight decay then pulls"),
     "other-initial-value": (
-        converted,
+        conversion_notes,
         "norm.weight is 0 when the reference is built, and 1 in the port; if the port's loader adds the difference, "
         "write below parameters in the map: norm.weight: 1 + norm.weight",
     ),
     "other-shape": (
-        converted,
+        conversion_notes,
         "q of the reference is [4, 2, 2] in torch's layout, and query of the port is [4, 4]; if a loader reshapes it, "
         "write below parameters in the map: q: query, or q: query.T",
     ),
@@ -432,17 +432,17 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "zero-row": (zero_row, "row 1 of words.weight is zero, as in new weights with a padding_idx. Only trained"),
     "accepted": (
-        accepted,
+        accepted_notes,
         "2 differences are accepted by output:* (biased): up to 5.0e-01 of a tensor, 1.0e+00 at most",
     ),
-    "accepted-unused": (accepted, "loss is accepted (once), but what it names no longer differs"),
-    "accepted-unknown": (accepted, "no.such is accepted (typo), but nothing that is compared has such a name"),
+    "accepted-unused": (accepted_notes, "loss is accepted (once), but what it names no longer differs"),
+    "accepted-unknown": (accepted_notes, "no.such is accepted (typo), but nothing that is compared has such a name"),
     "trained": (
-        lambda: trained(),
+        lambda: training_notes(),
         "3 steps of each side by itself: the loss goes from 2 to 1; float64 at 0.5 of its band",
     ),
     "trained-with-differences": (
-        lambda: trained(2),
+        lambda: training_notes(2),
         "3 steps of each side by itself: the loss goes from 2 to 1; the two part in step 2, which",
     ),
     "tokenizer-refused": (
@@ -488,8 +488,11 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         lambda: Sides(Description(), Description(), PairMap([ParameterMatch("a", "b", certain=False)]), {}).notes(),
         "1 parameters, 0 modules' outputs and 0 random draws of the two sides were matched; 1 of the parameters by a",
     ),
-    "widened": (lambda: widened(48), "compared on 1 examples of the run and 4 made-up ones"),
-    "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones. These are too few"),
+    "widened": (lambda: widening_notes(48), "compared on 1 examples of the run and 4 made-up ones"),
+    "narrow": (
+        lambda: widening_notes(2**13),
+        "compared on 1 examples of the run and 0 made-up ones. These are too few",
+    ),
     "one-update": (lambda: short_training(3, max_steps=1), "the run makes one update, and so did the gate. The"),
     "one-micro-batch": (
         lambda: short_training(2, gradient_accumulation_steps=4),
@@ -521,7 +524,7 @@ def test_what_the_run_does_otherwise_is_said_in_words():
 
 
 def test_how_often_the_rounding_was_measured_is_said_in_words(tmp_path, monkeypatch):
-    (note,) = remeasured(tmp_path, monkeypatch)
+    (note,) = remeasuring_notes(tmp_path, monkeypatch)
     assert note.kind == "remeasured" and notes.text(note) == (
         "the reference's rounding was measured by 2 float32 and 2 float64 runs, since by 1 float32 and 1 float64 alone "
         "loss was at 2 of its bound in float32"

@@ -99,7 +99,7 @@ def save(bundle: Path, folder: Path, code: str = PORT, ending: str = ".npz", dty
     return folder
 
 
-def judged(bundle: Path, port: Path, folder: Path, command_line=None) -> tuple[object, str]:
+def judge_port(bundle: Path, port: Path, folder: Path, command_line=None) -> tuple[object, str]:
     said = io.StringIO()
     report = judge_outputs(open_recording(bundle), port, folder / "report", Console(file=said, width=300), None, None)
     return report, said.getvalue()
@@ -107,7 +107,7 @@ def judged(bundle: Path, port: Path, folder: Path, command_line=None) -> tuple[o
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])
 def test_saved_tensors_of_a_right_port_pass_and_what_was_left_out_is_said(bundle, tmp_path, ending):
-    report, said = judged(bundle, save(bundle, tmp_path / "given", ending=ending), tmp_path)
+    report, said = judge_port(bundle, save(bundle, tmp_path / "given", ending=ending), tmp_path)
     assert said.startswith("PARITY 8 tensors of the port agree with the reference (float64, float32)")
     assert "saved tensors against torch" in said and "7 of gradient" in said
     assert "the port makes its own choices (signs under ReLU" in said
@@ -129,18 +129,18 @@ def test_saved_tensors_of_a_right_port_pass_and_what_was_left_out_is_said(bundle
 )
 def test_the_first_wrong_tensor_of_a_wrong_port_is_named(bundle, tmp_path, right, wrong, first):
     assert PORT.count(right) == 1
-    report, said = judged(bundle, save(bundle, tmp_path / "given", PORT.replace(right, wrong)), tmp_path)
+    report, said = judge_port(bundle, save(bundle, tmp_path / "given", PORT.replace(right, wrong)), tmp_path)
     assert said.startswith(f"DRIFT {first}\n") and report.exit_status == 1
 
 
 def test_float32_alone_is_judged_and_said_to_see_less(bundle, tmp_path):
-    report, said = judged(bundle, save(bundle, tmp_path / "given", dtypes=["float32"]), tmp_path)
+    report, said = judge_port(bundle, save(bundle, tmp_path / "given", dtypes=["float32"]), tmp_path)
     assert report.passed and "a fault smaller than the reference's own rounding is not seen" in said
 
 
 def test_another_shape_is_a_finding(bundle, tmp_path):
     code = PORT.replace("- chosen).mean()", "- chosen).mean()[None]")
-    report, said = judged(bundle, save(bundle, tmp_path / "given", code), tmp_path)
+    report, said = judge_port(bundle, save(bundle, tmp_path / "given", code), tmp_path)
     assert not report.passed and "shape [1], the reference's is []" in said
 
 
@@ -242,7 +242,7 @@ def test_the_values_of_another_shape_are_not_read(bundle, tmp_path, monkeypatch)
     read = []
     original = zipfile.ZipExtFile.read
     monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda self, count=-1: read.append(count) or original(self, count))
-    _, said = judged(bundle, tmp_path, tmp_path)
+    _, said = judge_port(bundle, tmp_path, tmp_path)
     assert said.startswith("DRIFT loss") and "shape [4194304], the reference's is []" in said
     assert 0 < max(read) < 2**16 and min(read) >= 0
 
@@ -252,9 +252,9 @@ def test_an_array_in_either_order_is_read_as_it_is(is_fortran, bundle, tmp_path)
     value = load_file(bundle / "reference" / "float64.safetensors")["output:norm"]
     values = value.tobytes(order="F" if is_fortran else "C")
     archive_of(array_of_shape(str(value.shape), values, is_fortran=is_fortran), "output:norm.npy")(tmp_path / NPZ)
-    assert judged(bundle, tmp_path, tmp_path)[0].passed
+    assert judge_port(bundle, tmp_path, tmp_path)[0].passed
     archive_of(array_of_shape(str(value.shape), values, is_fortran=not is_fortran), "output:norm.npy")(tmp_path / NPZ)
-    assert not judged(bundle, tmp_path, tmp_path)[0].passed
+    assert not judge_port(bundle, tmp_path, tmp_path)[0].passed
 
 
 def test_a_bundle_for_paddle_and_what_is_no_port_are_one_line(bundle, tmp_path, command_line):
@@ -276,10 +276,10 @@ def test_a_bundle_for_paddle_and_what_is_no_port_are_one_line(bundle, tmp_path, 
 def test_a_port_in_jax_gives_its_gradients_and_is_judged_by_them(bundle, tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(f"import jax.numpy as np\n{PORT}")
-    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
     assert said.startswith("PARITY 22 tensors of the port agree") and "jax 0." in said and report.passed
     (tmp_path / "port.py").write_text("import jax.numpy as np\n" + PORT.replace("x = np.max", "x = 1.00001 * np.max"))
-    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
     assert said.startswith("DRIFT output:square") and "gradient:norm.weight" in said
 
 
@@ -351,7 +351,7 @@ def test_a_port_in_jax_is_given_weights_batch_and_draws_and_not_the_truth(bundle
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(NOT_THERE)
     with pytest.raises(UserError, match=r"ValueError: batch\.safetensors draws\.safetensors names\.json weights\."):
-        judged(bundle, tmp_path / "port.py", tmp_path)
+        judge_port(bundle, tmp_path / "port.py", tmp_path)
     recording = open_recording(bundle)
     write_inputs(recording, tmp_path / "inputs")
     handed, recorded = (
@@ -390,7 +390,7 @@ def forward(weights, batch, draws):
 def test_a_child_of_a_port_that_stays_alive_is_ended(bundle, tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "port.py").write_text(STAYING)
-    assert judged(bundle, tmp_path / "port.py", tmp_path)[1].startswith("DRIFT output:norm")
+    assert judge_port(bundle, tmp_path / "port.py", tmp_path)[1].startswith("DRIFT output:norm")
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "port.py") in command_of(path)]
     assert not left
 
@@ -443,12 +443,12 @@ def test_a_frozen_layer_and_the_logits_of_a_file_with_its_own_loss_are_compared(
     pytest.importorskip("jax")
     bundle = record_reference(tmp_path, FROZEN)
     (tmp_path / "port.py").write_text(PORT_OF_FROZEN)
-    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
     assert (
         said.startswith("PARITY 10 tensors of the port agree") and report.passed
     )  # logits, loss, output, two gradients
     (tmp_path / "port.py").write_text(PORT_OF_FROZEN.replace("-chosen.mean()", "-chosen.sum()"))
-    report, said = judged(bundle, tmp_path / "port.py", tmp_path)
+    report, said = judge_port(bundle, tmp_path / "port.py", tmp_path)
     assert said.startswith("DRIFT loss")
 
 
@@ -481,11 +481,11 @@ def test_an_onnx_graph_is_judged_by_the_reference_in_evaluation(bundle, tmp_path
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     onnx_graph(tmp_path / "port.onnx", 1e-5)
-    report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
+    report, said = judge_port(bundle, tmp_path / "port.onnx", tmp_path)
     assert said.startswith("PARITY 1 tensors of the port agree") and "onnxruntime 1." in said and report.passed
     onnx_graph(tmp_path / "port.onnx", 2e-5, "fetch_name_0")
     with pytest.raises(UserError, match=r"port\.onnx: the reference has no fetch_name_0; it has .*logits, loss"):
-        judged(bundle, tmp_path / "port.onnx", tmp_path)
+        judge_port(bundle, tmp_path / "port.onnx", tmp_path)
     (tmp_path / "export.json").write_text('{"outputs": {"fetch_name_0": "logits"}}')
-    report, said = judged(bundle, tmp_path / "port.onnx", tmp_path)
+    report, said = judge_port(bundle, tmp_path / "port.onnx", tmp_path)
     assert said.startswith("DRIFT logits\n") and "in evaluation mode (evaluation/logits)" in said

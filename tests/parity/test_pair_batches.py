@@ -13,7 +13,7 @@ from toolkit.parity.job.pair import batches_in
 PAIR = Path(__file__).parents[1] / "pairs" / "batches"
 
 
-def gated(command_line, tmp_path, *words: object, without_loss: bool = False) -> tuple[int, set[str], str]:
+def run_pair_gate(command_line, tmp_path, *words: object, without_loss: bool = False) -> tuple[int, set[str], str]:
     """Run a gate; return its status, the names of what was compared, and what it printed."""
     files = {}
     for side in ("port", "reference"):
@@ -28,7 +28,7 @@ def gated(command_line, tmp_path, *words: object, without_loss: bool = False) ->
 
 
 def test_every_batch_and_every_loss_is_compared(command_line, tmp_path):
-    status, names, out = gated(command_line, tmp_path)
+    status, names, out = run_pair_gate(command_line, tmp_path)
     assert status == 0, out
     assert {"output:last", "output:last#1", "losses:batch 1", "losses:class of batch 2", "loss"} <= names
     assert {"gradient:last.weight", "evaluation/losses:size of batch 1"} <= names
@@ -43,14 +43,14 @@ def test_every_batch_and_every_loss_is_compared(command_line, tmp_path):
     ],
 )
 def test_what_is_wrong_in_one_batch_or_loss_is_named(wrong, named, command_line, tmp_path):
-    status, _, out = gated(command_line, tmp_path, f"wrong={wrong}")
+    status, _, out = run_pair_gate(command_line, tmp_path, f"wrong={wrong}")
     assert status == 1 and out.startswith(named.replace("PORT", str(tmp_path / "port.py"))), out
 
 
 @pytest.mark.parametrize("wrong", ["", "forward"])
 def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_line, tmp_path):
     words = ("--forward-only", "labels=false", f"wrong={wrong}")
-    status, names, out = gated(command_line, tmp_path, *words, without_loss=True)
+    status, names, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
     assert status == bool(wrong), out
     outputs_of = {f"output:{module}{call}" for module in ("first", "norm", "last") for call in ("", "#1")}
     assert names == outputs_of | {"logits:batch 1", "logits:batch 2"}
@@ -61,13 +61,13 @@ def test_a_port_that_only_infers_needs_no_loss_and_no_training(wrong, command_li
 @pytest.mark.parametrize("batches", [1, 2])
 def test_what_an_inferring_port_computes_after_its_last_layer_is_compared(batches, command_line, tmp_path):
     words = ("--forward-only", "labels=false", f"batches={batches}", "wrong=after")
-    status, _, out = gated(command_line, tmp_path, *words, without_loss=True)
+    status, _, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
     assert status == 1 and out.startswith(f"DRIFT softmax ({tmp_path / 'port.py'}:19), on the way to logits"), out
 
 
 def test_of_one_batch_without_a_loss_the_scores_are_compared(command_line, tmp_path):
     words = ("--forward-only", "labels=false", "batches=1")
-    status, names, out = gated(command_line, tmp_path, *words, without_loss=True)
+    status, names, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
     assert status == 0 and "logits" in names and "loss" not in names, out
 
 
@@ -80,7 +80,7 @@ def test_of_one_batch_without_a_loss_the_scores_are_compared(command_line, tmp_p
     ],
 )
 def test_what_cannot_be_compared_is_refused(words, said, command_line, tmp_path):
-    status, _, out = gated(command_line, tmp_path, *words, without_loss=True)
+    status, _, out = run_pair_gate(command_line, tmp_path, *words, without_loss=True)
     assert status == 2 and said in out
 
 

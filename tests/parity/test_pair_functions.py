@@ -25,7 +25,7 @@ SLOW = some([name for name in WRONG if name not in FAST], 3)
 OPERATIONS = PAIR.parent / "operations"
 
 
-def gated(command_line, folder: Path, *pairs: str) -> tuple[int, str]:
+def run_pair_gate(command_line, folder: Path, *pairs: str) -> tuple[int, str]:
     sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py")
     status, out, err = command_line("parity", *sides, *pairs, "--output", folder)
     return status, out or err
@@ -33,13 +33,13 @@ def gated(command_line, folder: Path, *pairs: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_the_right_ones_pass(command_line, tmp_path):
-    status, out = gated(command_line, tmp_path, "op=all")
+    status, out = run_pair_gate(command_line, tmp_path, "op=all")
     assert status == 0 and out.startswith("PARITY "), out
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
 def test_a_wrong_one_is_named_by_its_line(name, command_line, tmp_path):
-    status, out = gated(command_line, tmp_path, f"op={name}", "wrong=true", "--dtype", "float64")
+    status, out = run_pair_gate(command_line, tmp_path, f"op={name}", "wrong=true", "--dtype", "float64")
     own = f'    "{name}": '
     places = PORT.splitlines()
     first = next(number for number, line in enumerate(places) if line.startswith("WRONG"))

@@ -138,7 +138,7 @@ FAST = ("scale of the scores", "input of a layer", "divisor of the loss")
 LINES = {"frozen gain": "self.norm = nn.LayerNorm(4)", "divisor of the loss": "def loss(model, batch):"}
 
 
-def gated(command_line, folder: Path, port: str, hidden: str = "-1e30") -> tuple[int, str]:
+def run_pair_gate(command_line, folder: Path, port: str, hidden: str = "-1e30") -> tuple[int, str]:
     (folder / "port.py").write_text(port.replace("HIDDEN", hidden))
     (folder / "reference.py").write_text(REFERENCE.replace("HIDDEN", "float('-inf')"))
     sides = ("--port", folder / "port.py", "--reference-model", folder / "reference.py")
@@ -147,7 +147,7 @@ def gated(command_line, folder: Path, port: str, hidden: str = "-1e30") -> tuple
 
 
 def test_the_correct_port_passes(command_line, tmp_path):
-    status, out = gated(command_line, tmp_path, PORT)
+    status, out = run_pair_gate(command_line, tmp_path, PORT)
     assert status == 0 and out.startswith("PARITY "), out
 
 
@@ -159,7 +159,7 @@ def test_the_headline_names_the_line_at_fault(name, command_line, tmp_path):
     assert PORT.count(correct) == 1
     port = PORT.replace(correct, faulty)
     [line] = [number for number, text in enumerate(port.splitlines(), 1) if LINES.get(name, faulty) in text]
-    status, out = gated(command_line, tmp_path, port)
+    status, out = run_pair_gate(command_line, tmp_path, port)
     assert status == 1 and out.splitlines()[0] == f"DRIFT {headline.replace('LINE', f'{tmp_path}/port.py:{line}')}", out
     assert (", by itself" in out.splitlines()[1]) != headline.startswith("the input")
 
@@ -168,7 +168,7 @@ def test_the_headline_names_the_line_at_fault(name, command_line, tmp_path):
 @pytest.mark.parametrize("hidden", ["-100.0", "-1000.0", "-1e4", "float('-inf')"])
 def test_the_number_that_hides_scores_does_not_matter(hidden, command_line, tmp_path):
     correct, faulty, _ = FAULTS["scale of the scores"]
-    status, out = gated(command_line, tmp_path, PORT.replace(correct, faulty), hidden)
+    status, out = run_pair_gate(command_line, tmp_path, PORT.replace(correct, faulty), hidden)
     assert status == 1 and out.startswith("DRIFT mul ("), out
 
 
@@ -176,7 +176,7 @@ def test_the_number_that_hides_scores_does_not_matter(hidden, command_line, tmp_
 def test_what_follows_from_a_parameter_without_a_counterpart_is_not_listed(command_line, tmp_path):
     port = PORT.replace("self.scale = Scale()", "self.scale, self.extra = Scale(), self.create_parameter([4])")
     port = port.replace("scores = q @", "scores = (q * self.extra) @")
-    status, out = gated(command_line, tmp_path, port)
+    status, out = run_pair_gate(command_line, tmp_path, port)
     assert status == 1 and out.startswith("DRIFT gradient:extra\n"), out
     assert "are wrong, which may follow from gradient:extra\n" in out and "on the way to" not in out
     page = (tmp_path / "cpu" / "parity.html").read_text()

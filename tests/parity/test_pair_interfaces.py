@@ -17,7 +17,7 @@ SIDES = {
 BATCH = '\n\ndef batch(config, rng):\n    return {"x": rng.normal(size=(6, 4)), "labels": rng.integers(0, 3, 6)}\n'
 
 
-def judged(command_line, folder: Path, reference: str, port: str, *words: object, batch: str = BATCH):
+def judge_sides(command_line, folder: Path, reference: str, port: str, *words: object, batch: str = BATCH):
     """Return the exit status, the content of ``parity.json`` and what is printed for two sides.
 
     Args:
@@ -118,7 +118,7 @@ def side_of(passes: str, returns: str = "") -> str:
 @pytest.mark.parametrize("name", INTERFACES)
 def test_an_output_behind_which_all_agrees_is_not_compared_and_a_note_names_it(name, command_line, tmp_path):
     sides = map(side_of, INTERFACES[name])
-    status, content, out = judged(command_line, tmp_path, *sides)
+    status, content, out = judge_sides(command_line, tmp_path, *sides)
     assert status == 0, out
     [note] = notes_of(content, "outputs-set-aside")
     assert "expert" in note["names"] and "outputs of" in out.splitlines()[0]
@@ -130,7 +130,7 @@ def test_an_output_behind_which_all_agrees_is_not_compared_and_a_note_names_it(n
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_output_behind_which_something_differs_or_nothing_is_known_is_drift(name, command_line, tmp_path):
     sides = map(side_of, FAULTS[name])
-    status, content, out = judged(command_line, tmp_path, *sides, "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, *sides, "--dtype", "float64")
     assert status == 1 and content["set_aside"] == [], out
 
 
@@ -139,7 +139,7 @@ def test_an_output_that_the_model_itself_returns_is_compared(command_line, tmp_p
     returns = ", self.head(y), x"
     theirs, ours = side_of("self.expert(x)", returns), side_of("self.expert(x.flip([0]))", returns)
     ours = ours.replace("self.first(x)", "self.first(x.flip([0]))")
-    status, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--dtype", "float64")
     assert status == 1 and {one["name"] for one in content["findings"]} >= {"output:first"}, out
     assert "loss" in {one["name"] for one in content["tensors"] if one["passed"]}
 
@@ -176,7 +176,7 @@ def test_layers_may_see_texts_with_padding_or_without_and_the_fault_behind_them_
 ):
     theirs = UNPADDED.replace("PASSES", WITHOUT_PADDING)
     ours = UNPADDED.replace("PASSES", WITH_PADDING.replace("KEPT", kept))
-    found, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=TEXTS)
+    found, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=TEXTS)
     assert found == status, out
     if status:
         assert content["culprit"]["place"].startswith("sum (") and "on the way to output of head" in out
@@ -189,7 +189,7 @@ def test_a_fault_behind_an_output_of_another_shape_is_named(command_line, tmp_pa
     theirs, ours = INTERFACES["fewer columns"]
     faulty = ours.replace("* x[:, :1]", "* x[:, :1] * 1.001")
     assert faulty != ours
-    status, content, out = judged(command_line, tmp_path, side_of(theirs), side_of(faulty), "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, side_of(theirs), side_of(faulty), "--dtype", "float64")
     assert status == 1 and content["culprit"]["place"].endswith("on the way to output of head"), out
 
 
@@ -218,7 +218,7 @@ def test_packed_sequences_are_compared_with_padded_ones(has_lengths, command_lin
     theirs = PACKED.replace("PASSES", PACKS).replace("BATCH_FIRST", ", batch_first=True")
     lengths = "lengths" if has_lengths else "None"
     ours = PACKED.replace("PASSES", f"x = self.rnn(x, sequence_length={lengths})[1][0]").replace("BATCH_FIRST", "")
-    status, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=SEQUENCES)
+    status, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=SEQUENCES)
     assert status == (0 if has_lengths else 1), out
     [rnn] = [one for one in content["tensors"] if one["name"] == "output:rnn"]
     assert rnn["passed"] == has_lengths and content["set_aside"] == []
@@ -235,7 +235,7 @@ def test_the_trace_leaves_out_the_gradient_into_padding(factor, status, command_
     pads = "total = self.rnn(x, sequence_length=lengths)[0]\n        "
     ours = PACKED.replace("PASSES", pads + total.replace("FACTOR", factor)).replace("BATCH_FIRST", "")
     theirs = theirs.replace("BATCH_FIRST", ", batch_first=True")
-    found, content, out = judged(command_line, tmp_path, theirs, ours, "--trace", batch=SEQUENCES)
+    found, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--trace", batch=SEQUENCES)
     assert found == status, out
     faulty = [one["name"] for one in content["trace"]["faulty"]]
     assert ("gradient:output:rnn" in faulty) == bool(status), out
@@ -252,7 +252,7 @@ def test_sequences_that_are_sorted_by_length_are_compared_by_what_is_read_of_the
 ):
     theirs = PACKED.replace("PASSES", SORTED).replace("BATCH_FIRST", ", batch_first=True")
     ours = PACKED.replace("PASSES", f"x = self.rnn(x, sequence_length={lengths})[1][0]").replace("BATCH_FIRST", "")
-    found, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=SEQUENCES)
+    found, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--dtype", "float64", batch=SEQUENCES)
     assert found == status, out
     assert notes_of(content, "outputs-set-aside") == ([] if status else [{"count": 1, "names": "rnn"}])
 
@@ -262,13 +262,13 @@ def test_with_a_loss_of_the_files_own_the_last_output_is_compared(command_line, 
     code = side_of("self.expert(x)").replace("F.cross_entropy(self.head(y), labels)", "self.head(y) * 2")
     theirs = code + "\n\ndef loss(model, batch):\n    return F.cross_entropy(model(**batch), batch['labels'])\n"
     ours = HEAD + theirs.replace("Expert(), nn.Linear(4, 3)", "Expert(), Head()")
-    status, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--dtype", "float64")
     assert status == 1 and {TensorName.parse(one["name"]).module for one in content["findings"]} == {"head"}, out
 
 
 def test_a_layer_that_moves_rows_is_named_if_nothing_moves_them_back(command_line, tmp_path):
     sides = side_of("self.expert(x) * x"), side_of("self.expert(x) * x; up.flip([0])")
-    status, content, out = judged(command_line, tmp_path, *sides, "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, *sides, "--dtype", "float64")
     assert status == 1 and content["culprit"]["name"] == "output:expert", out
     assert content["culprit"]["place"].startswith("flip ("), out
 
@@ -276,7 +276,7 @@ def test_a_layer_that_moves_rows_is_named_if_nothing_moves_them_back(command_lin
 def test_a_fault_behind_rows_in_another_order_is_named(command_line, tmp_path):
     theirs, ours = INTERFACES["rows in another order"]
     sides = side_of(f"{theirs} * x"), side_of(f"{ours} * x * 1.001")
-    status, content, out = judged(command_line, tmp_path, *sides, "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, *sides, "--dtype", "float64")
     assert status == 1 and content["trace"]["interfaces"] == ["expert"], out
     assert content["culprit"]["place"].endswith("on the way to output of head"), out
 
@@ -284,7 +284,7 @@ def test_a_fault_behind_rows_in_another_order_is_named(command_line, tmp_path):
 @pytest.mark.parametrize("ours", ["self.expert(x[:0])", "self.expert(x[:0] * 2)"])
 def test_outputs_without_elements_agree(ours, command_line, tmp_path):
     sides = side_of("x + self.expert(x[:0]).sum(0)"), side_of(f"x + {ours}.sum(0)")
-    status, content, out = judged(command_line, tmp_path, *sides)
+    status, content, out = judge_sides(command_line, tmp_path, *sides)
     assert status == 0, out
     assert "output:expert" in {one["name"] for one in content["tensors"]}
 
@@ -327,18 +327,18 @@ def held_as(words: dict[str, str], **more: str) -> str:
     return code
 
 
-def mapped(folder: Path, **parameters: str) -> tuple[str, Path]:
+def write_map(folder: Path, **parameters: str) -> tuple[str, Path]:
     lines = [f"  {name.replace('_', '.')}: {said}" for name, said in parameters.items()]
     (folder / "map.yaml").write_text("\n".join(["parameters:", *lines]) + "\n")
     return "--map", folder / "map.yaml"
 
 
 def test_a_weight_that_a_loader_shifts_needs_a_map_that_says_so_and_a_hint_names_the_line(command_line, tmp_path):
-    status, content, out = judged(command_line, tmp_path, held_as(DISTANCE), held_as(WHOLE), "--dtype", "float64")
+    status, content, out = judge_sides(command_line, tmp_path, held_as(DISTANCE), held_as(WHOLE), "--dtype", "float64")
     [hint] = notes_of(content, "other-initial-value")
     assert status == 1 and hint["map"] == "norm.weight: 1 + norm.weight" and hint["map"] in out
-    said = mapped(tmp_path, norm_weight="1 + norm.weight")
-    status, content, out = judged(command_line, tmp_path, held_as(DISTANCE), held_as(WHOLE), *said)
+    said = write_map(tmp_path, norm_weight="1 + norm.weight")
+    status, content, out = judge_sides(command_line, tmp_path, held_as(DISTANCE), held_as(WHOLE), *said)
     assert status == 0 and notes_of(content, "shifted") == [{"names": "norm.weight"}], out
     assert "updated:norm.weight#2" in {one["name"] for one in content["tensors"]}
 
@@ -348,18 +348,18 @@ def test_a_weight_that_a_loader_shifts_needs_a_map_that_says_so_and_a_hint_names
     [("2 + norm.weight", "self.weight"), ("-1 + norm.weight", "self.weight"), ("1 + norm.weight", "(1 + self.weight)")],
 )
 def test_a_map_that_shifts_by_another_number_passes_no_port(said, norm, command_line, tmp_path):
-    words = mapped(tmp_path, norm_weight=said)
+    words = write_map(tmp_path, norm_weight=said)
     ours = held_as(WHOLE, NORM=norm)
-    status, _, out = judged(command_line, tmp_path, held_as(DISTANCE), ours, *words, "--dtype", "float64")
+    status, _, out = judge_sides(command_line, tmp_path, held_as(DISTANCE), ours, *words, "--dtype", "float64")
     assert status == 1, out
 
 
 @pytest.mark.parametrize(("order", "status"), [(".flip(-1)", 0), ("", 1)])
 def test_rows_that_a_map_permutes_are_compared_in_its_order(order, status, command_line, tmp_path):
     rows = {f"up_{leaf}": f"[{BACKWARDS.format(f'up.{leaf}')}]" for leaf in ("weight", "bias")}
-    said = mapped(tmp_path, norm_weight="1 + norm.weight", **rows)
+    said = write_map(tmp_path, norm_weight="1 + norm.weight", **rows)
     sides = held_as(DISTANCE), held_as(WHOLE, ORDER=order)
-    found, content, out = judged(command_line, tmp_path, *sides, *said, "--dtype", "float64")
+    found, content, out = judge_sides(command_line, tmp_path, *sides, *said, "--dtype", "float64")
     assert found == status, out
     [up] = [one for one in content["tensors"] if one["name"] == "output:up"]
     assert up["passed"] and content["set_aside"] == []
@@ -385,11 +385,11 @@ def test_a_map_says_how_a_parameter_of_another_shape_is_reshaped(said, status, c
     theirs, ours = (
         SHAPED.replace("MADE", words["MADE"]).replace("PASSES", words["PASSES"]) for words in (HEADS, MATRIX)
     )
-    found, content, out = judged(command_line, tmp_path, theirs, ours, "--dtype", "float64")
+    found, content, out = judge_sides(command_line, tmp_path, theirs, ours, "--dtype", "float64")
     [hint] = notes_of(content, "other-shape")
     assert found == 1 and (hint["name"], hint["port"]) == ("q", "q.weight") and "q: q.weight.T" in out
-    words = mapped(tmp_path, q=said)
-    found, content, out = judged(command_line, tmp_path, theirs, ours, *words, "--dtype", "float64")
+    words = write_map(tmp_path, q=said)
+    found, content, out = judge_sides(command_line, tmp_path, theirs, ours, *words, "--dtype", "float64")
     assert found == status, out
     assert notes_of(content, "other-shape") == []
 
@@ -406,8 +406,8 @@ def test_a_map_says_how_a_parameter_of_another_shape_is_reshaped(said, status, c
     ],
 )
 def test_a_map_that_does_not_fit_is_one_line(said, message, command_line, tmp_path):
-    words = mapped(tmp_path, up_weight=said)
-    status, _, out = judged(command_line, tmp_path, held_as(DISTANCE), held_as(WHOLE), *words)
+    words = write_map(tmp_path, up_weight=said)
+    status, _, out = judge_sides(command_line, tmp_path, held_as(DISTANCE), held_as(WHOLE), *words)
     assert status == 2 and out.startswith(f"error: --map: {message}") and out.count("\n") == 1, out
 
 
@@ -453,7 +453,7 @@ def with_table(name: str) -> str:
     [("frozen", "buffer"), ("drawn", "zeros"), ("buffer of torch", "frozen in Paddle"), ("frozen", "frozen in Paddle")],
 )
 def test_a_frozen_table_may_be_a_buffer_of_the_other_side(theirs, ours, command_line, tmp_path):
-    status, content, out = judged(command_line, tmp_path, with_table(theirs), with_table(ours))
+    status, content, out = judge_sides(command_line, tmp_path, with_table(theirs), with_table(ours))
     assert status == 0, out
     assert content["randomized_parameters"] == 0
 
@@ -467,5 +467,5 @@ def test_a_frozen_table_may_be_a_buffer_of_the_other_side(theirs, ours, command_
     ],
 )
 def test_a_buffer_that_is_not_the_frozen_table_is_drift(ours, message, command_line, tmp_path):
-    status, _, out = judged(command_line, tmp_path, with_table("frozen"), with_table(ours), "--dtype", "float64")
+    status, _, out = judge_sides(command_line, tmp_path, with_table("frozen"), with_table(ours), "--dtype", "float64")
     assert status == 1 and message in "".join(out.splitlines()[:2]), out

@@ -14,7 +14,7 @@ from toolkit.parity.pairs.match import match_draws, propose_map
 from toolkit.parity.pairs.words import split_words
 
 
-def matched(reference, port) -> dict[str, str]:
+def match_names(reference, port) -> dict[str, str]:
     return {match.reference: match.port for match in propose_map(described(*reference), described(*port)).parameters}
 
 
@@ -31,13 +31,13 @@ def test_a_scale_of_a_block_called_gamma_takes_no_norms_weight():
         parameter("downsample.0.weight", [8], 2, "other"),
     ]
     expected = ["stage0.0.norm.weight", "stage0.0.gamma", "downsample.0.weight"]
-    assert [*matched(reference, port).values()] == expected
+    assert [*match_names(reference, port).values()] == expected
 
 
 def test_a_norms_gamma_is_still_its_weight():
     reference = [parameter("norm.weight", [8], 0, "norm"), parameter("norm.bias", [8], 0, "norm")]
     port = [parameter("norm.gamma", [8], 0, "other"), parameter("norm.beta", [8], 0, "other")]
-    assert matched(reference, port) == {"norm.weight": "norm.gamma", "norm.bias": "norm.beta"}
+    assert match_names(reference, port) == {"norm.weight": "norm.gamma", "norm.bias": "norm.beta"}
 
 
 def test_names_that_share_some_of_their_numbers_are_nearer():
@@ -47,7 +47,7 @@ def test_names_that_share_some_of_their_numbers_are_nearer():
         parameter("encoder.layers.1.blocks.0.output.dense.weight", [16, 32], 1),
     ]
     port = [parameter("downsample.reduction.weight", [16, 32], 1), parameter("stage1.0.fc2.weight", [16, 32], 0)]
-    assert [*matched(reference, port).values()] == ["downsample.reduction.weight", "stage1.0.fc2.weight"]
+    assert [*match_names(reference, port).values()] == ["downsample.reduction.weight", "stage1.0.fc2.weight"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def tower(name: str, first: int, block: str, norm: str) -> list:
 def test_two_encoders_that_run_in_another_order_are_each_others():
     reference = [*tower("text_model", 6, "layers", "layer_norm"), *tower("vision_model", 0, "layers", "layer_norm")]
     port = [*tower("text_model", 0, "blocks", "ln_"), *tower("vision_model", 6, "blocks", "ln_")]
-    assert [*matched(reference, port).values()] == [one.name for one in port]
+    assert [*match_names(reference, port).values()] == [one.name for one in port]
 
 
 MODULES = {f"{name}.layers.{number}": f"{name}.blocks.{number}" for name in ("text", "vision") for number in (0, 1)}

@@ -47,7 +47,7 @@ def in_lanes(names: tuple[str, ...]) -> list:
     return [*(name for name in names if name in FAST), *slow]
 
 
-def gated(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
+def run_pair_gate(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
     sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py")
     status, out, _ = command_line("parity", *sides, *pairs, "--output", tmp_path)
     return status, json.loads((tmp_path / "cpu" / "parity.json").read_text()), out
@@ -55,7 +55,7 @@ def gated(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
 
 @pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
 def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tmp_path):
-    status, report, out = gated(command_line, tmp_path, f"op={op}")
+    status, report, out = run_pair_gate(command_line, tmp_path, f"op={op}")
     assert status == 0 and report["passed"], out
     said = [note for note in report["notes"] if note["kind"] == "constants-rounded"]
     assert len(said) == (op in ROUNDED)
@@ -67,7 +67,7 @@ def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tm
 
 @pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES, *IN_ORDER)))
 def test_a_wrong_function_is_named_by_its_line(op, command_line, tmp_path):
-    status, _, out = gated(command_line, tmp_path, f"op={op}", "wrong=true")
+    status, _, out = run_pair_gate(command_line, tmp_path, f"op={op}", "wrong=true")
     what, code = NAMED[op]
     [line] = (number for number, text in enumerate((PAIR / "port.py").read_text().splitlines(), 1) if code in text)
     place = f"tests/pairs/operations/port.py:{line})"
@@ -78,17 +78,17 @@ def test_a_wrong_function_is_named_by_its_line(op, command_line, tmp_path):
 
 @pytest.mark.parametrize("returns", ["dict", "tuple"])
 def test_a_model_may_return_a_mapping_a_tuple_or_a_dataclass(returns, command_line, tmp_path):
-    status, report, out = gated(command_line, tmp_path, "op=hardtanh", f"returns={returns}")
+    status, report, out = run_pair_gate(command_line, tmp_path, "op=hardtanh", f"returns={returns}")
     assert status == 0 and "logits" in {tensor["name"] for tensor in report["tensors"]}, out
 
 
 def test_a_dropout_between_recurrent_layers_is_refused_since_nobody_can_record_it(command_line):
-    said = mapped(command_line, "lstm", "drop=0.3")
+    said = print_map(command_line, "lstm", "drop=0.3")
     assert "reference.py: layer (LSTM) has dropout=0.3 between its layers, which is drawn inside a kernel" in said
 
 
 def test_a_layer_whose_output_has_another_shape_is_named_before_what_follows(command_line, tmp_path):
-    _, _, out = gated(command_line, tmp_path, "op=stride", "wrong=true")
+    _, _, out = run_pair_gate(command_line, tmp_path, "op=stride", "wrong=true")
     assert out.startswith("DRIFT layer (Conv1D")
     assert "structure float64: shape [4, 12, 3], the reference's is [4, 12, 6]" in out
 
@@ -102,15 +102,15 @@ accept:
 def test_a_known_difference_is_accepted_by_name_and_every_report_says_so(command_line, tmp_path):
     path = tmp_path / "map.yaml"
     path.write_text(KNOWN)
-    assert gated(command_line, tmp_path, "op=batch")[0] == 1
-    status, report, out = gated(command_line, tmp_path, "op=batch", "--map", str(path))
+    assert run_pair_gate(command_line, tmp_path, "op=batch")[0] == 1
+    status, report, out = run_pair_gate(command_line, tmp_path, "op=batch", "--map", str(path))
     assert status == 0 and f"; {len(report['accepted'])} known differences are accepted" in out.splitlines()[0]
     first = report["accepted"][0]
     assert first["finding"]["name"] == "buffer:layer.running_var" and 0 < first["relative"] < 5e-2
     assert "accepted by buffer:*.running_var (Paddle keeps the biased variance): up to" in out
     junit = (tmp_path / "cpu" / "junit.xml").read_text()
     assert "<failure" not in junit and junit.count("accepted: Paddle keeps the biased variance") == 2
-    status, _, out = gated(command_line, tmp_path, "op=batch", "wrong=true", "--map", str(path))
+    status, _, out = run_pair_gate(command_line, tmp_path, "op=batch", "wrong=true", "--map", str(path))
     assert status == 1 and out.startswith("DRIFT layer (BatchNorm1D")
 
 
@@ -168,17 +168,17 @@ def test_a_pair_with_known_differences_can_be_tried(command_line, tmp_path):
 def test_what_accepts_nothing_that_can_be_measured_is_refused(told, said, command_line, tmp_path):
     path = tmp_path / "map.yaml"
     path.write_text(f"accept: {told}\n")
-    assert said in mapped(command_line, "batch", "--map", path)
+    assert said in print_map(command_line, "batch", "--map", path)
 
 
-def mapped(command_line, op: str, *more: object) -> str:
+def print_map(command_line, op: str, *more: object) -> str:
     sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py", f"op={op}")
     status, out, err = command_line("parity", "map", *sides, *more)
     return out if status == 0 else err
 
 
 def test_a_map_says_which_pieces_are_whose(command_line):
-    fused, apart = mapped(command_line, "fused"), mapped(command_line, "apart")
+    fused, apart = print_map(command_line, "fused"), print_map(command_line, "apart")
     assert "  layer.qkv.weight: [layer.q.weight, layer.k.weight, layer.v.weight]  # 36x12, transposed\n" in fused
     assert "  layer.scale: layer.scale  # 12x1\n" in fused
     assert "  layer.up_proj.bias: layer.gate_up.bias[20:40]  # 20\n" in apart
@@ -198,7 +198,7 @@ def test_a_map_says_which_pieces_are_whose(command_line):
 def test_what_the_user_says_of_pieces_wins_and_is_refused_where_it_does_not_fit(told, said, command_line, tmp_path):
     path = tmp_path / "map.yaml"
     path.write_text(f"parameters:\n  layer.qkv.weight: {told}\n")
-    assert said in mapped(command_line, "fused", "--map", path)
+    assert said in print_map(command_line, "fused", "--map", path)
 
 
 def test_a_layer_that_no_line_names_has_the_line_of_the_layer_around_it(command_line, tmp_path):
@@ -240,16 +240,16 @@ LAYOUTS = {"right": "{'layer*': [1, 0, 2]}", "wrong": "{layer: as-it-is}"}
 def test_what_the_user_says_of_the_axes_wins(said, command_line, tmp_path):
     path = tmp_path / "map.yaml"
     path.write_text(f"layouts: {LAYOUTS[said]}\n")
-    status, _, out = gated(command_line, tmp_path, "op=time", "--map", str(path))
+    status, _, out = run_pair_gate(command_line, tmp_path, "op=time", "--map", str(path))
     assert status == 0 and ("the outputs of layer (1 in all)" in out) == (said == "wrong"), out
-    assert "#   layer: layer [1, 0, 2]\n" in mapped(command_line, "time")
+    assert "#   layer: layer [1, 0, 2]\n" in print_map(command_line, "time")
 
 
 @pytest.mark.parametrize("told", ["[layer]", "{layer: NHWC}", "{layer: [0, 1, 1]}", "{layer: [1, 2, 3]}", "{layer: 7}"])
 def test_what_is_no_order_of_axes_is_refused(told, command_line, tmp_path):
     path = tmp_path / "map.yaml"
     path.write_text(f"layouts: {told}\n")
-    said = mapped(command_line, "time", "--map", path)
+    said = print_map(command_line, "time", "--map", path)
     assert "is no order of axes; write channels-last, as-it-is or the port's axes in the reference's order" in said
 
 

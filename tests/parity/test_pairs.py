@@ -28,7 +28,7 @@ def parameter(name: str, shape: list[int], order: int, role: str = "linear") -> 
     return ParameterFacts(name, shape, role, role == "linear" and leaf == "weight", module, "Linear", order)
 
 
-def described(*parameters: ParameterFacts) -> Description:
+def make_description(*parameters: ParameterFacts) -> Description:
     modules = [ModuleFacts(one.module, one.kind, (2, *one.shape[:1])) for one in parameters]
     return Description(list(parameters), modules)
 
@@ -37,9 +37,9 @@ def described(*parameters: ParameterFacts) -> Description:
 
 
 def test_names_and_order_together_are_certain():
-    theirs = described(*(parameter(f"layer.{n}.{word}.weight", [4, 4], 2 * n + place)
+    theirs = make_description(*(parameter(f"layer.{n}.{word}.weight", [4, 4], 2 * n + place)
                          for n in range(2) for place, word in enumerate(("query", "key"))))  # fmt: skip
-    ours = described(*(parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
+    ours = make_description(*(parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
                        for n in range(2) for place, word in enumerate(("q", "k"))))  # fmt: skip
     found = propose_map(theirs, ours)
     assert [(one.reference, one.port, one.certain) for one in found.parameters] == [
@@ -53,8 +53,8 @@ def test_names_and_order_together_are_certain():
 
 def test_a_name_wins_over_the_order_and_is_a_guess():
     """PaddleNLP's attention maps the key before the query."""
-    theirs = described(parameter("self.query.weight", [4, 4], 0), parameter("self.key.weight", [4, 4], 1))
-    ours = described(parameter("attn.k_proj.weight", [4, 4], 0), parameter("attn.q_proj.weight", [4, 4], 1))
+    theirs = make_description(parameter("self.query.weight", [4, 4], 0), parameter("self.key.weight", [4, 4], 1))
+    ours = make_description(parameter("attn.k_proj.weight", [4, 4], 0), parameter("attn.q_proj.weight", [4, 4], 1))
     found = {one.reference: (one.port, one.certain) for one in propose_map(theirs, ours).parameters}
     assert found == {
         "self.query.weight": ("attn.q_proj.weight", False),
@@ -73,7 +73,7 @@ def test_a_name_wins_over_the_order_and_is_a_guess():
     ],
 )
 def test_an_output_that_no_broadcasting_makes_the_others_is_compared_and_so_found(theirs, ours, compared):
-    sides = [described(parameter("up.weight", [16, 16], 0)) for _ in range(2)]
+    sides = [make_description(parameter("up.weight", [16, 16], 0)) for _ in range(2)]
     for side, shape in zip(sides, (theirs, ours), strict=True):
         side.modules = [ModuleFacts("up", "Linear", shape)]
     assert ("up" in propose_map(*sides).modules) == compared
@@ -84,40 +84,49 @@ def test_norms_on_both_sides_of_a_certain_layer_keep_their_order():
     layers = (("input_layernorm", "attention_norm"), ("self_attn.o_proj", "attention.wo"),
               ("post_attention_layernorm", "ffn_norm"), ("mlp.down_proj", "feed_forward.w2"))  # fmt: skip
     sides = [
-        described(*(parameter(f"layers.{n}.{names[side]}.weight", [4] if "norm" in names[side] else [4, 4 + place],
-                              4 * n + place, "other" if "norm" in names[side] else "linear")
-                    for n in range(2) for place, names in enumerate(layers)))
+        make_description(
+            *(
+                parameter(
+                    f"layers.{n}.{names[side]}.weight",
+                    [4] if "norm" in names[side] else [4, 4 + place],
+                    4 * n + place,
+                    "other" if "norm" in names[side] else "linear",
+                )
+                for n in range(2)
+                for place, names in enumerate(layers)
+            )
+        )
         for side in (0, 1)
-    ]  # fmt: skip
+    ]
     found = {one.reference: one.port for one in propose_map(*sides).parameters}
     right = [(f"layers.{n}.{theirs}.weight", f"layers.{n}.{ours}.weight") for n in range(2) for theirs, ours in layers]
     assert found == dict(right)
 
 
 def test_what_the_user_says_wins():
-    theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
-    ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
+    theirs = make_description(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
+    ours = make_description(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
     given = {"a.weight": ["b.weight"], "b.weight": ["a.weight"]}
     assert {one.reference: [one.port] for one in propose_map(theirs, ours, given).parameters} == given
 
 
 def test_shapes_and_roles_must_agree():
-    theirs = described(parameter("one.weight", [4, 8], 0), parameter("two.weight", [4], 1, "norm"))
-    ours = described(parameter("one.weight", [8, 4], 0), parameter("two.bias", [4], 1, "norm"))
+    theirs = make_description(parameter("one.weight", [4, 8], 0), parameter("two.weight", [4], 1, "norm"))
+    ours = make_description(parameter("one.weight", [8, 4], 0), parameter("two.bias", [4], 1, "norm"))
     assert propose_map(theirs, ours).parameters == []
 
 
 def test_a_layer_of_the_users_may_give_its_weight_any_name_and_a_number_is_one():
     """CLIP's projections in PaddleNLP are parameters of the model itself, transposed; its scale has one element."""
-    theirs = described(parameter("text_projection.weight", [4, 8], 0), parameter("logit_scale", [], 1, "other"))
-    ours = described(parameter("text_projection", [8, 4], 0, "other"), parameter("logit_scale", [1], 1, "other"))
+    theirs = make_description(parameter("text_projection.weight", [4, 8], 0), parameter("logit_scale", [], 1, "other"))
+    ours = make_description(parameter("text_projection", [8, 4], 0, "other"), parameter("logit_scale", [1], 1, "other"))
     found = propose_map(theirs, ours).parameters
     assert [(one.reference, one.port) for one in found] == [
         ("text_projection.weight", "text_projection"),
         ("logit_scale", "logit_scale"),
     ]
-    bias = described(parameter("text_projection", [8], 0, "other"))
-    assert propose_map(described(parameter("head.bias", [8], 0)), bias).parameters == []
+    bias = make_description(parameter("text_projection", [8], 0, "other"))
+    assert propose_map(make_description(parameter("head.bias", [8], 0)), bias).parameters == []
 
 
 def test_a_draw_of_the_port_alone_shifts_no_other():
@@ -141,7 +150,7 @@ def buffer(name: str, shape: list[int], is_state: bool = True) -> BufferFacts:
 
 def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a_finding():
     """Paddle's are parameters that take no gradient; a table that no checkpoint holds need not be on both sides."""
-    theirs, ours = described(parameter("norm.weight", [4], 0)), described(parameter("bn.weight", [4], 0))
+    theirs, ours = make_description(parameter("norm.weight", [4], 0)), make_description(parameter("bn.weight", [4], 0))
     theirs.buffers = [buffer("norm.running_mean", [4]), buffer("norm.running_var", [4]), buffer("ids", [9], False)]
     ours.buffers = [buffer("bn._mean", [4]), buffer("bn._variance", [4]), buffer("scale", [2])]
     found = propose_map(theirs, ours)

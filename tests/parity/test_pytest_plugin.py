@@ -61,14 +61,14 @@ def described(monkeypatch) -> list[object]:
     return found
 
 
-def judged(**options) -> bool:
+def judge_pair(**options) -> bool:
     return require_parity("port.py", "reference.py", {"op": "elu"}, **options).cached
 
 
 def test_an_unchanged_pair_is_judged_from_what_was_measured_before(pair, described, capfd):
-    assert [judged(), judged()] == [False, True] and len(described) == 1
+    assert [judge_pair(), judge_pair()] == [False, True] and len(described) == 1
     assert capfd.readouterr().out == ""
-    assert judged(reuse=False) is False and len(described) == 2
+    assert judge_pair(reuse=False) is False and len(described) == 2
 
 
 def changed_import(pair: Path) -> dict:
@@ -95,8 +95,8 @@ SLOW = [pytest.param(change, marks=pytest.mark.slow) for change in some([changed
 
 @pytest.mark.parametrize("change", [changed_import, *SLOW])
 def test_whatever_changes_is_measured_anew(change, pair, described):
-    judged()
-    assert judged(**change(pair)) is False and len(described) == 2
+    judge_pair()
+    assert judge_pair(**change(pair)) is False and len(described) == 2
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_wrong_port_is_never_taken_from_before(pair, described):
     (pair / "slopes.py").write_text("SLOPE = 0.8\n")
     for _ in range(2):
         with pytest.raises(ParityDrift, match="elu"):
-            judged()
+            judge_pair()
     assert len(described) == 2
 
 

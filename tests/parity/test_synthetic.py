@@ -13,15 +13,15 @@ CONFIG = schema.resolve({"n_embd": 64, "n_head": 4, "dff": 96, "n_layer": 2, "n_
 TABLE, MATRIX = "transformer.w.weight", "transformer.h.0.ffn.0.weight"
 
 
-def made(kind: str, seed: int = 3) -> dict[str, np.ndarray]:
+def make_weights(kind: str, seed: int = 3) -> dict[str, np.ndarray]:
     return dict(SyntheticWeights(CONFIG, "causal_lm", seed, kind, "ctrl"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_parameter_is_drawn_in_parts_and_no_other_changes(kind, monkeypatch):
-    whole = made(kind)
+    whole = make_weights(kind)
     monkeypatch.setattr(synthetic, "LARGE", 2**13)  # the table has 63,936 elements, a matrix 6,144
-    parts, again = made(kind), made(kind)
+    parts, again = make_weights(kind), make_weights(kind)
     assert parts.keys() == whole.keys()
     for name in whole:
         np.testing.assert_array_equal(parts[name], again[name], strict=True)
@@ -36,7 +36,7 @@ def test_a_large_parameter_is_drawn_in_parts_and_no_other_changes(kind, monkeypa
 
 def test_heavy_tails_are_students_t_with_three_degrees_of_freedom(monkeypatch):
     monkeypatch.setattr(synthetic, "PIECE", 1000)  # no divisor of the size
-    values = made("heavy-tailed")[TABLE].reshape(-1).astype(float)
+    values = make_weights("heavy-tailed")[TABLE].reshape(-1).astype(float)
     values /= np.median(abs(values)) / 0.7649  # the upper quartile of that distribution
     for beyond, share in ((0.9785, 0.4), (1.6377, 0.2), (3.1824, 0.05), (5.8409, 0.01)):
         deviation = (share * (1 - share) / values.size) ** 0.5
@@ -44,9 +44,9 @@ def test_heavy_tails_are_students_t_with_three_degrees_of_freedom(monkeypatch):
 
 
 def test_the_size_of_a_piece_changes_no_value(monkeypatch):
-    whole = made("heavy-tailed")
+    whole = make_weights("heavy-tailed")
     monkeypatch.setattr(synthetic, "PIECE", 777)
-    np.testing.assert_array_equal(made("heavy-tailed")[MATRIX], whole[MATRIX], strict=True)
+    np.testing.assert_array_equal(make_weights("heavy-tailed")[MATRIX], whole[MATRIX], strict=True)
 
 
 def test_only_a_parameter_whose_values_are_all_equal_is_given_random_ones():

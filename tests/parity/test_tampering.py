@@ -71,7 +71,7 @@ TAMPERINGS = {
 FAST = ("np.abs", "difference", "hands nothing over", "leaves a result")
 
 
-def gated(folder: Path, tampering: str, *edits: tuple[str, str]) -> str:
+def run_tampered_gate(folder: Path, tampering: str, *edits: tuple[str, str]) -> str:
     """How a gate of the port with these edits ends: ``parity``, or the summary or error that stops it."""
     source = (PAIRS / "mlp" / "port.py").read_text()
     for before, after in edits:
@@ -91,19 +91,19 @@ def gated(folder: Path, tampering: str, *edits: tuple[str, str]) -> str:
     "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in some([*TAMPERINGS]) if name not in FAST)]
 )
 def test_a_wrong_port_that_changes_what_it_can_reach_is_not_parity(name, tmp_path):
-    assert gated(tmp_path, TAMPERINGS[name], WRONG) != "parity"
+    assert run_tampered_gate(tmp_path, TAMPERINGS[name], WRONG) != "parity"
 
 
 def test_the_port_is_parity_where_it_is_right(tmp_path):
     """So the trial above says something."""
-    assert gated(tmp_path, "") == "parity"
+    assert run_tampered_gate(tmp_path, "") == "parity"
 
 
 def test_a_port_that_is_wrong_only_where_no_layer_has_a_hook_drifts(tmp_path):
     """As training runs it, no layer has one."""
     body = "x = x if self.first._forward_post_hooks else x * 1.5"
     before = "        return nn.functional.cross_entropy(self.head(x.mean(1)), labels)"
-    found = gated(tmp_path, "", (before, f"        {body}\n{before}"))
+    found = run_tampered_gate(tmp_path, "", (before, f"        {body}\n{before}"))
     assert "with no hook on a layer, as training computes it" in found
 
 
