@@ -257,9 +257,8 @@ def _resolve_checkpoint(weights_from: str) -> Path | None:
         return None
     try:
         local_path = Path(weights_from)
-        return get_hf_folder(
-            local_path if local_path.suffix == PADDLE_ENDING else resolve_folder(*split_revision(weights_from))
-        )
+        is_file = local_path.suffix == PADDLE_ENDING
+        return get_hf_folder(local_path if is_file else resolve_folder(*split_revision(weights_from)))
     except (OSError, ValueError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
 
