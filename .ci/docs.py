@@ -79,7 +79,7 @@ def quoted() -> dict[str, str]:
         **{f"metrics.{kind}": metrics(known) for kind, known in keys.PROBLEM_METRICS.items()},
         **{f"metrics.{task}": metrics(known.LOWER_IS_BETTER) for task, known in tasks() if task != "classification"},
         **{f"lora.{key}": f"{value:g}" for key, value in lora.items()},
-        **{f"lora.{family}": code(part(family, "weights").ADAPTED) for family in FAMILIES},
+        **{f"lora.{family}": code(part(family, "weights").LORA_TARGETS) for family in FAMILIES},
         "classes": table(("family", "class", "head", "description"), classes()),
         "heads": heads(),
         "files.models": table(("file", "description"), files_of_models()),

@@ -1,9 +1,9 @@
-"""The ports. Importing this package imports nothing heavy, and keeps Paddle, whoever imports it, from handling signals.
+"""Ports of Reformer and CTRL to Paddle. This package imports no framework, and keeps Python's signal handlers.
 
-Paddle's handlers are undone as soon as it sets them. On SIGTERM they print a C++ trace and end the process by that
-signal; now and then they hang on a lock if it comes while the process ends. ``paddle.disable_signal_handler`` comes
-a second late, after the import, and also removes Python's own handler of SIGTERM, which Python still believes to be
-there.
+Paddle's core installs its own signal handlers. On SIGTERM they print a C++ trace and end the process by that signal;
+now and then they wait forever for a lock if the process is ending. This package therefore restores Python's handlers as
+soon as the core has replaced them. ``paddle.disable_signal_handler`` is not enough. It runs a second later, after the
+import, and also removes Python's own handler of SIGTERM, which Python then believes to be still installed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import types
 from typing import Any
 
 #: Signals that Paddle handles.
-TAKEN = (signal.SIGTERM, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
-MODULE = "paddle.base.core"
+PADDLE_SIGNALS = (signal.SIGTERM, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+#: The module of Paddle that installs the handlers.
+CORE_MODULE = "paddle.base.core"
 
 
-class _Finder:
-    """Finds Paddle's core as Python does, and patches it once it has run."""
+class _CoreFinder:
+    """A finder of Paddle's core, which patches the core as soon as it is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != MODULE:
+        if name != CORE_MODULE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and isinstance(loader := spec.loader, importlib.machinery.SourceFileLoader):
@@ -31,37 +32,39 @@ class _Finder:
 
             def exec_module(module: types.ModuleType) -> None:
                 run(module)
-                _let_signals_alone(module)
+                _patch_core(module)
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _take_back() -> None:
-    """Keep Python's signal handlers when Paddle is imported."""
-    if MODULE in sys.modules:
-        _let_signals_alone(sys.modules[MODULE])
-        sys.modules[MODULE].init_glog("")  # a second call sets nothing
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+def _keep_signal_handlers() -> None:
+    """Patch Paddle's core, now if it is imported already, and otherwise when it is imported."""
+    if CORE_MODULE in sys.modules:
+        _patch_core(sys.modules[CORE_MODULE])
+        sys.modules[CORE_MODULE].init_glog("")  # a second call does not install the handlers again
+    elif not any(isinstance(finder, _CoreFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _CoreFinder())
 
 
-def _let_signals_alone(core: Any) -> None:
-    set_handlers, remove_handlers = core.init_glog, core.disable_signal_handler
+def _patch_core(core: Any) -> None:
+    """Let the core's initialization restore the signal handlers that it replaces."""
+    install_handlers, remove_handlers = core.init_glog, core.disable_signal_handler
 
-    def init_glog(name: str) -> None:
-        before = {number: signal.getsignal(number) or signal.SIG_DFL for number in TAKEN}
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        set_handlers(name)
+    def init_glog(program: str) -> None:
+        previous_handlers = {number: signal.getsignal(number) or signal.SIG_DFL for number in PADDLE_SIGNALS}
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        install_handlers(program)
         try:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
-        except ValueError:  # a thread may not
+        except ValueError:  # only the main thread may set handlers
             remove_handlers()
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
     core.init_glog = init_glog
-    core.disable_signal_handler = lambda: None  # there are none, and it would remove Python's
+    # No handler of Paddle is left, and the original function would remove Python's handlers.
+    core.disable_signal_handler = lambda: None
 
 
-_take_back()
+_keep_signal_handlers()

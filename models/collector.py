@@ -1,4 +1,4 @@
-"""Import a large framework, and end a process that has one, without garbage collection."""
+"""Avoid the garbage collector's work while a large framework is imported, and at the end of a process."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ import gc
 import sys
 from collections.abc import Iterator
 
-_is_command = False
+_skips_collection = False
 
 
-def in_a_command() -> None:
-    """Declare that this process does one thing and ends. The collector then never walks again over what :func:`paused`
-    lets it import, and over nothing at exit: with Paddle that saves a second, and the system frees the memory anyway.
+def skip_collection_at_exit() -> None:
+    """Skip the garbage collection of imported objects, and of all objects at exit, in a process that runs one command.
 
-    Python's other work at exit is done: files are flushed, threads joined, `atexit` functions called.
+    Objects of imports in :func:`pause_garbage_collection` are then never visited again. With Paddle this saves a second
+    at exit, where the system frees the memory anyway. All other work at exit is done: Python flushes files, joins
+    threads and calls the functions of `atexit`.
     """
-    global _is_command
-    if not _is_command:
-        _is_command = True
+    global _skips_collection
+    if not _skips_collection:
+        _skips_collection = True
         atexit.register(gc.freeze)
 
 
 @contextlib.contextmanager
-def paused() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Collect no garbage in the ``with`` block.
 
-    An import makes hundreds of thousands of objects that stay, and the collector walks over all of them again and
-    again. That takes a fifth of the import time of Paddle, PaddleNLP and `datasets`.
+    An import creates hundreds of thousands of objects that stay, and the collector visits them again and again. This
+    takes a fifth of the import time of Paddle, PaddleNLP and `datasets`.
     """
-    collecting, loaded = gc.isenabled(), len(sys.modules)
+    was_enabled, num_modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if _is_command and len(sys.modules) > loaded:
+        if _skips_collection and len(sys.modules) > num_modules:
             gc.freeze()
-        if collecting:
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""The model families, found by scanning the folders here. Finding and describing them imports no framework."""
+"""The model families, found by scanning the folders next to this file. No framework is imported to describe them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_HERE = Path(__file__).parent
+_MODELS_DIR = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """What is known of a family before any module of its port is imported: ``FAMILY`` of ``models/NAME/family.py``.
+    """Description of a family that needs no import of its port: ``FAMILY`` of ``models/NAME/family.py``.
 
     Attributes:
-        title: its name in texts.
-        heads: that its port can have.
-        tokenizers: kinds that a recipe may name -> the file that one is read from, in words; "" where one is neither
-            read nor trained. The first is the default.
+        title: name of the family in texts.
+        heads: names of the heads of its port.
+        tokenizers: kinds of tokenizers that a recipe may set, each with a description of the file that has the
+            tokenizer, empty without such a file. The first kind is the default.
         checkpoints: examples of its repositories on the hub, for error messages.
-        settings: keys of a recipe's ``model`` section that its port takes -> their values; the first is the default.
-        recipe_keys: other keys of a recipe that only some families know -> their defaults.
-        constants: attributes of its body: tables that it computes, with a row per position.
-        table_key: key of its configuration with the shape of its position table; "" if no such table is learned.
-        causal_key: key that makes it causal; "" if it always is.
-        seed_key: key with the seed of what it draws in evaluation; "" if it draws nothing there.
-        in_transformers: the class of its configuration there; "" if it has none.
-        drafted: heads for which `toolkit recipe new` proposes it (``draft`` of its folder).
-        is_default: whether a recipe that names no family means this one.
+        settings: keys of a recipe's ``model`` section that only its port has, each with the allowed values. The first
+            value is the default.
+        recipe_keys: other recipe keys that not every family has, each with its default.
+        constants: attributes of its body with computed tables that have one row for each position.
+        table_key: configuration key with the shape of its learned position table; empty without such a table.
+        causal_key: configuration key that makes it causal; empty if it always is.
+        seed_key: configuration key with the seed of its random draws in evaluation; empty without random draws.
+        config_class: name of its configuration class in ``transformers``; empty without such a class.
+        drafted_heads: heads for which `toolkit recipe new` proposes this family (``models/NAME/draft.py``).
+        is_default: whether it is the family of a recipe that does not set one.
     """
 
     title: str
@@ -43,47 +44,56 @@ class ModelFamily:
     table_key: str = ""
     causal_key: str = ""
     seed_key: str = ""
-    in_transformers: str = ""
-    drafted: tuple[str, ...] = ()
+    config_class: str = ""
+    drafted_heads: tuple[str, ...] = ()
     is_default: bool = False
 
 
-#: Their names.
-FAMILIES = tuple(sorted(path.parent.name for path in _HERE.glob("*/family.py")))
+#: The names of all families.
+FAMILIES = tuple(sorted(path.parent.name for path in _MODELS_DIR.glob("*/family.py")))
 
 
-def having(module: str) -> list[str]:
-    """Return the families whose folder has a module of this name."""
-    return [name for name in FAMILIES if (_HERE / name / f"{module}.py").is_file()]
+def families_with_module(module: str) -> list[str]:
+    """Return the names of the families whose folder has a module of this name."""
+    return [name for name in FAMILIES if (_MODELS_DIR / name / f"{module}.py").is_file()]
 
 
 def family(name: str) -> ModelFamily:
-    """Return what is known of one of :data:`FAMILIES`."""
+    """Return the description of the family with this name, one of :data:`FAMILIES`."""
     return part(name, "family").FAMILY
 
 
-def default() -> str:
-    """Return the family of a recipe that names none."""
+def default_family() -> str:
+    """Return the name of the family of a recipe that does not set one."""
     return next(name for name in FAMILIES if family(name).is_default)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return the families' titles, in words."""
+def join_titles(names: Iterable[str]) -> str:
+    """Return the titles of the families with these names, joined by "and"."""
     return " and ".join(family(name).title for name in names)
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
-    """Return ``__all__`` and ``__getattr__`` of a package that imports its names on first use; ``homes`` maps each name
-    to the module that has it."""
+def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """Return ``__all__`` and ``__getattr__`` of a package that imports its names on their first use.
 
-    def get(name: str) -> Any:
-        if name not in homes:
+    Args:
+        package: name of the package.
+        modules: for each name, the module of the package that defines it.
+    """
+
+    def get_attribute(name: str) -> Any:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
 
-    return list(homes), get
+    return list(modules), get_attribute
 
 
-def part(family: str, name: str) -> ModuleType:
-    """``schema``, ``weights``, ``tokenizer`` (they need no Paddle) or ``config``, ``modeling`` of ``models/FAMILY``."""
-    return importlib.import_module(f"models.{family}.{name}")
+def part(family: str, module: str) -> ModuleType:
+    """Import and return a module of ``models/FAMILY``.
+
+    Args:
+        family: name of the family, one of :data:`FAMILIES`.
+        module: name of the module, such as ``schema``; only ``config`` and ``modeling`` need Paddle.
+    """
+    return importlib.import_module(f"models.{family}.{module}")

@@ -55,7 +55,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout = open(os.devnull, "a")  # noqa: SIM115 - until the end
     if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
         sys.stdout.reconfigure(errors="backslashreplace")
-    collector.in_a_command()
+    collector.skip_collection_at_exit()
     settings = Settings()
     try:
         status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
@@ -236,7 +236,7 @@ def finetune(
         arguments = [*reason, *["--verbose"] * verbose, "--", str(recipe), *here, *folder]
         return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, console(), verbose)
 
-    with collector.paused():
+    with collector.pause_garbage_collection():
         from toolkit.finetune.finetune import finetune as run
 
     run(checked, skip_parity, console(), verbose=verbose)
@@ -265,7 +265,7 @@ def search(
     resumes an interrupted search, or goes on with more --trials.
     """
     _check_reason(skip_parity)
-    with collector.paused():
+    with collector.pause_garbage_collection():
         from toolkit.commands.search.search import run_search
 
     run_search(recipe, overrides, over, trials, skip_parity, console())
@@ -279,7 +279,7 @@ def finish(run: Path) -> None:
     It measures and saves the model of the best validation so far, or the newest one if there was no validation yet, as
     a run does at its end. To train on instead: toolkit finetune RUN/recipe.yaml.
     """
-    with collector.paused():
+    with collector.pause_garbage_collection():
         from toolkit.finetune.finish_early import finish_early
 
     finish_early(_run_folder(run), console())

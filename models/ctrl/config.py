@@ -1,4 +1,4 @@
-"""Configuration of the CTRL port: Hugging Face's keys (:mod:`.schema`)."""
+"""Configuration of the CTRL port, with the keys of Hugging Face (:mod:`.schema`)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,20 @@
-"""A small CTRL with new weights, as `toolkit recipe new` proposes it: keys, values and comments."""
+"""Configuration of a small, randomly initialized CTRL that `toolkit recipe new` proposes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def lines(head: str, length: int, rows: int) -> list[tuple[str, Any, str]]:
-    """Return the configuration, which is the same for all data."""
+def config_lines(head: str, length: int, num_rows: int) -> list[tuple[str, Any, str]]:
+    """Return the proposed keys, each with its value and comment.
+
+    CTRL's proposal is the same for all data.
+
+    Args:
+        head: head of the model, such as ``causal_lm``.
+        length: number of tokens to which texts are padded.
+        num_rows: number of rows of the training data.
+    """
     return [
         ("n_layer", 4, "layers"),
         ("n_embd", 128, "width of a position"),

@@ -1,4 +1,4 @@
-"""What is known of CTRL (Keskar et al. 2019) before its port is imported."""
+"""Description of CTRL (Keskar et al. 2019) that needs no import of its port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FAMILY = ModelFamily(
     tokenizers={"bpe": "a folder with vocab.json and merges.txt", "checkpoint": ""},
     checkpoints=("Salesforce/ctrl",),
     constants=("pos_encoding",),
-    in_transformers="CTRLConfig",
-    drafted=("causal_lm",),
+    config_class="CTRLConfig",
+    drafted_heads=("causal_lm",),
     recipe_keys={"train.recompute": False},
 )

@@ -1,6 +1,6 @@
-"""A layer of CTRL: causal self-attention and feed-forward layer, position table, and bias of the attention scores.
+"""A layer of CTRL, its position table, and the bias of its attention scores.
 
-Letters in the shape comments: B batch, T positions, past earlier positions whose keys and values are cached.
+Letters in the shapes: B batch size, T positions, past earlier positions with cached keys and values.
 
 Keskar et al. 2019, section 3; Vaswani et al. 2017, sections 3.2 and 3.5.
 """
@@ -19,17 +19,17 @@ from models.operations.ops import LayerNorm, Linear, ReLU, biased_softmax, produ
 from models.operations.randomness import Dropout
 from models.operations.trace import at, is_one_operation
 
-#: Epsilon of the layer norms inside a layer; the reference has it as a constant.
+#: Epsilon of the layer norms inside a layer, a constant in the reference.
 LAYER_EPSILON = 1e-6
 #: Bias of the scores of future positions.
-FUTURE = -1e4
+FUTURE_BIAS = -1e4
 
-#: A layer's keys and values, (B, heads, T, depth) each.
+#: The keys and values of a layer, (B, heads, T, depth) each.
 Cache = tuple[Tensor, Tensor]
 
 
-def position_table(positions: int, width: int) -> np.ndarray:
-    """Return the sinusoidal position embeddings (Vaswani et al. 2017, section 3.5), float32 (positions, width).
+def position_table(num_positions: int, width: int) -> np.ndarray:
+    """Return the sinusoidal position embeddings (Vaswani et al. 2017, section 3.5), float32 (num_positions, width).
 
     All sines come before all cosines. The reference computes the table in float32 for every dtype of the model, so
     each step is rounded to float32: the frequencies, the angles, and the sines. The rounding is correct here, but
@@ -37,32 +37,33 @@ def position_table(positions: int, width: int) -> np.ndarray:
     """
     exponents = (np.arange(0, width, 2) / np.float32(width)).astype(np.float32)
     rates = np.float32(1) / np.power(10000.0, exponents.astype(np.float64)).astype(np.float32)
-    angles = (np.arange(positions, dtype=np.float32)[:, None] * rates).astype(np.float64)  # (positions, width / 2)
+    positions = np.arange(num_positions, dtype=np.float32)[:, None]  # (num_positions, 1)
+    angles = (positions * rates).astype(np.float64)  # (num_positions, width / 2)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
-def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype: str) -> Tensor:
+def attention_bias(past_length: int, length: int, attention_mask: Tensor | None, dtype: str) -> Tensor:
     """Return the bias that masks future positions and padding in the attention scores.
 
     Args:
-        past: number of earlier positions.
+        past_length: number of earlier positions.
         length: number of query positions.
-        attention_mask: 1 for tokens and 0 for padding, (B, past + length); None without padding.
+        attention_mask: 1 for tokens and 0 for padding, (B, past_length + length); None without padding.
         dtype: dtype of the bias.
 
     Returns:
-        The bias, (length, past + length), or (B, 1, length, past + length) with a mask.
+        The bias, (length, past_length + length), or (B, 1, length, past_length + length) with a mask.
     """
-    total = past + length
+    total_length = past_length + length
     if paddle.in_dynamic_mode():
-        ahead = np.arange(total) > np.arange(past, total)[:, None]  # (length, total)
-        bias = paddle.to_tensor(np.where(ahead, FUTURE, 0.0).astype(dtype))
+        is_future = np.arange(total_length) > np.arange(past_length, total_length)[:, None]  # (length, total_length)
+        bias = paddle.to_tensor(np.where(is_future, FUTURE_BIAS, 0.0).astype(dtype))
     else:  # computed by operations, since a static graph would store a constant with all its values
-        bias = paddle.triu(paddle.full([total, total], FUTURE, dtype), 1)[past:]
+        bias = paddle.triu(paddle.full([total_length, total_length], FUTURE_BIAS, dtype), 1)[past_length:]
     if attention_mask is None:
         return bias
-    padding = (1.0 - attention_mask.astype(dtype)) * float(np.finfo(dtype).min)
-    return bias + padding.unsqueeze([1, 2])
+    padding_bias = (1.0 - attention_mask.astype(dtype)) * float(np.finfo(dtype).min)  # (B, total_length)
+    return bias + padding_bias.unsqueeze([1, 2])  # (B, 1, length, total_length)
 
 
 class MultiHeadAttention(nn.Layer):
@@ -89,25 +90,28 @@ class MultiHeadAttention(nn.Layer):
             bias: bias of the scores from :func:`attention_bias`; None if every position attends to all positions.
             past: keys and values of earlier positions, (B, heads, past, depth) each; None without earlier positions.
         """
-        # query, key and value: (B, heads, T, depth) each
-        query, key, value = (self._split(of(hidden_states)) for of in (self.Wq, self.Wk, self.Wv))
+        query = self._split_heads(self.Wq(hidden_states))  # (B, heads, T, depth)
+        key = self._split_heads(self.Wk(hidden_states))  # (B, heads, T, depth)
+        value = self._split_heads(self.Wv(hidden_states))  # (B, heads, T, depth)
         if past is not None:
-            key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
+            key = paddle.concat([past[0], key], axis=2)  # (B, heads, past + T, depth)
+            value = paddle.concat([past[1], value], axis=2)  # (B, heads, past + T, depth)
         scores = at("scores", product(query, key, transpose_y=True))  # (B, heads, T, past + T)
-        context = at("context", product(self._weights(scores, bias), value))  # (B, heads, T, depth)
-        merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
-        return self.dense(merged.reshape(hidden_states.shape)), (key, value)
+        probabilities = self._attention_probabilities(scores, bias)  # (B, heads, T, past + T)
+        context = at("context", product(probabilities, value))  # (B, heads, T, depth)
+        context = at("merged", merge_heads(context))  # (B, T, heads, depth)
+        return self.dense(context.reshape(hidden_states.shape)), (key, value)  # (B, T, n_embd)
 
-    def _weights(self, scores: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the attention weights, softmax(scores / sqrt(depth) + bias), (B, heads, T, past + T)."""
+    def _attention_probabilities(self, scores: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the attention probabilities, softmax(scores / sqrt(depth) + bias), (B, heads, T, past + T)."""
         divisor = math.sqrt(self.depth)
         if is_one_operation(scores, loop="softmax"):
             return biased_softmax(scores, divisor, bias)
         scores = at("scaled_scores", scores / divisor)
-        masked = at("masked_scores", scores if bias is None else scores + bias)
-        return at("probabilities", softmax(masked, unmasked=scores))
+        masked_scores = at("masked_scores", scores if bias is None else scores + bias)
+        return at("probabilities", softmax(masked_scores, unmasked=scores))
 
-    def _split(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         """Split the last axis into heads: (B, T, n_embd) -> (B, heads, T, depth)."""
         return at("heads", split_heads(x, self.n_head))
 
@@ -138,6 +142,6 @@ class EncoderLayer(nn.Layer):
             bias: bias of the scores from :func:`attention_bias`; None if every position attends to all positions.
             past: keys and values of earlier positions, (B, heads, past, depth) each; None without earlier positions.
         """
-        attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
-        hidden_states = at("stream", hidden_states + self.dropout1(attended))
+        attention_output, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
+        hidden_states = at("stream", hidden_states + self.dropout1(attention_output))
         return hidden_states + self.dropout2(self.ffn(self.layernorm2(hidden_states))), present

@@ -1,4 +1,4 @@
-"""The number of tokens a CTRL trains on: any up to its positions, which are computed, not learned."""
+"""The numbers of tokens that a CTRL trains on and evaluates: any number up to ``n_positions``."""
 
 from __future__ import annotations
 
@@ -8,42 +8,62 @@ from typing import Any
 from models.port.lengths import LENGTH, Fit, LengthError
 
 
-def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
-    """As in :mod:`models.reformer.lengths`; CTRL has no chunks, and 32 tokens show what can be wrong."""
-    return min(32, config["n_positions"])
+def fit(config: Mapping[str, Any], num_tokens: int, set_keys: Collection[str] | None = None) -> Fit:
+    """Return the training length for texts of ``num_tokens`` tokens, which is ``num_tokens`` itself.
+
+    Args:
+        config: resolved configuration (``schema.resolve``).
+        num_tokens: required number of tokens, at least 1.
+        set_keys: ignored, because no key of a CTRL follows from the length.
+
+    Raises:
+        LengthError: the model has fewer positions.
+    """
+    n_positions = config["n_positions"]
+    if num_tokens > n_positions:
+        raise LengthError(
+            "n_positions",
+            f"{n_positions} is less than {num_tokens}",
+            [{LENGTH: n_positions}, {"n_positions": num_tokens}],
+        )
+    return Fit(num_tokens)
 
 
-def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
-    """As in :mod:`models.reformer.lengths`: no key of a CTRL depends on the length."""
-    return {}
-
-
-def longest(config: Mapping[str, Any]) -> int:
-    """Most tokens that a text may have in evaluation."""
+def max_evaluation_length(config: Mapping[str, Any]) -> int:
+    """Return the maximum number of tokens of a text in evaluation."""
     return config["n_positions"]
 
 
-def evaluated(config: Mapping[str, Any], length: int) -> int:
-    """As in :mod:`models.reformer.lengths`: any length is computed as it is."""
+def evaluation_length(config: Mapping[str, Any], length: int) -> int:
+    """Return the number of positions that evaluation computes for a text of ``length`` tokens, without padding."""
     return length
 
 
-def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
-    """As in :mod:`models.reformer.lengths`: no token of a CTRL sees a later one."""
-    return min(whole, max(1, length))
+def equivalent_length(config: Mapping[str, Any], length: int, full_length: int) -> int:
+    """Return the smallest padded length with the same results in evaluation as ``full_length``.
 
-
-def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
-    """The wanted length itself.
+    No token of a CTRL attends to later tokens, so that the result needs no padding.
 
     Args:
-        config: a resolved configuration (``schema.resolve``).
-        given: as :func:`models.reformer.lengths.fit`; CTRL chooses nothing.
-
-    Raises:
-        LengthError: it has fewer positions.
+        config: resolved configuration.
+        length: number of tokens of the longest text in the batch.
+        full_length: number of tokens of each text with its padding.
     """
-    most = config["n_positions"]
-    if wanted > most:
-        raise LengthError("n_positions", f"{most} is less than {wanted}", [{LENGTH: most}, {"n_positions": wanted}])
-    return Fit(wanted)
+    return min(full_length, max(1, length))
+
+
+def stretch_unit(config: Mapping[str, Any], num_chunks: int) -> int:
+    """Return the smallest length to which a comparison may cut texts; its multiples are allowed, too.
+
+    CTRL has no chunks, and 32 tokens are enough to show a fault.
+
+    Args:
+        config: resolved configuration.
+        num_chunks: required number of attention chunks; ignored.
+    """
+    return min(32, config["n_positions"])
+
+
+def stretch_config(config: Mapping[str, Any], length: int, full_length: int) -> dict[str, Any]:
+    """Return the configuration keys that change for the same model on the first ``length`` tokens: none."""
+    return {}

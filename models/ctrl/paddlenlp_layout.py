@@ -1,4 +1,4 @@
-"""PaddleNLP's layout of a CTRL."""
+"""PaddleNLP's names and layouts of CTRL's weights and configuration keys."""
 
 from __future__ import annotations
 
@@ -7,56 +7,57 @@ from typing import Any
 
 import numpy as np
 
-from models.port.paddlenlp_layout import Layout, numbers
+from models.port.paddlenlp_layout import Layout, as_floats
 from models.port.schema import ConfigError
 from models.port.weights import WeightsError
 
-#: Tolerance for float32 sines of positions up to 50,000 from any library: such an angle is off by 0.003.
-NEAR_TABLE = 0.02
-#: The position table, in a whole model and in a body.
-TABLES = ("ctrl.pos_encoding.weight", "pos_encoding.weight")
+#: Absolute tolerance of a stored position table. A float32 angle of position 50,000 is off by 0.003.
+TABLE_TOLERANCE = 0.02
+#: Names of the position table, in a model with a head and in a model without.
+TABLE_NAMES = ("ctrl.pos_encoding.weight", "pos_encoding.weight")
 
 
 class CTRLLayout(Layout):
-    """Stores its position table."""
+    """Layout of a CTRL, whose position table is stored with the weights."""
 
-    def settle(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        table = _table(arrays)
+    def complete_config(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        table = _find_table(arrays)
         if "n_positions" not in keys and table is not None:
             keys["n_positions"] = len(table)
-        if (given := keys.get("layer_norm_epsilon", 1e-6)) != 1e-6:
-            only = "is that of every layer in PaddleNLP; only 1e-06 is supported"
-            raise ConfigError("layer_norm_epsilon", f"{given} {only}")
+        if (epsilon := keys.get("layer_norm_epsilon", 1e-6)) != 1e-6:
+            reason = "is that of every layer in PaddleNLP; only 1e-06 is supported"
+            raise ConfigError("layer_norm_epsilon", f"{epsilon} {reason}")
 
     def is_constant(self, name: str) -> bool:
-        return name in TABLES
+        return name in TABLE_NAMES
 
     def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-        table = _table(arrays)
+        table = _find_table(arrays)
         if table is None:
             return
         rates = 10000.0 ** (-np.arange(0, config["n_embd"], 2) / config["n_embd"])
-        wanted = (config["n_positions"], config["n_embd"])
-        if table.shape != wanted:
-            raise WeightsError(f"pos_encoding.weight: shape {table.shape}, but the configuration wants {wanted}")
-        for start in range(0, wanted[0], 1000):  # in parts: the table of 50,000 positions has 64 million numbers
-            rows = numbers(table[start : start + 1000])
+        shape = (config["n_positions"], config["n_embd"])
+        if table.shape != shape:
+            raise WeightsError(f"pos_encoding.weight: shape {table.shape}, but the configuration wants {shape}")
+        for start in range(0, shape[0], 1000):  # in parts, since a table of 50,000 positions has 64 million numbers
+            rows = as_floats(table[start : start + 1000])
             angles = np.arange(start, start + len(rows))[:, None] * rates
-            wanted_rows = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-            if not np.allclose(rows, wanted_rows, rtol=0, atol=NEAR_TABLE):
+            expected_rows = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+            if not np.allclose(rows, expected_rows, rtol=0, atol=TABLE_TOLERANCE):
                 raise WeightsError("pos_encoding.weight: these are no sines and cosines of positions")
 
 
-def _table(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    return next((arrays[name] for name in TABLES if name in arrays), None)
+def _find_table(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return the stored position table, (n_positions, n_embd); None if the arrays have none."""
+    return next((arrays[name] for name in TABLE_NAMES if name in arrays), None)
 
 
 LAYOUT = CTRLLayout(
-    theirs="ctrl.",
-    ours="transformer.",
-    renamed={
+    paddlenlp_prefix="ctrl.",
+    prefix="transformer.",
+    key_names={
         "max_position_embeddings": "n_positions", "hidden_size": "n_embd", "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer", "intermediate_size": "dff", "num_classes": "num_labels",
     },
-    roles={"lm_head.weight": "embedding"},  # also where it is tied
+    roles={"lm_head.weight": "embedding"},  # PaddleNLP also stores a tied output layer
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""CTRL's tokenizer: words, and byte-pair pieces of words (Keskar et al. 2019, section 3.2), id for id as
-``transformers.CTRLTokenizer``.
+"""CTRL's tokenizer, which splits words into byte-pair pieces (Keskar et al. 2019, section 3.2).
 
-A word is text between white space, plus one line break right after it; other white space is lost. A piece that does
-not end its word has the suffix ``@@``. Needs neither Paddle nor torch.
+The ids equal those of ``transformers.CTRLTokenizer``. A word is text between white space, plus one line break right
+after it. Other white space is lost. A piece that does not end its word has the suffix ``@@``. The module needs neither
+Paddle nor torch.
 """
 
 from __future__ import annotations
@@ -17,44 +17,48 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from models.files.plain import parsed_object, read_text
+from models.files.plain import parse_object, read_text
 from models.files.writing import write_file
 from models.port.tokenization import (
     CONFIG_FILE,
     Span,
     Tokenizer,
-    added_tokens,
-    read_config,
-    special_token,
-    write_config,
+    read_added_tokens,
+    read_special_token,
+    read_tokenizer_config,
+    write_tokenizer_config,
 )
 
 VOCAB_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 
-#: Splits as the reference does with `regex`, for which, unlike `re`, the four separators are no white space.
+#: Pattern of a word. The reference uses `regex`, which, unlike `re`, does not count the four separators as white space.
 WORD = re.compile(r"[\S\x1c-\x1f]+\n?")
-END = "</w>"
-GOES_ON = "@@"
+#: Suffix of the last symbol of a word in the merges.
+WORD_END = "</w>"
+#: Suffix of a piece that does not end its word in the vocabulary.
+CONTINUED = "@@"
 
-#: Words whose pieces are cached; a megabyte of English has about thirty thousand different ones.
-REMEMBERED_WORDS = 1 << 18
+#: Maximum number of words whose pieces are cached. A megabyte of English has about 30,000 different words.
+MAX_CACHED_WORDS = 1 << 18
 
-#: A character with fewer occurrences in training text becomes <unk>: its two pieces would be learned from these.
-LEAST_CHARACTER_COUNT = 5
+#: Minimum number of occurrences of a character in the training texts; a rarer character becomes <unk>.
+MIN_CHARACTER_COUNT = 5
 
-#: A pair of pieces with fewer occurrences is not worth a piece of its own.
-LEAST_PAIR_COUNT = 2
+#: Minimum number of occurrences of a pair of symbols in the training texts for which the pair is merged.
+MIN_PAIR_COUNT = 2
 
 
 class CTRLTokenizer(Tokenizer):
     """Byte-pair pieces of words.
 
-    The first token for a model should be a *control code*, a word that is whole in the vocabulary
-    (:meth:`control_code`). CTRL has no padding token; ``<unk>`` is used, with an attention mask of 0.
+    The first token of a model's text should be a *control code*, a word that is one token of the vocabulary
+    (:meth:`control_code`). CTRL has no padding token, so ``<unk>`` with an attention mask of 0 pads texts.
 
     Args:
-        vocab: the text of ``vocab.json``.
-        merges: the text of ``merges.txt``.
+        vocab: content of ``vocab.json``.
+        merges: content of ``merges.txt``.
+        unk_token: token of unknown pieces.
+        pad_token: padding token; None for ``unk_token``.
 
     Raises:
         ValueError: the vocabulary is not a JSON object of ids 0, 1, 2, ... or lacks a special token.
@@ -68,94 +72,103 @@ class CTRLTokenizer(Tokenizer):
         for token in (self.unk_token, self.pad_token):
             if token not in self._ids:
                 raise ValueError(f"the special token {token!r} is not one of {VOCAB_FILE}'s {len(self._ids)} entries")
-        # As in the reference, the first and the last line are skipped, and any white space separates two pieces. That
-        # loses merges of pieces with a no-break space, of which the published file has some.
+        # As in the reference, the first and the last line are skipped, and any white space separates two pieces. The
+        # published file has some pieces with a no-break space, and their merges are lost.
         lines = merges.split("\n")[1:-1]
         self._ranks = {tuple(line.split()): rank for rank, line in enumerate(lines)}
-        self.unk_token_id = self._unknown = self._ids[unk_token]
-        self._known_words: dict[str, list[int]] = {}
+        self.unk_token_id = self._unk_id = self._ids[unk_token]
+        self._cached_ids: dict[str, list[int]] = {}
         self.vocab_size = len(self._ids)
         self.pad_token_id = self._ids[self.pad_token]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._encode(text) for text in texts]
 
-    def parts_at(self, text: str, place: int) -> bool:
-        return not any(character.isspace() for character in self.unk_token)  # words are encoded one by one
+    def is_safe_cut(self, text: str, position: int) -> bool:
+        return not any(character.isspace() for character in self.unk_token)  # each word is encoded in isolation
 
     def _encode(self, text: str) -> list[int]:
+        """Return the ids of one text."""
         ids: list[int] = []
-        known = self._known_words
+        cache = self._cached_ids
         for number, part in enumerate(text.split(self.unk_token)):
             if number:
-                ids.append(self._unknown)
+                ids.append(self._unk_id)
             for word in WORD.findall(part):
-                found = known.get(word)
-                if found is None:
-                    found = [self._ids.get(piece, self._unknown) for piece in self.pieces(word)]
-                    if len(known) >= REMEMBERED_WORDS:
-                        known.clear()
-                    known[word] = found
-                ids += found
+                word_ids = cache.get(word)
+                if word_ids is None:
+                    word_ids = [self._ids.get(piece, self._unk_id) for piece in self.split_word(word)]
+                    if len(cache) >= MAX_CACHED_WORDS:
+                        cache.clear()
+                    cache[word] = word_ids
+                ids += word_ids
         return ids
 
-    def pieces(self, word: str) -> list[str]:
-        """The pieces of one word, as the vocabulary writes them."""
+    def split_word(self, word: str) -> list[str]:
+        """Return the pieces of one word, spelled as in the vocabulary."""
         if len(word) == 1:
             return [word]
-        symbols = merge([*word[:-1], word[-1] + END], self._ranks)
-        return [symbol + GOES_ON for symbol in symbols[:-1]] + [symbols[-1].removesuffix(END)]
+        symbols = merge_symbols(_split_characters(word), self._ranks)
+        return [symbol + CONTINUED for symbol in symbols[:-1]] + [symbols[-1].removesuffix(WORD_END)]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
         ids: list[int] = []
         spans: list[Span] = []
-        place = 0
+        part_start = 0
         for number, part in enumerate(text.split(self.unk_token)):
             if number:
-                ids.append(self._unknown)
-                spans.append((place - len(self.unk_token), place))
+                ids.append(self._unk_id)
+                spans.append((part_start - len(self.unk_token), part_start))
             for match in WORD.finditer(part):
-                pieces, start = self.pieces(match.group()), place + match.start()
+                pieces, start = self.split_word(match.group()), part_start + match.start()
                 for piece in pieces:
-                    last = len(spans) and piece is pieces[-1]
-                    length = len(piece) if last or len(pieces) == 1 else len(piece) - len(GOES_ON)
-                    ids.append(self._ids.get(piece, self._unknown))
+                    is_last = len(spans) and piece is pieces[-1]
+                    length = len(piece) if is_last or len(pieces) == 1 else len(piece) - len(CONTINUED)
+                    ids.append(self._ids.get(piece, self._unk_id))
                     spans.append((start, start + length))
                     start += length
-            place += len(part) + len(self.unk_token)
+            part_start += len(part) + len(self.unk_token)
         return ids, spans
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Decode ids: words separated by one space, stripped. An id outside the vocabulary is <unk>."""
+        """Return the text of ids, with one space between words. An id outside of the vocabulary becomes <unk>."""
         pieces = [self._pieces.get(index, self.unk_token) for index in map(int, ids)]
         if skip_special_tokens:
             pieces = [piece for piece in pieces if piece not in (self.unk_token, self.pad_token)]
-        return " ".join(pieces).replace(f"{GOES_ON} ", "").strip()
+        return " ".join(pieces).replace(f"{CONTINUED} ", "").strip()
 
-    def readable(self, ids: Sequence[int]) -> str:
-        """Decode without a blank at the start of a line or ``@@`` after an unfinished word."""
-        return self.decode(ids).removesuffix(GOES_ON).replace("\n ", "\n").strip()
+    def decode_readable(self, ids: Sequence[int]) -> str:
+        """Return the text of ids without spaces at the start of lines and without ``@@`` after an unfinished word."""
+        return self.decode(ids).removesuffix(CONTINUED).replace("\n ", "\n").strip()
 
     def control_code(self, code: str) -> int:
-        """The id of a control code. Raises ValueError if it is not one whole word of the vocabulary."""
+        """Return the id of a control code.
+
+        Raises:
+            ValueError: the code is not a single token of the vocabulary.
+        """
         ids = self.encode(code)
-        if len(ids) != 1 or ids[0] == self._unknown:
-            pieces = " ".join(self.pieces(code)) if code.strip() else "nothing"
+        if len(ids) != 1 or ids[0] == self._unk_id:
+            pieces = " ".join(self.split_word(code)) if code.strip() else "nothing"
             raise ValueError(f"{code!r} is no control code: it is not one token of the vocabulary ({pieces})")
         return ids[0]
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
         write_file(folder, VOCAB_FILE, self.vocab)
         write_file(folder, MERGES_FILE, self.merges)
-        special = {"unk_token": self.unk_token, "pad_token": self.pad_token}
-        write_config(folder, {"tokenizer_class": "CTRLTokenizer", **special}, max_length)
+        special_tokens = {"unk_token": self.unk_token, "pad_token": self.pad_token}
+        write_tokenizer_config(folder, {"tokenizer_class": "CTRLTokenizer", **special_tokens}, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> CTRLTokenizer:
-        """Load a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings. Raises ValueError for
-        settings that this port lacks, by name, or as the constructor, and OSError if a file is missing."""
-        files = (read_text(Path(folder, name)) for name in (VOCAB_FILE, MERGES_FILE))
-        return cls(*files, **_special_tokens(folder))
+        """Load the tokenizer of a Hugging Face folder: ``vocab.json``, ``merges.txt`` and optional settings.
+
+        Raises:
+            ValueError: a setting is not supported, or the vocabulary is invalid.
+            OSError: a file is missing.
+        """
+        vocab, merges = (read_text(Path(folder, name)) for name in (VOCAB_FILE, MERGES_FILE))
+        return cls(vocab, merges, **_read_special_tokens(folder))
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -165,59 +178,75 @@ class CTRLTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike) -> CTRLTokenizer:
-    """The tokenizer of a model's folder. Raises ValueError if the folder holds no tokenizer, or one that this port
-    cannot equal."""
+    """Load the tokenizer of a model's folder.
+
+    Raises:
+        ValueError: the folder has no tokenizer, or a tokenizer that is not supported.
+    """
     missing = [name for name in (VOCAB_FILE, MERGES_FILE) if not os.path.lexists(Path(folder, name))]
     if missing:
         raise ValueError(f"{folder} holds no tokenizer: there is no {' and no '.join(missing)}")
     return CTRLTokenizer.from_folder(folder)
 
 
-def of_kind(kind: str, path: str | os.PathLike) -> CTRLTokenizer:
-    """The tokenizer of a recipe's ``tokenizer.kind``, from its folder: all kinds are stored alike."""
-    return load_tokenizer(path)
+def load_tokenizer_of_kind(kind: str, folder: str | os.PathLike) -> CTRLTokenizer:
+    """Load the tokenizer of a recipe's ``tokenizer.kind`` from a folder; all kinds have the same files."""
+    return load_tokenizer(folder)
 
 
-def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
-    """Join neighbouring symbols, each time all pairs of the lowest rank, until no pair has a rank.
+def merge_symbols(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
+    """Merge neighboring symbols in the order of their ranks, until no pair of neighbors has a rank.
 
-    A queue of pairs by rank makes it n log n work for a word of n characters. All occurrences of a pair are joined
-    from left to right before any new pairs are considered.
+    All occurrences of a pair are merged from left to right before any new pairs are considered. The queue of pairs
+    limits the work for a word of n characters to n log n.
+
+    Args:
+        symbols: symbols of a word, such as ``["c", "a", "t</w>"]``.
+        ranks: rank of each pair of symbols; the lowest rank is merged first.
     """
-    following = [*range(1, len(symbols)), -1]  # the next symbol's place; -1 at the end
-    before = [-1, *range(len(symbols) - 1)]
+    next_index = [*range(1, len(symbols)), -1]  # -1 at the end of the word
+    previous_index = [-1, *range(len(symbols) - 1)]
     queue = [
-        (rank, place) for place, pair in enumerate(itertools.pairwise(symbols)) if (rank := ranks.get(pair)) is not None
+        (rank, index) for index, pair in enumerate(itertools.pairwise(symbols)) if (rank := ranks.get(pair)) is not None
     ]
     heapq.heapify(queue)
-    alive = list(symbols)  # "" for a symbol joined to the one before
+    merged_symbols = list(symbols)  # "" for a symbol that was merged into the previous symbol
     while queue:
         rank = queue[0][0]
-        made = []
+        changed_indices = []
         while queue and queue[0][0] == rank:
-            _, place = heapq.heappop(queue)
-            other = following[place]
-            if not alive[place] or other < 0 or ranks.get((alive[place], alive[other])) != rank:
-                continue  # one of the two has been joined with another
-            alive[place] += alive[other]
-            alive[other] = ""
-            following[place] = following[other]
-            if following[place] >= 0:
-                before[following[place]] = place
-            made.append(place)
-        for place in made:
-            for first in (before[place], place):
-                second = following[first] if first >= 0 else -1
-                if second >= 0 and (found := ranks.get((alive[first], alive[second]))) is not None:
-                    heapq.heappush(queue, (found, first))
-    return [symbol for symbol in alive if symbol]
+            _, first = heapq.heappop(queue)
+            second = next_index[first]
+            if not merged_symbols[first] or second < 0:
+                continue  # merged into another symbol since the pair was queued
+            if ranks.get((merged_symbols[first], merged_symbols[second])) != rank:
+                continue
+            merged_symbols[first] += merged_symbols[second]
+            merged_symbols[second] = ""
+            next_index[first] = next_index[second]
+            if next_index[first] >= 0:
+                previous_index[next_index[first]] = first
+            changed_indices.append(first)
+        for index in changed_indices:
+            for first in (previous_index[index], index):
+                second = next_index[first] if first >= 0 else -1
+                if second < 0:
+                    continue
+                if (pair_rank := ranks.get((merged_symbols[first], merged_symbols[second]))) is not None:
+                    heapq.heappush(queue, (pair_rank, first))
+    return [symbol for symbol in merged_symbols if symbol]
 
 
-# -- a vocabulary of one's own --------------------------------------------------------------------------------------
+def _split_characters(word: str) -> list[str]:
+    """Return the characters of a word, the last with the suffix :data:`WORD_END`."""
+    return [*word[:-1], word[-1] + WORD_END]
+
+
+# -- training a vocabulary ------------------------------------------------------------------------------------------
 
 
 def check_control_code(code: str) -> None:
-    """Raise ``ValueError`` if no vocabulary can hold a control code as one token."""
+    """Check that a vocabulary can have a control code as one token. Raise ``ValueError`` otherwise."""
     if not code or WORD.fullmatch(code) is None or code != code.strip():
         raise ValueError(f"{code!r} cannot be a control code: it is not one word")
 
@@ -225,15 +254,17 @@ def check_control_code(code: str) -> None:
 def train_bpe(
     texts: Iterable[str], vocab_size: int, folder: str | os.PathLike, control_codes: Iterable[str] = ()
 ) -> CTRLTokenizer:
-    """Learn pieces from texts and write them to a folder. Equal texts give an equal vocabulary.
+    """Train a byte-pair tokenizer on texts and write it to a folder. Equal texts give an equal vocabulary.
 
     Args:
-        vocab_size: entries of ``vocab.json``: each character inside and at the end of a word, ``<unk>``, a line break,
-            and one for each pair that is merged.
+        texts: training texts.
+        vocab_size: number of entries of ``vocab.json``: each character inside and at the end of a word, ``<unk>``, a
+            line break, and one piece for each merge.
+        folder: folder of the tokenizer, created if it does not exist.
         control_codes: words that become one token each.
 
     Raises:
-        ValueError: the texts do not give that many pieces, or need more for their characters alone.
+        ValueError: the texts have too few pairs for this size, or too many characters.
     """
     words = Counter(word for text in texts for part in text.split("<unk>") for word in WORD.findall(part))
     counts: Counter[str] = Counter()
@@ -245,19 +276,18 @@ def train_bpe(
     codes = sorted(set(control_codes))
     for code in codes:
         check_control_code(code)
-    kept = {character for character, count in counts.items() if count >= LEAST_CHARACTER_COUNT}
-    characters = sorted(kept | {character for code in codes for character in code} or counts)
-    base = ["<unk>", "\n", *characters, *(character + GOES_ON for character in characters)]
-    learned = _learn(words, characters, vocab_size)
-    merges = _fitting(learned, vocab_size - len(base), codes)
+    frequent_characters = {character for character, count in counts.items() if count >= MIN_CHARACTER_COUNT}
+    characters = sorted(frequent_characters | {character for code in codes for character in code} or counts)
+    base = ["<unk>", "\n", *characters, *(character + CONTINUED for character in characters)]
+    learned_merges = _learn_merges(words, characters, vocab_size)
+    merges = _limit_merges(learned_merges, vocab_size - len(base), codes)
     if len(base) > vocab_size or merges is None:
-        needed = len(base) + len(_whole(codes, []))
-        raise ValueError(f"{vocab_size} pieces are too few: the characters and control codes alone need {needed}")
+        min_size = len(base) + len(_merges_for_codes(codes, []))
+        raise ValueError(f"{vocab_size} pieces are too few: the characters and control codes alone need {min_size}")
     if len(base) + len(merges) < vocab_size:
-        most = len(base) + len(merges)
-        raise ValueError(f"cannot train {vocab_size} pieces on these texts: they give {most} at the most")
-    made = [first + second for first, second in merges]
-    pieces = base + [_written(symbol) for symbol in made]
+        max_size = len(base) + len(merges)
+        raise ValueError(f"cannot train {vocab_size} pieces on these texts: they give {max_size} at the most")
+    pieces = base + [_spell_symbol(first + second) for first, second in merges]
     vocab = json.dumps({piece: index for index, piece in enumerate(pieces)}, ensure_ascii=False)
     lines = ["#version: 0.1", *(f"{first} {second}" for first, second in merges), ""]
     tokenizer = CTRLTokenizer(vocab, "\n".join(lines))
@@ -266,112 +296,131 @@ def train_bpe(
     return tokenizer
 
 
-#: Kinds that are trained on a recipe's text.
-TRAINED = {"bpe": train_bpe}
+#: Function that trains the tokenizer of each kind on a recipe's texts.
+TRAINERS = {"bpe": train_bpe}
 
 
-def _written(symbol: str) -> str:
-    """Spell a symbol as in the vocabulary."""
-    return symbol.removesuffix(END) if symbol.endswith(END) else symbol + GOES_ON
+def _spell_symbol(symbol: str) -> str:
+    """Return the piece of the vocabulary for a symbol: ``t</w>`` -> ``t``, ``ca`` -> ``ca@@``."""
+    return symbol.removesuffix(WORD_END) if symbol.endswith(WORD_END) else symbol + CONTINUED
 
 
-def _learn(words: Counter[str], characters: list[str], most: int) -> list[tuple[str, str]]:
-    """Byte-pair encoding (Sennrich et al. 2016, section 3.2): merge the most frequent pair, time and again.
+def _learn_merges(words: Counter[str], characters: list[str], max_merges: int) -> list[tuple[str, str]]:
+    """Return the pairs that byte-pair encoding merges, the most frequent first (Sennrich et al. 2016, section 3.2).
 
-    Pairs with a line break or a rare character are skipped, as are those whose piece would be spelt like another one
-    (``a@`` inside a word is written as ``a@@``). Equally frequent pairs are merged in alphabetical order.
+    Pairs with a line break or a rare character are skipped. A pair whose piece would be spelled like another piece is
+    skipped, too (``a@`` inside a word is written as ``a@@``). Equally frequent pairs are merged in alphabetical order.
+
+    Args:
+        words: number of occurrences of each word.
+        characters: characters that may be merged.
+        max_merges: maximum number of merges.
     """
-    spelt = [[*word[:-1], word[-1] + END] for word in words]
-    counts = list(words.values())
-    made = {*characters, *(character + END for character in characters)}
-    names = {"<unk>", *map(_written, made)}
-    frequency: Counter[tuple[str, str]] = Counter()
-    where: dict[tuple[str, str], set[int]] = {}
+    words_as_symbols = [_split_characters(word) for word in words]
+    word_counts = list(words.values())
+    symbols = {*characters, *(character + WORD_END for character in characters)}
+    pieces = {"<unk>", *map(_spell_symbol, symbols)}
+    pair_counts: Counter[tuple[str, str]] = Counter()
+    words_of_pair: dict[tuple[str, str], set[int]] = {}
 
-    def count(index: int, sign: int) -> list[tuple[str, str]]:
-        pairs = [pair for pair in itertools.pairwise(spelt[index]) if pair[0] in made and pair[1] in made]
+    def count_pairs(index: int, sign: int) -> list[tuple[str, str]]:
+        """Add (or, with sign -1, subtract) the pairs of a word, and return them."""
+        neighbors = itertools.pairwise(words_as_symbols[index])
+        pairs = [pair for pair in neighbors if pair[0] in symbols and pair[1] in symbols]
         for pair in pairs:
-            frequency[pair] += sign * counts[index]
-            where.setdefault(pair, set()).add(index)
+            pair_counts[pair] += sign * word_counts[index]
+            words_of_pair.setdefault(pair, set()).add(index)
         return pairs
 
-    for index in range(len(spelt)):
-        count(index, 1)
-    queue = [(-number, pair) for pair, number in frequency.items()]
+    for index in range(len(words_as_symbols)):
+        count_pairs(index, 1)
+    queue = [(-count, pair) for pair, count in pair_counts.items()]
     heapq.heapify(queue)
     merges: list[tuple[str, str]] = []
-    while queue and len(merges) < most:
-        number, pair = heapq.heappop(queue)
-        if -number != frequency[pair]:  # it has become rarer since it was put there
-            if frequency[pair] > 0:
-                heapq.heappush(queue, (-frequency[pair], pair))
+    while queue and len(merges) < max_merges:
+        negative_count, pair = heapq.heappop(queue)
+        if -negative_count != pair_counts[pair]:  # the pair has become rarer since it was queued
+            if pair_counts[pair] > 0:
+                heapq.heappush(queue, (-pair_counts[pair], pair))
             continue
-        if number > -LEAST_PAIR_COUNT:
+        if negative_count > -MIN_PAIR_COUNT:
             break
-        name = _written(pair[0] + pair[1])
-        if name in names:
+        piece = _spell_symbol(pair[0] + pair[1])
+        if piece in pieces:
             continue
         merges.append(pair)
-        names.add(name)
-        made.add(pair[0] + pair[1])
-        changed: set[tuple[str, str]] = set()
-        for index in where.pop(pair):
-            count(index, -1)
-            spelt[index] = merge(spelt[index], {pair: 0})
-            changed.update(count(index, 1))
-        for other in changed:
-            heapq.heappush(queue, (-frequency[other], other))
+        pieces.add(piece)
+        symbols.add(pair[0] + pair[1])
+        new_pairs: set[tuple[str, str]] = set()
+        for index in words_of_pair.pop(pair):
+            count_pairs(index, -1)
+            words_as_symbols[index] = merge_symbols(words_as_symbols[index], {pair: 0})
+            new_pairs.update(count_pairs(index, 1))
+        for new_pair in new_pairs:
+            heapq.heappush(queue, (-pair_counts[new_pair], new_pair))
     return merges
 
 
-def _fitting(learned: list[tuple[str, str]], room: int, codes: list[str]) -> list[tuple[str, str]] | None:
-    """As many learned merges as fit with those that make the control codes whole; None if not even these fit."""
-    for count in range(min(room, len(learned)), -1, -1):
-        merges = learned[:count] + _whole(codes, learned[:count])
-        if len(merges) <= room:
-            return merges
+def _limit_merges(merges: list[tuple[str, str]], max_merges: int, codes: list[str]) -> list[tuple[str, str]] | None:
+    """Return the longest prefix of the merges that fits together with the merges of the control codes.
+
+    Returns:
+        At most ``max_merges`` merges; None if the merges of the control codes alone are more.
+    """
+    for count in range(min(max_merges, len(merges)), -1, -1):
+        limited_merges = merges[:count] + _merges_for_codes(codes, merges[:count])
+        if len(limited_merges) <= max_merges:
+            return limited_merges
     return None
 
 
-def _whole(codes: list[str], merges: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The further merges after which each control code is one piece."""
+def _merges_for_codes(codes: list[str], merges: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the additional merges after which each control code is one piece."""
     ranks: dict[tuple[str, ...], int] = {pair: rank for rank, pair in enumerate(merges)}
-    further: list[tuple[str, str]] = []
+    additional_merges: list[tuple[str, str]] = []
     for code in codes:
-        pieces = merge([*code[:-1], code[-1] + END], ranks)
-        while len(pieces) > 1:
-            pair = (pieces[0], pieces[1])
+        symbols = merge_symbols(_split_characters(code), ranks)
+        while len(symbols) > 1:
+            pair = (symbols[0], symbols[1])
             ranks[pair] = len(ranks)
-            further.append(pair)
-            pieces = merge([*code[:-1], code[-1] + END], ranks)
-    return further
+            additional_merges.append(pair)
+            symbols = merge_symbols(_split_characters(code), ranks)
+    return additional_merges
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
-def _read_vocab(text: str) -> dict[str, int]:
-    ids = parsed_object(text, VOCAB_FILE)
-    numbers = [index for index in ids.values() if isinstance(index, int) and not isinstance(index, bool)]
-    if not ids or len(numbers) < len(ids) or sorted(numbers) != list(range(len(ids))):
+def _read_vocab(vocab: str) -> dict[str, int]:
+    """Return the id of each piece from the content of ``vocab.json``."""
+    ids = parse_object(vocab, VOCAB_FILE)
+    integers = [index for index in ids.values() if isinstance(index, int) and not isinstance(index, bool)]
+    if not ids or len(integers) < len(ids) or sorted(integers) != list(range(len(ids))):
         raise ValueError(f"{VOCAB_FILE} is not a mapping of pieces to the ids 0, 1, 2, ...")
     return ids
 
 
-def _special_tokens(folder: str | os.PathLike) -> dict[str, str]:
-    """``unk_token`` and ``pad_token`` of a folder's settings. Raises ValueError for a setting that would change ids or
-    texts and that this port lacks."""
-    config = read_config(folder)
-    named = {key: special_token(config, key) for key in ("unk_token", "pad_token")}
-    tokens = {key: token for key, token in named.items() if token is not None}
-    known = {"<unk>", *tokens.values()}
-    added: list[object] = [entry["content"] for entry in added_tokens(config)]
-    others = ("bos_token", "eos_token", "sep_token", "cls_token", "mask_token")
-    added += [token for key in others if (token := special_token(config, key)) is not None]
-    if more := config.get("additional_special_tokens"):
-        added += more if isinstance(more, list) else [more]
-    if strange := [token for token in added if not isinstance(token, str) or token not in known]:
-        raise ValueError(f"{folder}/{CONFIG_FILE}: the special token {strange[0]!r} is not supported by this port")
+def _read_special_tokens(folder: str | os.PathLike) -> dict[str, str]:
+    """Return ``unk_token`` and ``pad_token`` of a folder's settings, if they are set.
+
+    Raises:
+        ValueError: a setting that is not supported would change ids or texts.
+    """
+    config = read_tokenizer_config(folder)
+    optional_tokens = {key: read_special_token(config, key) for key in ("unk_token", "pad_token")}
+    tokens = {key: token for key, token in optional_tokens.items() if token is not None}
+    supported_tokens = {"<unk>", *tokens.values()}
+    other_tokens: list[object] = [entry["content"] for entry in read_added_tokens(config)]
+    other_keys = ("bos_token", "eos_token", "sep_token", "cls_token", "mask_token")
+    other_tokens += [token for key in other_keys if (token := read_special_token(config, key)) is not None]
+    if additional_tokens := config.get("additional_special_tokens"):
+        other_tokens += additional_tokens if isinstance(additional_tokens, list) else [additional_tokens]
+    if strange_tokens := [
+        token for token in other_tokens if not isinstance(token, str) or token not in supported_tokens
+    ]:
+        raise ValueError(
+            f"{folder}/{CONFIG_FILE}: the special token {strange_tokens[0]!r} is not supported by this port"
+        )
     if config.get("clean_up_tokenization_spaces"):
         raise ValueError(f"{folder}/{CONFIG_FILE}: clean_up_tokenization_spaces is not supported by this port")
     return tokens

@@ -1,8 +1,8 @@
-"""Start another Python that imports nothing from the current folder. All code here that starts one uses this.
+"""Commands that start another Python without imports from the current folder, for all code that starts one.
 
-``python -m`` and ``python -c`` import from the current folder before anything else: a stray ``random.py`` of the user's
-would run in place of Python's own. The interpreter may be 3.10, which has no ``-P``; and ``-I`` would hide the user's
-own installed packages. So the first line that it runs, which imports nothing, removes that folder.
+``python -m`` and ``python -c`` first import from the current folder: a user's file ``random.py`` would replace Python's
+module. The interpreter may be 3.10, which has no option ``-P``, and ``-I`` would hide the packages in the user's home
+folder. The first line of the code therefore removes the current folder from the path, and imports nothing.
 """
 
 from __future__ import annotations
@@ -10,26 +10,41 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_FORGET = "import sys; sys.path[:] = [place for place in sys.path if place]"
-_RUN = """\
+_REMOVE_CURRENT_FOLDER = "import sys; sys.path[:] = [place for place in sys.path if place]"
+_RUN_MODULE = """\
 sys.path.insert(0, sys.argv.pop(1))
 import runpy
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-_SOURCE = str(Path(__file__).resolve().parents[2])
+_SOURCE_DIR = str(Path(__file__).resolve().parents[2])
 
 
 def code_command(python: str, code: str, *arguments: str) -> list[str]:
-    """Return the command that runs lines of code with an interpreter. Start it with :func:`environment`."""
-    return [python, "-c", f"{_FORGET}\n{code}", *arguments]
+    """Return a command that runs code with another interpreter. Start it with :func:`clean_environment`.
+
+    Args:
+        python: path of the interpreter.
+        code: lines of Python code.
+        arguments: arguments of the program, ``sys.argv[1:]``.
+    """
+    return [python, "-c", f"{_REMOVE_CURRENT_FOLDER}\n{code}", *arguments]
 
 
 def module_command(python: str, module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this source tree with an interpreter, under :func:`environment`."""
-    return code_command(python, _RUN, _SOURCE, module, *arguments)
+    """Return a command that runs a module of this source tree. Start it with :func:`clean_environment`.
+
+    Args:
+        python: path of the interpreter.
+        module: name of the module, such as ``toolkit.parity.reference``.
+        arguments: arguments of the program, ``sys.argv[1:]``.
+    """
+    return code_command(python, _RUN_MODULE, _SOURCE_DIR, module, *arguments)
 
 
-def environment() -> dict[str, str]:
-    """This process's environment, without empty ``PYTHONPATH`` entries (``$PYTHONPATH:more``), the current folder."""
-    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+def clean_environment() -> dict[str, str]:
+    """Return this process's environment without the current folder in ``PYTHONPATH``.
+
+    An empty entry means the current folder, as in ``$PYTHONPATH:/folder`` if the variable was empty.
+    """
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}

@@ -1,5 +1,6 @@
-"""One-line errors for what can go wrong between the Hugging Face hub and this machine, with models and data sets: each
-names the repository, revision and file, and says what to do.
+"""Errors of one line for requests to the Hugging Face hub.
+
+Each names the repository, the revision and the file of a model or data set, and a remedy.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from urllib.parse import unquote
 
 from models import families
 
-#: The checkpoints and data sets that this project's recipes and texts name.
-WELL_KNOWN = {
+#: Repositories that this project's recipes and texts name, by kind.
+KNOWN_REPOSITORIES = {
     "model": tuple(name for family in families.FAMILIES for name in families.family(family).checkpoints),
     "dataset": ("coastalcph/lex_glue", "rajpurkar/squad", "stanfordnlp/imdb"),
 }
 TITLES = {"model": "model", "dataset": "data set"}
 LOGIN = "log in (hf auth login, or HF_TOKEN)"
 AGAIN = "run the same command again"
-#: For a partial download that is kept.
-GOES_ON = ": it goes on where it was"
-#: What to do about a damaged file of the cache.
+#: End of a remedy if the partial download is kept.
+RESUMES = ": it goes on where it was"
+#: Remedy for a damaged file of the cache; ``BLOB`` stands for the path of its blob.
 FETCH_AGAIN = "delete BLOB, and it is fetched again"
 
 
 class HubError(FileNotFoundError):
-    """The hub did not give what was asked for. The message fits on a line.
+    """A request to the hub failed. The message has one line.
 
     Attributes:
-        reason: ``gated``, ``private`` (or missing: the hub does not say which), ``missing``, ``token``, ``revision``,
-            ``file``, ``offline``, ``interrupted``, ``corrupt``, ``cache`` (it cannot be written), ``name`` or ``hub``
-            (any other answer).
+        reason: ``gated``, ``private`` (or missing: the hub does not distinguish them), ``missing``, ``token``,
+            ``revision``, ``file``, ``offline``, ``interrupted``, ``corrupt``, ``cache`` (it cannot be written),
+            ``name``, or ``hub`` (any other answer).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -44,13 +45,14 @@ class HubError(FileNotFoundError):
         self.reason = reason
 
 
-class Wanted(NamedTuple):
+class HubRequest(NamedTuple):
     """A request to the hub.
 
     Attributes:
+        id: name of the repository, ``owner/name``.
+        revision: branch, tag, ``refs/pr/N`` or commit; None for the main branch.
+        file: name of the file in the repository; None if the request has no file or it is unknown.
         kind: ``model`` or ``dataset``.
-        revision: as it was written; None for the main branch.
-        file: None if it is unknown which one failed.
     """
 
     id: str
@@ -59,73 +61,87 @@ class Wanted(NamedTuple):
     kind: str = "model"
 
     @property
+    def repository(self) -> str:
+        """The kind and name of the repository in words, without the revision."""
+        return f"the {TITLES[self.kind]} {self.id}"
+
+    @property
     def place(self) -> str:
-        """Repository and revision, in words."""
-        at = f" at revision {self.revision}" if self.revision else ""
-        return f"the {TITLES[self.kind]} {self.id}{at}"
+        """The repository and the revision in words."""
+        return f"{self.repository} at revision {self.revision}" if self.revision else self.repository
+
+    @property
+    def file_place(self) -> str:
+        """The file, if it is known, the repository and the revision in words."""
+        return f"{self.file} of {self.place}" if self.file else self.place
 
     @property
     def page(self) -> str:
-        """Where the hub shows the repository."""
+        """The address of the hub's page of the repository."""
         from huggingface_hub import constants
 
         return f"{constants.ENDPOINT}/{'datasets/' if self.kind == 'dataset' else ''}{self.id}"
 
 
-def explain(problem: BaseException, wanted: Wanted) -> HubError | None:
-    """Return the error to raise instead of a hub client's; None if the hub is not the cause."""
+def explain_error(error: BaseException, request: HubRequest) -> HubError | None:
+    """Return the error of one line for an exception of the hub client; None if it has another cause."""
     from huggingface_hub.errors import HFValidationError
 
-    causes = list(_chain(problem))
-    if found := next((cause for cause in causes if isinstance(cause, HubError)), None):
-        return found
+    causes = list(_cause_chain(error))
+    if hub_error := next((cause for cause in causes if isinstance(cause, HubError)), None):
+        return hub_error
     if any(isinstance(cause, HFValidationError) for cause in causes):
-        apart = "; its revision is given apart" if "@" in wanted.id else ""
-        return HubError("name", f"{wanted.id} is neither a folder nor the name of a hub repository (owner/name){apart}")
+        hint = "; its revision is given apart" if "@" in request.id else ""
+        return HubError("name", f"{request.id} is neither a folder nor the name of a hub repository (owner/name){hint}")
     for cause in causes:
         response = getattr(cause, "response", None)
         if response is not None and hasattr(response, "status_code"):
-            return _answered(response, wanted)
-    if interrupted := _interrupted(causes, wanted):
-        return interrupted
-    return offline(wanted) if _is_offline(causes) else None
+            return _response_error(response, request)
+    if interruption := _interruption_error(causes, request):
+        return interruption
+    return offline_error(request) if _is_offline(causes) else None
 
 
-def explain_push(problem: BaseException, wanted: Wanted) -> HubError | None:
-    """As :func:`explain`, for a write to the hub."""
+def explain_push_error(error: BaseException, request: HubRequest) -> HubError | None:
+    """Return the error of one line for an exception during a push; None if the hub is not the cause."""
     from huggingface_hub.errors import LocalTokenNotFoundError
 
-    causes = list(_chain(problem))
+    causes = list(_cause_chain(error))
     if any(isinstance(cause, LocalTokenNotFoundError) for cause in causes):
-        return _not_logged_in(wanted)
-    response = next((found for cause in causes if (found := getattr(cause, "response", None)) is not None), None)
+        return _login_error(request)
+    responses = (getattr(cause, "response", None) for cause in causes)
+    response = next((response for response in responses if response is not None), None)
     if response is None:
-        found = explain(problem, wanted)
-        if found is None or found.reason not in ("offline", "interrupted"):
-            return found
-        return HubError("offline", f"cannot push to {wanted.id}: {_unreachable()}, and {AGAIN}")
+        hub_error = explain_error(error, request)
+        if hub_error is None or hub_error.reason not in ("offline", "interrupted"):
+            return hub_error
+        return HubError("offline", f"cannot push to {request.id}: {_connection_remedy()}, and {AGAIN}")
     status, code = response.status_code, response.headers.get("X-Error-Code")
-    said = " ".join((response.headers.get("X-Error-Message") or "").split())
-    if status == 401 and not logged_in():
-        return _not_logged_in(wanted)
+    answer = " ".join((response.headers.get("X-Error-Message") or "").split())
+    if status == 401 and not is_logged_in():
+        return _login_error(request)
     if status == 401:
-        return HubError("token", f"cannot push to {wanted.id}: the hub does not know this token; log in again: {LOGIN}")
+        return HubError(
+            "token", f"cannot push to {request.id}: the hub does not know this token; log in again: {LOGIN}"
+        )
     if status == 403 or (status == 404 and code == "RepoNotFound"):
-        owner = wanted.id.partition("/")[0]
-        why = f"this token may not write there ({said or 'no rights'})"
-        right = f"use a token with write access, of an account that is {owner} or may write there"
-        return HubError("private", f"cannot push to {wanted.id}: {why}; {right}")
+        owner = request.id.partition("/")[0]
+        reason = f"this token may not write there ({answer or 'no rights'})"
+        remedy = f"use a token with write access, of an account that is {owner} or may write there"
+        return HubError("private", f"cannot push to {request.id}: {reason}; {remedy}")
     if status == 404:
-        return HubError("missing", f"cannot push to {wanted.id}: the hub knows no such owner or branch ({said})")
-    reason = said or http.client.responses.get(status, "")
-    return HubError("hub", f"cannot push to {wanted.id}: the hub answers {status} ({reason}); {AGAIN} later")
+        return HubError("missing", f"cannot push to {request.id}: the hub knows no such owner or branch ({answer})")
+    reason = answer or http.client.responses.get(status, "")
+    return HubError("hub", f"cannot push to {request.id}: the hub answers {status} ({reason}); {AGAIN} later")
 
 
-def _not_logged_in(wanted: Wanted) -> HubError:
-    return HubError("token", f"cannot push to {wanted.id}: not logged in; {LOGIN}")
+def _login_error(request: HubRequest) -> HubError:
+    """Return the error for a push without a token."""
+    return HubError("token", f"cannot push to {request.id}: not logged in; {LOGIN}")
 
 
-def _unreachable() -> str:
+def _connection_remedy() -> str:
+    """Return the reason why the hub was not reached, and the remedy."""
     from huggingface_hub import constants
 
     return (
@@ -135,115 +151,117 @@ def _unreachable() -> str:
     )
 
 
-def _chain(problem: BaseException | None) -> Iterator[BaseException]:
-    """Yield the problem and the chain of its causes."""
-    seen: set[int] = set()
-    while problem is not None and id(problem) not in seen:
-        seen.add(id(problem))
-        yield problem
-        problem = problem.__cause__ or problem.__context__
+def _cause_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause of its cause, and so on."""
+    ids: set[int] = set()
+    while error is not None and id(error) not in ids:
+        ids.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 # -- the hub has answered -------------------------------------------------------------------------------------------
 
 
-def _answered(response: Any, wanted: Wanted) -> HubError:
-    """Return the error that an answer of the hub means."""
+def _response_error(response: Any, request: HubRequest) -> HubError:
+    """Return the error for a response of the hub that is not a success."""
     status, code = response.status_code, response.headers.get("X-Error-Code")
-    said = " ".join((response.headers.get("X-Error-Message") or "").split())
-    if wanted.file is None and (named := re.search(r"/resolve/[^/]+/([^?]+)", response.url or "")):
-        wanted = wanted._replace(file=unquote(named.group(1)))
+    answer = " ".join((response.headers.get("X-Error-Message") or "").split())
+    if request.file is None and (match := re.search(r"/resolve/[^/]+/([^?]+)", response.url or "")):
+        request = request._replace(file=unquote(match.group(1)))
     if code == "GatedRepo":
-        return _gated(wanted)
-    if said.startswith("Invalid credentials"):
-        refused = "the hub does not know the token that was sent with it: it is wrong or has expired"
+        return _gated_error(request)
+    if answer.startswith("Invalid credentials"):
+        reason = "the hub does not know the token that was sent with it: it is wrong or has expired"
         return HubError(
-            "token", f"cannot read {wanted.place}: {refused}; log in again (hf auth login), or change HF_TOKEN"
+            "token", f"cannot read {request.place}: {reason}; log in again (hf auth login), or change HF_TOKEN"
         )
     if code == "RevisionNotFound":
-        return HubError("revision", f"{_bare(wanted)} has no revision {wanted.revision or 'main'}{_revisions(wanted)}")
+        revision = request.revision or "main"
+        return HubError("revision", f"{request.repository} has no revision {revision}{_list_revisions(request)}")
     if code == "EntryNotFound":
-        return missing_file(wanted)
+        return missing_file_error(request)
     if status == 401 or (status == 404 and code in (None, "RepoNotFound")):
-        return _private_or_missing(wanted)
+        return _missing_repository_error(request)
     if status == 403:
-        return HubError(
-            "private", f"cannot read {wanted.place}: the hub forbids it: {said or response.reason}; see {wanted.page}"
-        )
-    reason = said or http.client.responses.get(status, "")
-    return HubError("hub", f"cannot read {_file(wanted)}: the hub answers {status} ({reason}); {AGAIN} later")
+        reason = answer or response.reason
+        return HubError("private", f"cannot read {request.place}: the hub forbids it: {reason}; see {request.page}")
+    reason = answer or http.client.responses.get(status, "")
+    return HubError("hub", f"cannot read {request.file_place}: the hub answers {status} ({reason}); {AGAIN} later")
 
 
-def _gated(wanted: Wanted) -> HubError:
-    ask = f"{_bare(wanted)} is gated: its files are for those who were granted access; ask for it at {wanted.page}"
-    if logged_in():
-        return HubError("gated", f"{ask}, and run again when it is granted to the account of this token")
-    return HubError("gated", f"{ask}, then {LOGIN}; now there is no login here")
+def _gated_error(request: HubRequest) -> HubError:
+    """Return the error for a repository whose owner grants access."""
+    problem = f"{request.repository} is gated: its files are for those who were granted access"
+    remedy = f"ask for it at {request.page}"
+    if is_logged_in():
+        return HubError("gated", f"{problem}; {remedy}, and run again when it is granted to the account of this token")
+    return HubError("gated", f"{problem}; {remedy}, then {LOGIN}; now there is no login here")
 
 
-def _private_or_missing(wanted: Wanted) -> HubError:
-    near = near_names(wanted.id, wanted.kind)
-    meant = f"did you mean {' or '.join(near)}" if near else "check its name"
-    if logged_in():
-        why = "or is private and not for the account of this token"
-        return HubError("missing", f"{_bare(wanted)} does not exist, {why}; {meant}; see {wanted.page}")
-    why = "or is private: without a login the hub does not say which"
-    return HubError("private", f"{_bare(wanted)} does not exist, {why}; {meant}; if it is private, {LOGIN}")
+def _missing_repository_error(request: HubRequest) -> HubError:
+    """Return the error for a repository that does not exist or is private."""
+    names = similar_names(request.id, request.kind)
+    hint = f"did you mean {' or '.join(names)}" if names else "check its name"
+    if is_logged_in():
+        reason = "or is private and not for the account of this token"
+        return HubError("missing", f"{request.repository} does not exist, {reason}; {hint}; see {request.page}")
+    reason = "or is private: without a login the hub does not say which"
+    return HubError("private", f"{request.repository} does not exist, {reason}; {hint}; if it is private, {LOGIN}")
 
 
-def missing_file(wanted: Wanted) -> HubError:
-    """The repository lacks a needed file."""
-    what = {"config.json": ", so it is no checkpoint of transformers"}.get(wanted.file or "", "")
-    return HubError("file", f"{wanted.place} has no {wanted.file or 'such file'}{what}; see {wanted.page}")
+def missing_file_error(request: HubRequest) -> HubError:
+    """Return the error for a repository that lacks the requested file."""
+    consequence = {"config.json": ", so it is no checkpoint of transformers"}.get(request.file or "", "")
+    return HubError("file", f"{request.place} has no {request.file or 'such file'}{consequence}; see {request.page}")
 
 
-def _bare(wanted: Wanted) -> str:
-    """The repository, whatever the revision."""
-    return wanted._replace(revision=None).place
-
-
-def _file(wanted: Wanted) -> str:
-    return f"{wanted.file} of {wanted.place}" if wanted.file else wanted.place
-
-
-def _revisions(wanted: Wanted) -> str:
-    """The revisions that a repository has, if the hub tells."""
+def _list_revisions(request: HubRequest) -> str:
+    """Return the end of a message that lists some revisions of the repository, the most similar first."""
     from huggingface_hub import HfApi
 
     try:
-        refs = HfApi().list_repo_refs(wanted.id, repo_type=wanted.kind, include_pull_requests=True)
-    except Exception:  # only a hint: whatever goes wrong here, the original error is the one to report
-        return f"; see {wanted.page}/tree/main"
+        refs = HfApi().list_repo_refs(request.id, repo_type=request.kind, include_pull_requests=True)
+    except Exception:  # The list is only a hint; the original error is reported in any case.
+        return f"; see {request.page}/tree/main"
     names = [ref.name for ref in (*refs.branches, *refs.tags)] + [ref.ref for ref in refs.pull_requests or []]
-    near = difflib.get_close_matches(wanted.revision or "", names, 3)
-    listed = ", ".join(dict.fromkeys([*near, *names][:8]))
-    return f"; it has {listed}, and the commits at {wanted.page}/commits/main"
+    similar_revisions = difflib.get_close_matches(request.revision or "", names, 3)
+    revisions = ", ".join(dict.fromkeys([*similar_revisions, *names][:8]))
+    return f"; it has {revisions}, and the commits at {request.page}/commits/main"
 
 
-def logged_in() -> bool:
-    """Whether this machine has a token for the hub."""
+def is_logged_in() -> bool:
+    """Return whether this machine has a token for the hub."""
     from huggingface_hub import get_token
 
     return get_token() is not None
 
 
-def near_names(id: str, kind: str) -> list[str]:
-    """Return up to two similar names, from the local cache's repositories and those that this project names."""
+def similar_names(id: str, kind: str) -> list[str]:
+    """Return at most two similar names of repositories that are cached or that this project names.
+
+    Args:
+        id: name of a repository, ``owner/name``.
+        kind: ``model`` or ``dataset``.
+    """
     from huggingface_hub import constants
 
     folders = Path(constants.HF_HUB_CACHE).glob(f"{kind}s--*/snapshots")
-    cached = [folder.parent.name.removeprefix(f"{kind}s--").replace("--", "/") for folder in folders]
-    known = {name.lower(): name for name in (*cached, *WELL_KNOWN[kind]) if name != id}
-    bare = {name.rpartition("/")[2].lower(): name for name in known.values()}
-    near = difflib.get_close_matches(id.lower(), known, 2, 0.8)
-    same = difflib.get_close_matches(id.rpartition("/")[2].lower(), bare, 1, 0.85)  # the owner forgotten
-    return list(dict.fromkeys([known[name] for name in near] or [bare[name] for name in same]))
+    cached_names = [folder.parent.name.removeprefix(f"{kind}s--").replace("--", "/") for folder in folders]
+    known_names = {name.lower(): name for name in (*cached_names, *KNOWN_REPOSITORIES[kind]) if name != id}
+    without_owner = {name.rpartition("/")[2].lower(): name for name in known_names.values()}
+    matches = difflib.get_close_matches(id.lower(), known_names, 2, 0.8)
+    if not matches:  # the user may have forgotten the owner
+        matches = difflib.get_close_matches(id.rpartition("/")[2].lower(), without_owner, 1, 0.85)
+        return list(dict.fromkeys(without_owner[name] for name in matches))
+    return list(dict.fromkeys(known_names[name] for name in matches))
 
 
 # -- the hub has not answered, or not to the end --------------------------------------------------------------------
 
 
 def _is_offline(causes: list[BaseException]) -> bool:
+    """Return whether one of the exceptions means that the hub was not reached."""
     import requests
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -251,92 +269,101 @@ def _is_offline(causes: list[BaseException]) -> bool:
     return any(isinstance(cause, kinds) for cause in causes)
 
 
-def offline(wanted: Wanted) -> HubError:
-    """Not in the cache, and the hub cannot be asked."""
+def offline_error(request: HubRequest) -> HubError:
+    """Return the error for a file that is not in the cache if the hub cannot be reached."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        why, way = "HF_HUB_OFFLINE is set", "unset it"
+        reason, remedy = "HF_HUB_OFFLINE is set", "unset it"
     else:
-        why, way = f"{constants.ENDPOINT} cannot be reached", "connect"
+        reason, remedy = f"{constants.ENDPOINT} cannot be reached", "connect"
     return HubError(
         "offline",
-        f"offline and not cached: {_file(wanted)} is not in {constants.HF_HUB_CACHE}, and {why}; {way} and {AGAIN}, "
-        "or copy the cache of a machine that has it",
+        f"offline and not cached: {request.file_place} is not in {constants.HF_HUB_CACHE}, and {reason}; {remedy} and "
+        f"{AGAIN}, or copy the cache of a machine that has it",
     )
 
 
-def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None:
-    """A download that stalled, was cut off, or had another size than announced."""
+def _interruption_error(causes: list[BaseException], request: HubRequest) -> HubError | None:
+    """Return the error for a download that stalled, was cut off or has a wrong size; None for other exceptions."""
     import requests
 
     texts = [str(cause) for cause in causes]
     if any(text.startswith("Consistency check failed") for text in texts):
         return HubError(
             "corrupt",
-            f"{_file(wanted)} came with another size than the hub announced; what came was removed: {AGAIN} to fetch "
-            "it",
+            f"{request.file_place} came with another size than the hub announced; what came was removed: {AGAIN} to "
+            "fetch it",
         )
-    # A connection never made is not one of these: ConnectTimeout, ConnectionError by MaxRetryError.
-    stalled = any("Read timed out" in text for text in texts)
-    if not stalled and not any(isinstance(cause, requests.exceptions.ChunkedEncodingError) for cause in causes):
+    # A connection that was never established raises other errors: ConnectTimeout, or ConnectionError by MaxRetryError.
+    has_stalled = any("Read timed out" in text for text in texts)
+    if not has_stalled and not any(isinstance(cause, requests.exceptions.ChunkedEncodingError) for cause in causes):
         return None
-    how = "no more bytes came" if stalled else "the connection was closed"
-    return HubError("interrupted", f"the download of {_file(wanted)} was interrupted: {how}; {AGAIN}{GOES_ON}")
+    reason = "no more bytes came" if has_stalled else "the connection was closed"
+    return HubError("interrupted", f"the download of {request.file_place} was interrupted: {reason}; {AGAIN}{RESUMES}")
 
 
-def no_room(problem: BaseException) -> bool:
-    """Whether the disk is full: no fault of the hub."""
-    return _system_error(problem, errno.ENOSPC, errno.EDQUOT)
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an exception has the cause that the disk is full, or a quota used up."""
+    return _has_system_error(error, errno.ENOSPC, errno.EDQUOT)
 
 
-def read_only(problem: BaseException) -> HubError | None:
-    """Return the error for a cache that cannot be written, if that failed."""
+def read_only_error(error: BaseException) -> HubError | None:
+    """Return the error for a cache that cannot be written; None if the exception has another cause."""
     from huggingface_hub import constants
 
-    if not _system_error(problem, errno.EROFS, errno.EACCES):
+    if not _has_system_error(error, errno.EROFS, errno.EACCES):
         return None
     return HubError("cache", f"the hub's cache {constants.HF_HUB_CACHE} cannot be written; set HF_HUB_CACHE to another")
 
 
-def _system_error(problem: BaseException, *numbers: int) -> bool:
-    return any(isinstance(cause, OSError) and cause.errno in numbers for cause in _chain(problem))
+def _has_system_error(error: BaseException, *numbers: int) -> bool:
+    """Return whether an exception or one of its causes is an OSError with one of the numbers."""
+    return any(isinstance(cause, OSError) and cause.errno in numbers for cause in _cause_chain(error))
 
 
 # -- files of the cache ---------------------------------------------------------------------------------------------
 
 
 class CachedFile(NamedTuple):
-    """A file of a cached snapshot, and the blob that its link leads to."""
+    """A file of a cached snapshot.
 
-    wanted: Wanted
+    Attributes:
+        request: repository, commit and name of the file.
+        blob: path of the file to which the snapshot's link leads.
+    """
+
+    request: HubRequest
     blob: Path
 
 
-def cached_file(path: str | os.PathLike) -> CachedFile | None:
-    """Return the file that a path in the hub's cache names; else None."""
-    parts = re.search(
+def find_cached_file(path: str | os.PathLike) -> CachedFile | None:
+    """Return the file of a path in the hub's cache; None for a path elsewhere."""
+    match = re.search(
         r"(?:^|/)(model|dataset)s--([^/]+)/snapshots/([0-9a-f]{40})/(.+)$", Path(path).absolute().as_posix()
     )
-    if parts is None:
+    if match is None:
         return None
-    kind, id, commit, name = parts.groups()
-    return CachedFile(Wanted(id.replace("--", "/", 1), commit, name, kind), Path(os.path.realpath(path)))
+    kind, id, commit, name = match.groups()
+    return CachedFile(HubRequest(id.replace("--", "/", 1), commit, name, kind), Path(os.path.realpath(path)))
 
 
-def from_hub(path: str | os.PathLike, way_out: str) -> str:
-    """Say where a cached file is from and what to do about it; "" for any other file. ``BLOB`` in ``way_out`` stands
-    for the cached blob's path."""
-    found = cached_file(path)
-    return "" if found is None else f" ({_file(found.wanted)}); {way_out.replace('BLOB', str(found.blob))}"
+def describe_hub_file(path: str | os.PathLike, remedy: str) -> str:
+    """Return the origin of a cached file and the remedy, as the end of a message; empty for any other file.
+
+    Args:
+        path: path of a file.
+        remedy: remedy, in which ``BLOB`` stands for the path of the file's blob.
+    """
+    file = find_cached_file(path)
+    return "" if file is None else f" ({file.request.file_place}); {remedy.replace('BLOB', str(file.blob))}"
 
 
-def corrupt(path: Path) -> HubError:
-    """A download, now removed, whose checksum is not the announced one."""
-    found = cached_file(path)
-    named = _file(found.wanted) if found else str(path)
+def checksum_error(path: Path) -> HubError:
+    """Return the error for a removed download whose checksum was wrong."""
+    file = find_cached_file(path)
+    name = file.request.file_place if file else str(path)
     return HubError(
         "corrupt",
-        f"{named} came damaged: its checksum is not the one that the hub announced; it was removed: {AGAIN} to fetch "
-        "it",
+        f"{name} came damaged: its checksum is not the one that the hub announced; it was removed: {AGAIN} to fetch it",
     )

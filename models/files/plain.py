@@ -1,7 +1,7 @@
-"""Read other people's files, with one-line errors that name the file.
+"""Read files of other people, with errors of one line that name the file.
 
-A path to no regular file, or a file whose content is not what it should be, raises :class:`UnreadableFile`; a missing
-or forbidden one raises ``OSError`` as everywhere.
+A folder, pipe or device, or a file with unexpected content, raises :class:`UnreadableFile`. A missing file, or one
+without permission to read it, raises ``OSError`` as in Python.
 """
 
 from __future__ import annotations
@@ -16,38 +16,45 @@ from typing import Any
 
 from safetensors import safe_open
 
-from models.files.hub_errors import FETCH_AGAIN, cached_file, from_hub
+from models.files.hub_errors import FETCH_AGAIN, describe_hub_file, find_cached_file
 
-#: Most bytes of a file that is read whole, such as a configuration or a tokenizer; the largest have a tenth of it.
+#: Maximum bytes of a configuration or tokenizer file, ten times as many as the largest published file has.
 MAX_TEXT_BYTES = 2**28
-#: Start of the pointer that git leaves for a file not fetched from its Large File Storage.
+#: First bytes of the pointer that Git checks out instead of a file in its Large File Storage.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class UnreadableFile(ValueError):
-    """A file that is not what it should be. The message names it and fits on a line; for a file from the hub it gives
-    the repository and how to fetch it again."""
+    """A file does not have the expected content.
 
-    def __init__(self, path: str | os.PathLike, problem: object, way_out: str = FETCH_AGAIN) -> None:
-        """``way_out``: what to do about a file from the hub."""
-        super().__init__(" ".join(f"{path} {problem}{from_hub(path, way_out)}".split()))
+    Args:
+        path: path of the file.
+        problem: predicate of a sentence about the file, such as ``is empty``.
+        hub_remedy: remedy for a file from the hub, which is appended together with the name of the repository.
+    """
+
+    def __init__(self, path: str | os.PathLike, problem: object, hub_remedy: str = FETCH_AGAIN) -> None:
+        super().__init__(" ".join(f"{path} {problem}{describe_hub_file(path, hub_remedy)}".split()))
 
 
 def plain_file(path: str | os.PathLike) -> Path:
-    """Return the path if it is a regular file that is not empty: opening a pipe would wait for ever. Raises
-    UnreadableFile for a folder, a pipe, a device, an empty file or a git-LFS pointer, and OSError if there is no such
-    file, a loop of links, or no permission."""
+    """Check that a path is a regular file with content, and return the path. To open a pipe could wait forever.
+
+    Raises:
+        UnreadableFile: the path is a folder, a pipe, a device, an empty file or a Git LFS pointer.
+        OSError: the file does not exist, its links form a loop, or it may not be read.
+    """
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise UnreadableFile(path, "is a folder, not a file")
     if not stat.S_ISREG(mode):
         raise UnreadableFile(path, "is no plain file")
     with open(path, "rb") as file:
-        begins = file.read(len(LFS_POINTER))
-    if not begins:
+        first_bytes = file.read(len(LFS_POINTER))
+    if not first_bytes:
         raise UnreadableFile(path, "is empty")
-    if begins == LFS_POINTER:
-        if cached_file(path):
+    if first_bytes == LFS_POINTER:
+        if find_cached_file(path):
             raise UnreadableFile(
                 path,
                 "is a pointer of git-LFS, not the file itself",
@@ -58,15 +65,24 @@ def plain_file(path: str | os.PathLike) -> Path:
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Return the content of a file. Raises as :func:`plain_file`; also if it is larger than :data:`MAX_TEXT_BYTES`."""
+    """Return the content of a file.
+
+    Raises:
+        UnreadableFile: the file is larger than :data:`MAX_TEXT_BYTES`, or not a plain file (:func:`plain_file`).
+        OSError: the file cannot be opened.
+    """
     if (size := plain_file(path).stat().st_size) > MAX_TEXT_BYTES:
         raise UnreadableFile(path, f"has {size:,} bytes; {MAX_TEXT_BYTES:,} are the most")
     return Path(path).read_bytes()
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """Return the text of a UTF-8 file, with its line ends as stored, without a byte order mark. Raises as
-    :func:`read_bytes`; also if it is not UTF-8."""
+    """Return the text of a UTF-8 file with unchanged line ends and without a byte order mark.
+
+    Raises:
+        UnreadableFile: the file is not UTF-8, too large, or not a plain file (:func:`read_bytes`).
+        OSError: the file cannot be opened.
+    """
     content = read_bytes(path)
     try:
         return content.decode("utf-8-sig")
@@ -75,37 +91,56 @@ def read_text(path: str | os.PathLike) -> str:
 
 
 def read_object(path: str | os.PathLike) -> dict[str, Any]:
-    """Read a file's JSON object. Raises as :func:`read_text`; also if it is no JSON object."""
-    return parsed_object(read_text(path), path)
+    """Return the JSON object in a file.
+
+    Raises:
+        UnreadableFile: the file has no JSON object, or is not a UTF-8 file (:func:`read_text`).
+        OSError: the file cannot be opened.
+    """
+    return parse_object(read_text(path), path)
 
 
-def parsed_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
-    """Parse the JSON object in a text read from `path`. Raises UnreadableFile if it is no JSON object, or has NaN or
-    Infinity, which JSON lacks."""
+def parse_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
+    """Return the JSON object in a text.
+
+    Args:
+        text: content of a JSON file.
+        path: path of the file, for the error.
+
+    Raises:
+        UnreadableFile: the text is not a JSON object, or has NaN or Infinity, which are not valid JSON.
+    """
     try:
-        found = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise UnreadableFile(path, "is nested too deeply") from None
     except ValueError as error:
         raise UnreadableFile(path, f"is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UnreadableFile(path, "is not a JSON object")
-    return found
+    return value
 
 
 def _refuse_constant(name: str) -> None:
+    """Raise ValueError for a constant that Python reads but JSON does not have: NaN, Infinity, -Infinity."""
     raise ValueError(f"{name} is no number")
 
 
 @contextlib.contextmanager
 def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
-    """Open a safetensors file for the ``with`` block: ``keys()``, ``get_slice(name)``, ``get_tensor(name)`` (a NumPy
-    array). Raises as :func:`plain_file`; also if it is not safetensors, or of a type NumPy lacks."""
+    """Open a safetensors file for the ``with`` block.
+
+    The block gets an object with ``keys()``, ``get_slice(name)``, and ``get_tensor(name)``, which returns NumPy arrays.
+
+    Raises:
+        UnreadableFile: the file is not safetensors, has a dtype that NumPy lacks, or is not a plain file.
+        OSError: the file cannot be opened.
+    """
     plain_file(path)
     try:
         with safe_open(path, framework="np") as tensors:
             yield tensors
     except OSError:
         raise
-    except Exception as error:  # it passes on what Rust, NumPy or ml_dtypes raise
+    except Exception as error:  # the library also raises exceptions of Rust, NumPy and ml_dtypes
         raise UnreadableFile(path, f"cannot be read as safetensors: {error}") from None

@@ -1,8 +1,8 @@
-"""Arrays that are made on demand, and safetensors files that are written from them one tensor at a time.
+"""Arrays that are computed on access, and safetensors files that are written from them one tensor at a time.
 
-The safetensors library needs all tensors at once: for a model of half the memory, the copies that it writes do not fit
-beside the model. :mod:`toolkit.parity.job.tensor_file` writes the gate's files with these functions too, in a process
-with torch and without Paddle: so this module imports nothing but NumPy.
+The safetensors library needs all tensors at once. If a model takes half of the memory, the copies that the library
+writes do not fit into the rest. :mod:`toolkit.parity.job.tensor_file` also writes the gate's files with these
+functions, in a process with torch and without Paddle. This module therefore imports nothing but NumPy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-#: Each NumPy dtype's name in the format, in the order of a file. It is the library's order, so that files are the same
-#: to the byte.
+#: Name of each NumPy dtype in a safetensors file, in the order in which the library writes tensors, so that files equal
+#: the library's byte for byte.
 TYPES: dict[np.dtype, str] = {
     np.dtype("<u8"): "U64",
     np.dtype("<i8"): "I64",
@@ -33,60 +33,66 @@ TYPES: dict[np.dtype, str] = {
 }
 
 
-def entry(dtype: np.dtype, shape: Sequence[int], start: int) -> dict[str, Any]:
-    """Return a tensor's header entry.
+def header_entry(dtype: np.dtype, shape: Sequence[int], start: int) -> dict[str, Any]:
+    """Return the entry of a tensor in the header.
 
     Args:
-        dtype: one of :data:`TYPES`.
-        start: offset of its values from the end of the header.
+        dtype: dtype of the tensor, one of :data:`TYPES`.
+        shape: shape of the tensor.
+        start: offset of the values from the end of the header, in bytes.
     """
     end = start + dtype.itemsize * math.prod(shape)
     return {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
 
 
-def header(entries: Mapping[str, Any], room: int = 0) -> bytes:
-    """Return the bytes of a file before its first tensor: the header's length and the header, padded with blanks.
+def encode_header(entries: Mapping[str, Any], min_bytes: int = 0) -> bytes:
+    """Return the bytes of a file before its first tensor: the length of the header, and the header padded with spaces.
 
     Args:
-        entries: :func:`entry` by name; first the library's own ``__metadata__``, if there is any.
-        room: least size of the header in bytes.
+        entries: :func:`header_entry` of each tensor by name, after the optional entry ``__metadata__``.
+        min_bytes: minimum size of the header in bytes.
     """
-    written = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
-    written = written.ljust(max(room, -(-len(written) // 8) * 8))
-    return len(written).to_bytes(8, "little") + written
+    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header = header.ljust(max(min_bytes, -(-len(header) // 8) * 8))
+    return len(header).to_bytes(8, "little") + header
 
 
-class OnDemand(Mapping[str, np.ndarray]):
-    """Arrays by name, each made anew by its maker on every access, and not kept."""
+class LazyArrays(Mapping[str, np.ndarray]):
+    """Arrays by name that are computed on every access and not stored.
 
-    def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
-        self._makers = dict(makers)
+    Args:
+        functions: function that computes each array, by name.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._functions = dict(functions)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._makers[name]()
+        return self._functions[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
+        return iter(self._functions)
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return len(self._functions)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._makers
+        return name in self._functions
 
 
 def write_tensors(
     path: str | os.PathLike, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a safetensors file as the library does, byte for byte, holding one tensor at a time.
+    """Write a safetensors file with the same bytes as the library, with one tensor at a time in memory.
 
     Args:
-        tensors: each is read twice: for its shape and for its values.
-        metadata: texts of the header, in this order.
+        path: path of the file.
+        tensors: arrays by name. Each is accessed twice: for its shape and for its values.
+        metadata: texts of the header by name, in this order; None for no metadata.
 
     Raises:
-        OSError: writing failed; a partial file may be left.
-        ValueError: a type that is not in :data:`TYPES`.
+        OSError: the file cannot be written; a partial file may remain.
+        ValueError: a dtype is not in :data:`TYPES`.
     """
     shapes = {}
     for name in tensors:
@@ -94,16 +100,16 @@ def write_tensors(
         if value.dtype not in TYPES:
             raise ValueError(f"{name}: {value.dtype} cannot be stored")
         shapes[name] = (value.dtype, value.shape, value.nbytes)
-        del value  # before the next one is made
+        del value  # free the array before the next array is computed
     ranks = list(TYPES)
     names = sorted(shapes, key=lambda name: (ranks.index(shapes[name][0]), name.encode()))
     entries: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name in names:
         dtype, shape, size = shapes[name]
-        entries[name] = entry(dtype, shape, end)
+        entries[name] = header_entry(dtype, shape, end)
         end += size
     with open(path, "wb") as file:
-        file.write(header(entries))
+        file.write(encode_header(entries))
         for name in names:
             file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)

@@ -1,8 +1,8 @@
-"""Put the layers of low-rank adaptation (:mod:`.lora`) into a port, and take them out again.
+"""Add the layers of low-rank adaptation (:mod:`.lora`) to a port, and merge them into its weights.
 
-PaddleNLP's ``peft`` has such layers, but they do not fit here. Its dropout draws from Paddle's generator, not from
-:mod:`.randomness`, so that the parity gate could not give it the reference's draws. ``LoRAModel`` wraps a model under
-names of its own, and merges by adding to the weights in place, which rounds each time.
+The layers of PaddleNLP's ``peft`` are not used. They draw dropout from Paddle's generator and not from
+:mod:`.randomness`, so that the parity gate could not replay the reference's draws. ``LoRAModel`` also renames the
+parameters, and merges by adding to the weights in place, which rounds each time.
 """
 
 from __future__ import annotations
@@ -15,69 +15,74 @@ from paddle import nn
 
 from models.operations.ops import Linear, linear
 from models.operations.randomness import dropout
-from models.port.lora import LoRA, merged
-from models.port.weights import to_paddle, values_of
+from models.port.lora import LoRA, merge_weights
+from models.port.weights import parameter_values, to_paddle
 
 
 class LoRALinear(nn.Layer):
-    """A linear map and its low-rank update: W0 x + b + (alpha / r) B A x. The parameters of ``base`` become this
-    layer's."""
+    """A linear layer with a low-rank update, W0 x + b + (alpha / r) B A x.
+
+    Args:
+        base: linear layer whose weight W0 and bias b become parameters of this layer.
+        lora: settings of the adapter.
+    """
 
     def __init__(self, base: Linear, lora: LoRA) -> None:
         super().__init__()
-        inputs, outputs = base.weight.shape
+        num_inputs, num_outputs = base.weight.shape
         self.weight, self.bias = base.weight, base.bias
-        self.lora_A = Linear(inputs, lora.rank, bias_attr=False)
-        self.lora_B = Linear(lora.rank, outputs, bias_attr=False)
+        self.lora_A = Linear(num_inputs, lora.rank, bias_attr=False)
+        self.lora_B = Linear(lora.rank, num_outputs, bias_attr=False)
         self.dropout = lora.dropout
         self.scale = lora.scale
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """(..., in) -> (..., out)."""
+        """Apply the adapted linear layer: (..., in) -> (..., out)."""
         return linear(x, self.weight, self.bias) + self.update(x)
 
     def update(self, x: paddle.Tensor) -> paddle.Tensor:
-        """(..., in) -> (..., out): the trained part. Dropout is on its input, not on W0's."""
+        """Return the low-rank update, (..., out), of an input (..., in). Only the input of A has dropout."""
         return self.lora_B(self.lora_A(dropout(x, self.dropout, self.training))) * self.scale
 
 
-def adapt(model: nn.Layer, lora: LoRA, prefix: str = "") -> None:
-    """Put an adapter into a model. Then only the parameters of :meth:`.lora.LoRA.trains` have a gradient.
+def add_adapter(model: nn.Layer, lora: LoRA, prefix: str = "") -> None:
+    """Replace the targeted linear layers by adapted layers, and freeze all parameters that are not trained.
 
     Args:
         model: a port, or a part of it.
-        prefix: the path of ``model`` in the whole model; "" for the whole.
+        lora: settings of the adapter.
+        prefix: name of ``model`` in the whole model; empty for the whole model.
     """
     for name, layer in list(model.named_sublayers()):
-        if isinstance(layer, Linear) and lora.adapts(_path(prefix, name)):
-            _replace(model, name, LoRALinear(layer, lora))
+        if isinstance(layer, Linear) and lora.is_target(_full_name(prefix, name)):
+            _replace_layer(model, name, LoRALinear(layer, lora))
     for name, parameter in model.named_parameters():
-        parameter.stop_gradient = not lora.trains(_path(prefix, name))
+        parameter.stop_gradient = not lora.is_trained(_full_name(prefix, name))
     if not prefix:
         model.adapter = lora
 
 
-def merge(model: Any) -> None:
-    """Add the adapter's update to the weights and remove it: the port becomes the plain model that is saved."""
-    weights = merged(values_of(model), model.adapter)
+def merge_adapter(model: Any) -> None:
+    """Add the updates to the weights and remove the adapter, so that the port is a plain model again."""
+    weights = merge_weights(parameter_values(model), model.adapter)
     for name, layer in list(model.named_sublayers()):
         if isinstance(layer, LoRALinear):
             value = to_paddle(weights[f"{name}.weight"], "linear")
             layer.weight.set_value(np.ascontiguousarray(value))
-            plain = Linear(*layer.weight.shape, bias_attr=False)
-            plain.weight, plain.bias = layer.weight, layer.bias
-            _replace(model, name, plain)
+            plain_layer = Linear(*layer.weight.shape, bias_attr=False)
+            plain_layer.weight, plain_layer.bias = layer.weight, layer.bias
+            _replace_layer(model, name, plain_layer)
     model.adapter = None
     for parameter in model.parameters():
         parameter.stop_gradient = False
 
 
-def _path(prefix: str, name: str) -> str:
+def _full_name(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _replace(model: nn.Layer, name: str, layer: nn.Layer) -> None:
-    """Replace a layer by another."""
-    around, _, attribute = name.rpartition(".")
-    owner = dict(model.named_sublayers(include_self=True))[around]
-    setattr(owner, attribute, layer)
+def _replace_layer(model: nn.Layer, name: str, new_layer: nn.Layer) -> None:
+    """Replace the sublayer of the given name by a new layer."""
+    parent_name, _, attribute = name.rpartition(".")
+    parent = dict(model.named_sublayers(include_self=True))[parent_name]
+    setattr(parent, attribute, new_layer)

@@ -1,6 +1,7 @@
-"""The number of tokens that a model trains on: the fit of a wanted length, and the error where none fits.
+"""The number of tokens that a model trains on, and the error if no number is possible.
 
-Each family has a module ``lengths`` with a function ``fit``: plain Python, so that a recipe is checked without Paddle.
+Each family has a module ``lengths`` with a function ``fit``. It is plain Python, so that a recipe is checked without
+Paddle.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from models.port.schema import ConfigError
 
-#: Stands for the wanted length in the ways of a :class:`LengthError`; all other names are configuration keys.
+#: Name of the number of tokens in the suggestions of a :class:`LengthError`; all other names are configuration keys.
 LENGTH = "length"
 
 
@@ -20,12 +21,12 @@ class Fit:
     """The length that a model trains on.
 
     Attributes:
-        length: T, to which every text is padded; at least the wanted length.
+        length: number of tokens to which every text is padded, T.
         keys: configuration keys that follow from the length unless they are set.
         cut: configuration keys of the trained model that replace those of the stored model; empty if the whole
             model trains.
-        padding: why texts are padded beyond the wanted length; empty if they are not.
-        positions: which of its positions the model trains; empty if all.
+        padding: reason why texts are padded beyond the required length; empty if they are not.
+        positions: description of the positions that the model trains; empty if all.
     """
 
     length: int
@@ -41,25 +42,26 @@ class Fit:
 
 
 class LengthError(ConfigError):
-    """No length that the model can train on holds the wanted tokens.
+    """No length that the model can train on has the required number of tokens.
 
     Attributes:
-        ways: each maps what to set (a configuration key or :data:`LENGTH`) to a value. Each was tried.
+        ways: suggestions, each a new value for one or more names (:data:`LENGTH` or configuration keys). Each was
+            tried.
     """
 
     def __init__(self, key: str, message: str, ways: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(key, message)
         self.ways = list(ways)
 
-    def advice(self, name_of: Mapping[str, str], key_prefix: str) -> str:
-        """Return the problem and its ways out.
+    def advice(self, user_names: Mapping[str, str], key_prefix: str) -> str:
+        """Return the message and the suggestions.
 
         Args:
-            name_of: the user's names for names in a way, such as :data:`LENGTH`.
-            key_prefix: put before all other names.
+            user_names: names that the user knows, by the names in the suggestions, such as :data:`LENGTH`.
+            key_prefix: prefix of all other names.
         """
-        ways = [
-            " and ".join(f"{name_of.get(name, key_prefix + name)} to {value}" for name, value in way.items())
+        suggestions = [
+            " and ".join(f"{user_names.get(name, key_prefix + name)} to {value}" for name, value in way.items())
             for way in self.ways
         ]
-        return f"{self.message}; set {', or '.join(ways)}" if ways else self.message
+        return f"{self.message}; set {', or '.join(suggestions)}" if suggestions else self.message

@@ -1,8 +1,8 @@
-"""Low-rank adaptation: the adapted linear maps, the adapter's parameters, and their merging into the weights.
+"""Low-rank adaptation: the settings of an adapter, its parameters, and their merging into the weights.
 
-Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1: a linear map W0 (out, in) is
-frozen, and B A is trained, B (out, r) and A (r, in): h = W0 x + (alpha / r) B A x. The layers that compute it are in
-:mod:`.adapter`; this module needs no Paddle.
+Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. A linear layer W0 (out, in) is
+frozen, and the factors B (out, r) and A (r, in) are trained: h = W0 x + (alpha / r) B A x. The layers that compute it
+are in :mod:`.adapter`. This module needs no Paddle.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from models.files.tensor_file import OnDemand
-from models.port.weights import Parameter, generator
+from models.files.tensor_file import LazyArrays
+from models.port.weights import Parameter, make_generator
 
-#: A linear map of a layer, not of a head.
-OF_A_LAYER = re.compile(r"^.*?\.\d+\.")
-#: Names of the two factors in an adapter's checkpoint, below the map that they adapt.
+#: Prefix of the parameter names of a numbered layer; parameters of a head have no such prefix.
+LAYER_PREFIX = re.compile(r"^.*?\.\d+\.")
+#: Names of the two factors in an adapter's checkpoint, below the linear layer that they adapt.
 A, B = "lora_A", "lora_B"
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """An adapter's settings.
+    """Settings of an adapter.
 
     Attributes:
-        rank: r.
-        alpha: the update is scaled by alpha / r.
+        rank: rank of the update, r.
+        alpha: numerator of the update's scale, alpha / r.
         dropout: dropout rate of the input of A in training.
-        targets: name endings of linear maps, such as ``query`` or ``attention.output.dense``.
-        whole: names of parameters trained directly: of a head that the checkpoint lacks.
+        targets: ends of the names of the adapted linear layers, such as ``query`` or ``attention.output.dense``.
+        whole: names of the parameters that are trained directly because the checkpoint lacks their head.
     """
 
     rank: int
@@ -44,62 +44,82 @@ class LoRA:
     whole: tuple[str, ...] = ()
 
     @classmethod
-    def of_json(cls, keys: Mapping[str, Any]) -> LoRA:
-        """Invert ``dataclasses.asdict`` after JSON."""
+    def from_json(cls, keys: Mapping[str, Any]) -> LoRA:
+        """Return the settings from the JSON form of ``dataclasses.asdict``."""
         return cls(keys["rank"], keys["alpha"], keys["dropout"], tuple(keys["targets"]), tuple(keys["whole"]))
 
     @property
     def scale(self) -> float:
-        """Factor of B A, alpha / r."""
+        """Factor of the update B A, alpha / r."""
         return self.alpha / self.rank
 
-    def adapts(self, name: str) -> bool:
-        """Whether the linear map of this name is adapted."""
-        return bool(OF_A_LAYER.search(name)) and any(name.endswith(f".{target}") for target in self.targets)
+    def is_target(self, name: str) -> bool:
+        """Return whether the linear layer of this name is adapted."""
+        return bool(LAYER_PREFIX.search(name)) and any(name.endswith(f".{target}") for target in self.targets)
 
-    def trains(self, name: str) -> bool:
-        """Whether a parameter is trained; all others stay as they are."""
+    def is_trained(self, name: str) -> bool:
+        """Return whether the parameter of this name is trained; all others are frozen."""
         return f".{A}." in name or f".{B}." in name or name in self.whole
 
 
-def maps(table: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """The linear maps of a model's layers, by name."""
-    found = {name.removesuffix(".weight"): one for name, one in table.items() if one.role == "linear"}
-    return {name: one for name, one in found.items() if OF_A_LAYER.search(name)}
+def linear_layers(table: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return the weights of the linear layers outside of heads, by the name of the layer."""
+    linear_weights = {
+        name.removesuffix(".weight"): parameter for name, parameter in table.items() if parameter.role == "linear"
+    }
+    return {name: parameter for name, parameter in linear_weights.items() if LAYER_PREFIX.search(name)}
 
 
-def parameters(table: Mapping[str, Parameter], lora: LoRA) -> dict[str, Parameter]:
-    """The adapter's own parameters, by name; ``table`` is that of the adapted model."""
-    found = {}
-    for name, (shape, role) in maps(table).items():
-        if lora.adapts(name):
-            outputs, inputs = shape
-            found[f"{name}.{A}.weight"] = Parameter((lora.rank, inputs), role)
-            found[f"{name}.{B}.weight"] = Parameter((outputs, lora.rank), role)
-    return found
+def adapter_parameters(table: Mapping[str, Parameter], lora: LoRA) -> dict[str, Parameter]:
+    """Return the parameters of the adapter by name.
+
+    Args:
+        table: parameters of the adapted model by name.
+        lora: settings of the adapter.
+    """
+    parameters = {}
+    for name, (shape, role) in linear_layers(table).items():
+        if lora.is_target(name):
+            num_outputs, num_inputs = shape
+            parameters[f"{name}.{A}.weight"] = Parameter((lora.rank, num_inputs), role)
+            parameters[f"{name}.{B}.weight"] = Parameter((num_outputs, lora.rank), role)
+    return parameters
 
 
-def new_values(table: Mapping[str, Parameter], lora: LoRA, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and initial float32 value of each adapter parameter: A normal, so that A x is about as large as x, and
-    B zero (section 4.1), so that training starts from the original model."""
-    for name, (shape, _) in parameters(table, lora).items():
+def draw_adapter(table: Mapping[str, Parameter], lora: LoRA, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the initial float32 value of each parameter of the adapter.
+
+    A is normal, scaled so that A x is about as large as x. B is zero (section 4.1), so that training starts from the
+    original model.
+
+    Args:
+        table: parameters of the adapted model by name.
+        lora: settings of the adapter.
+        seed: seed of the random draws.
+    """
+    for name, (shape, _) in adapter_parameters(table, lora).items():
         if f".{A}." in name:
-            draws = generator(seed, name).standard_normal(shape, dtype=np.float32)
+            draws = make_generator(seed, name).standard_normal(shape, dtype=np.float32)
             yield name, draws / np.float32(math.sqrt(shape[1]))
         else:
             yield name, np.zeros(shape, np.float32)
 
 
-def merged(weights: Mapping[str, np.ndarray], lora: LoRA) -> Mapping[str, np.ndarray]:
-    """Return the weights of the equivalent plain model: W0 + (alpha / r) B A, summed in float64, each made on access.
-    ``weights`` are the adapted model's with the adapter's, in Hugging Face's names and layout."""
-    plain = [name for name in weights if f".{A}." not in name and f".{B}." not in name]
-    return OnDemand({name: partial(_merged, weights, name, lora.scale) for name in plain})
+def merge_weights(weights: Mapping[str, np.ndarray], lora: LoRA) -> Mapping[str, np.ndarray]:
+    """Return the weights of the equivalent plain model by name, each computed on access.
+
+    Args:
+        weights: weights of the adapted model and of the adapter, in Hugging Face's names and layout.
+        lora: settings of the adapter.
+    """
+    plain_names = [name for name in weights if f".{A}." not in name and f".{B}." not in name]
+    return LazyArrays({name: partial(_merge_weight, weights, name, lora.scale) for name in plain_names})
 
 
-def _merged(weights: Mapping[str, np.ndarray], name: str, scale: float) -> np.ndarray:
-    value, path = weights[name], name.removesuffix(".weight")
-    if f"{path}.{A}.weight" not in weights:
+def _merge_weight(weights: Mapping[str, np.ndarray], name: str, scale: float) -> np.ndarray:
+    """Return W0 + scale * B A, computed in float64, for an adapted weight, and any other weight unchanged."""
+    value, layer_name = weights[name], name.removesuffix(".weight")
+    if f"{layer_name}.{A}.weight" not in weights:
         return value
-    first, second = (weights[f"{path}.{factor}.weight"].astype(np.float64) for factor in (A, B))
+    first, second = (weights[f"{layer_name}.{factor}.weight"].astype(np.float64) for factor in (A, B))
     return (value + scale * (second @ first)).astype(value.dtype)

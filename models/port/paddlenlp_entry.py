@@ -1,12 +1,12 @@
-"""Import what the ports use of PaddleNLP, without all the rest of it.
+"""Import the classes of PaddleNLP that the ports use, without the rest of PaddleNLP.
 
-PaddleNLP's ``__init__`` imports all it has: a web server, task flows, scikit-learn, SciPy's statistics, `datasets`.
-That took most of a command's start-up time, and nothing of it is used here. So the ``__init__`` of three packages is
-deferred (:class:`PutOff`). Their modules are imported unchanged; a package's own ``__init__`` runs when somebody asks
-the package for a name that is not one of its modules, as a user of PaddleNLP does. Nothing of it is replaced.
-:func:`later` puts off what the Trainer imports besides.
+PaddleNLP's ``__init__`` imports all of its parts: a web server, task flows, scikit-learn, SciPy's statistics,
+`datasets`. That would take most of a command's start-up time, and no command uses them. The ``__init__`` of three
+packages is therefore deferred (:class:`DeferredPackage`), and their modules are imported unchanged. The ``__init__``
+runs on the first access to a name of the package that is not one of its modules, as in a user's own program.
+:func:`deferred_import` defers the other imports of the Trainer.
 
-No other file of `models` imports PaddleNLP; if it was imported before, it is used as it is.
+No other file of `models` imports PaddleNLP. If PaddleNLP was imported before, nothing is deferred.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from typing import Any
 
 from models import collector
 
-#: The deferred packages. ``trainer`` and ``prompt``, of which other parts need one module, import each other.
-PUT_OFF = ("paddlenlp", "paddlenlp.trainer", "paddlenlp.prompt")
+#: Packages whose ``__init__`` is deferred. ``trainer`` and ``prompt`` import each other; one module of each is used.
+DEFERRED_PACKAGES = ("paddlenlp", "paddlenlp.trainer", "paddlenlp.prompt")
 
 
-class PutOff(types.ModuleType):
-    """A package whose ``__init__`` runs on first access to a name that is not one of its modules."""
+class DeferredPackage(types.ModuleType):
+    """A package whose ``__init__`` runs on the first access to a name that is not one of its modules."""
 
     def __getattr__(self, name: str) -> Any:
-        # Dunder look-ups are Python's own, not for content; but import * asks for __all__.
+        # Python itself looks up dunder names, which must not run the package. Only import * needs __all__.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
-        run_init(self)
+        run_deferred_init(self)
         return getattr(self, name)
 
 
-def put_off(name: str) -> None:
-    """Import a package without its ``__init__``, unless it is already imported."""
+def defer_init(name: str) -> None:
+    """Import the package of the given name without its ``__init__``, unless it is already imported."""
     if name in sys.modules or (spec := importlib.util.find_spec(name)) is None:
         return
     package = importlib.util.module_from_spec(spec)
-    package.__class__ = PutOff
+    package.__class__ = DeferredPackage
     sys.modules[name] = package
     parent, _, attribute = name.rpartition(".")
     if parent:
         setattr(sys.modules[parent], attribute, package)
     else:
-        package.__dict__["__version__"] = importlib.metadata.version(name)  # its modules ask for it
+        package.__dict__["__version__"] = importlib.metadata.version(name)  # its modules read it
 
 
-def run_init(package: types.ModuleType) -> None:
-    """Run the deferred ``__init__``."""
+def run_deferred_init(package: types.ModuleType) -> None:
+    """Run the ``__init__`` of a deferred package."""
     package.__class__ = types.ModuleType
     assert package.__spec__ is not None and package.__spec__.loader is not None
     package.__spec__.loader.exec_module(package)
 
 
-class Later(types.ModuleType):
-    """A module that is imported on first access to a name of it."""
+class DeferredModule(types.ModuleType):
+    """A module that is imported on the first access to one of its names."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -70,12 +70,12 @@ class Later(types.ModuleType):
 
 
 @contextlib.contextmanager
-def later(name: str) -> Iterator[None]:
-    """Put off the import of a module: what imports it in the ``with`` block gets a :class:`Later` in its place."""
+def deferred_import(name: str) -> Iterator[None]:
+    """In the ``with`` block, give code that imports the module ``name`` a :class:`DeferredModule` instead."""
     if name in sys.modules or (spec := importlib.util.find_spec(name)) is None:
         yield
         return
-    sys.modules[name] = stand_in = Later(name)
+    sys.modules[name] = stand_in = DeferredModule(name)
     stand_in.__spec__ = spec
     try:
         yield
@@ -84,11 +84,11 @@ def later(name: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-with collector.paused():
+with collector.pause_garbage_collection():
     if "paddlenlp" not in sys.modules:
-        for name in PUT_OFF:
-            put_off(name)
-        # Its modules import each other in a cycle; that of data and transformers works from here.
+        for name in DEFERRED_PACKAGES:
+            defer_init(name)
+        # The modules of data and transformers import each other, which only works if data comes first.
         importlib.import_module("paddlenlp.data")
     from paddlenlp.transformers import PretrainedConfig as PretrainedConfig
     from paddlenlp.transformers import PretrainedModel as PretrainedModel

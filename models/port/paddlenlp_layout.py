@@ -1,8 +1,8 @@
 """Convert PaddleNLP's models to Hugging Face's configuration keys and parameter names.
 
-PaddleNLP keeps a linear map's weight as (in, out), Hugging Face as (out, in). ``FAMILY/weights.py`` says which weights
-are linear maps, ``FAMILY/paddlenlp_layout.py`` what else differs. The layouts are those of ``save_pretrained`` of
-PaddleNLP 2 (``model_config.json``, with ``init_args``) and 3 (``config.json``).
+PaddleNLP stores the weight of a linear layer as (in, out), Hugging Face as (out, in). ``FAMILY/weights.py`` lists the
+linear weights, and ``FAMILY/paddlenlp_layout.py`` all other differences. Both forms of ``save_pretrained`` are read:
+PaddleNLP 2 writes ``model_config.json`` with ``init_args``, PaddleNLP 3 writes ``config.json``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from models.families import having, listed, part
+from models.families import families_with_module, join_titles, part
 from models.port.schema import ConfigError
 from models.port.weights import WeightsError, to_paddle
 
-#: Keys on how a model runs, not what it computes.
+#: Keys that do not change the computation of a model.
 INERT = frozenset({
     "attn_impl", "dtype", "fuse_attention_ffn", "fuse_attention_qkv", "init_class", "model_type", "name_or_path",
     "paddle_dtype", "paddlenlp_version", "use_cache", "use_flash_attention",
@@ -26,138 +26,171 @@ INERT = frozenset({
 
 @dataclass(frozen=True)
 class Layout:
-    """PaddleNLP's layout of a family: ``LAYOUT`` of ``models/FAMILY/paddlenlp_layout.py``.
+    """PaddleNLP's layout of a family, ``LAYOUT`` of ``models/FAMILY/paddlenlp_layout.py``.
 
     Attributes:
-        theirs, ours: prefix of the body in PaddleNLP and in Hugging Face.
-        renamed: configuration keys that have another name here.
-        defaults: PaddleNLP's, of keys for which Hugging Face has another default.
-        roles: of parameters that have more names in PaddleNLP than here.
+        paddlenlp_prefix: prefix of the body's parameters in PaddleNLP.
+        prefix: prefix of the body's parameters in Hugging Face.
+        key_names: Hugging Face's names of configuration keys, by PaddleNLP's names, if they differ.
+        defaults: PaddleNLP's defaults of configuration keys, if they differ from Hugging Face's.
+        roles: roles of parameters that only PaddleNLP stores.
     """
 
-    theirs: str
-    ours: str
-    renamed: Mapping[str, str]
+    paddlenlp_prefix: str
+    prefix: str
+    key_names: Mapping[str, str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
 
-    def settle(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Add keys that follow from the arrays; raise :class:`ConfigError` for those that the port lacks."""
+    def complete_config(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Add the configuration keys that follow from the arrays.
+
+        Args:
+            keys: configuration keys by Hugging Face's names, changed in place.
+            arrays: arrays of the checkpoint by PaddleNLP's names.
+
+        Raises:
+            ConfigError: the port does not support a value.
+        """
 
     def is_constant(self, name: str) -> bool:
-        """Whether this is a computed table or mask value, not a parameter."""
+        """Return whether the array of this name is a computed table or mask value, and not a parameter."""
         return False
 
     def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-        """Check that stored constants equal those computed here, so that no learned value is dropped. Raises
-        WeightsError if one does not."""
+        """Check that stored constants equal the port's, so that no learned value is lost.
+
+        Args:
+            arrays: arrays of the checkpoint by PaddleNLP's names.
+            config: resolved configuration.
+
+        Raises:
+            WeightsError: a constant differs.
+        """
 
 
-def family_of(stored: Mapping[str, Any]) -> str:
-    """Return the family of a PaddleNLP configuration. Raises ConfigError if it is none, or of another model."""
-    flat = _flattened(stored)
-    names = [flat.get("init_class"), *_texts(flat.get("architectures"))]
-    classes = [name for name in names if isinstance(name, str)]
-    known = having("paddlenlp_layout")
-    for family in known:
-        if flat.get("model_type") == family or any(name.lower().startswith(family) for name in classes):
+def family_of_config(config: Mapping[str, Any]) -> str:
+    """Return the family of a PaddleNLP configuration. Raise ConfigError for any other configuration."""
+    flat_config = _flatten_config(config)
+    names = [flat_config.get("init_class"), *_select_strings(flat_config.get("architectures"))]
+    class_names = [name for name in names if isinstance(name, str)]
+    families = families_with_module("paddlenlp_layout")
+    for family in families:
+        if flat_config.get("model_type") == family or any(name.lower().startswith(family) for name in class_names):
             return family
-    said = flat.get("model_type") or next(iter(classes), None)
-    what = f"describes {said!r:.60}" if said else "does not say of which model it is"
-    raise ConfigError("architectures", f"{what}; {listed(known)} are read")
+    model_name = flat_config.get("model_type") or next(iter(class_names), None)
+    problem = f"describes {model_name!r:.60}" if model_name else "does not say of which model it is"
+    raise ConfigError("architectures", f"{problem}; {join_titles(families)} are read")
 
 
-def hf_config(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the same model's ``config.json`` in Hugging Face's form.
+def convert_config(config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the ``config.json`` of the same model in Hugging Face's form.
 
     Args:
-        stored: PaddleNLP's ``config.json`` or ``model_config.json``.
-        arrays: the checkpoint's, by PaddleNLP's names.
+        config: content of PaddleNLP's ``config.json`` or ``model_config.json``.
+        arrays: arrays of the checkpoint by PaddleNLP's names.
 
     Raises:
-        ConfigError: another kind of model, an unknown key, or a value that the port lacks.
+        ConfigError: the model is of another family, or a key or value is not supported.
     """
-    family = family_of(stored)
-    flat = _flattened(stored)
-    layout = _layout(family)
+    family = family_of_config(config)
+    flat_config = _flatten_config(config)
+    layout = _import_layout(family)
     keys = dict(layout.defaults)
-    for key, value in flat.items():
+    for key, value in flat_config.items():
         if key not in INERT:
-            keys[layout.renamed.get(key, key)] = value
-    layout.settle(keys, arrays)
+            keys[layout.key_names.get(key, key)] = value
+    layout.complete_config(keys, arrays)
     if keys.get("id2label"):
         keys.pop("num_labels", None)
     schema = part(family, "schema")
-    resolved = schema.resolve(keys)
-    written = {key: resolved[key] for key in schema.DEFAULTS if key in keys}
-    if "id2label" in written:
-        written["id2label"] = {str(index): name for index, name in resolved["id2label"].items()}
-    return {**written, "model_type": family, "architectures": list(_texts(flat.get("architectures")))}
+    resolved_config = schema.resolve(keys)
+    hf_config = {key: resolved_config[key] for key in schema.DEFAULTS if key in keys}
+    if "id2label" in hf_config:
+        hf_config["id2label"] = {str(index): name for index, name in resolved_config["id2label"].items()}
+    architectures = list(_select_strings(flat_config.get("architectures")))
+    return {**hf_config, "model_type": family, "architectures": architectures}
 
 
-def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each parameter's Hugging Face name and value, one at a time; bfloat16 becomes float32.
+def convert_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the Hugging Face name and value of each parameter, one at a time; bfloat16 becomes float32.
 
     Args:
-        arrays: by PaddleNLP's names.
-        config: of :func:`hf_config`.
+        arrays: arrays of the checkpoint by PaddleNLP's names.
+        config: configuration from :func:`convert_config`.
 
     Raises:
-        WeightsError: a name that no head of the family has, or a missing one of the body.
+        WeightsError: no head of the family has a parameter of this name, or a parameter of the body is missing.
     """
     family = config["model_type"]
     weights = part(family, "weights")
-    resolved = part(family, "schema").resolve(config)
-    layout = _layout(family)
-    theirs, ours = layout.theirs, layout.ours
+    resolved_config = part(family, "schema").resolve(config)
+    layout = _import_layout(family)
     roles = {
-        name: parameter.role for head in weights.HEADS for name, parameter in weights.parameters(resolved, head).items()
+        name: parameter.role
+        for head in weights.HEADS
+        for name, parameter in weights.parameters(resolved_config, head).items()
     }
     roles.update(layout.roles)
-    prefix = theirs if any(name.startswith(theirs) for name in arrays) else ""
-    renamed = {_renamed(name, prefix, ours, roles): name for name in arrays if not layout.is_constant(name)}
-    unknown = [original for name, original in renamed.items() if name not in roles]
-    missing = [name for name in roles if name.startswith(ours) and name not in renamed]
+    has_prefix = any(name.startswith(layout.paddlenlp_prefix) for name in arrays)
+    paddlenlp_names = {
+        _rename_parameter(name, layout, has_prefix, roles): name for name in arrays if not layout.is_constant(name)
+    }
+    unknown = [paddlenlp_name for name, paddlenlp_name in paddlenlp_names.items() if name not in roles]
+    missing = [name for name in roles if name.startswith(layout.prefix) and name not in paddlenlp_names]
     if unknown or missing:
-        found = f"{len(unknown)} unknown ({', '.join(unknown[:3])})" if unknown else ""
-        lacking = f"{len(missing)} missing ({', '.join(missing[:3])})" if missing else ""
-        said = " and ".join(filter(None, (found, lacking)))
-        raise WeightsError(f"not PaddleNLP's layout of this {family} model: of its parameters {said}")
-    layout.check_constants(arrays, resolved)
-    for name, original in renamed.items():
-        yield name, np.ascontiguousarray(to_paddle(numbers(arrays[original]), roles[name]))
+        problems = [
+            f"{len(names)} {problem} ({', '.join(names[:3])})"
+            for problem, names in (("unknown", unknown), ("missing", missing))
+            if names
+        ]
+        description = " and ".join(problems)
+        raise WeightsError(f"not PaddleNLP's layout of this {family} model: of its parameters {description}")
+    layout.check_constants(arrays, resolved_config)
+    for name, paddlenlp_name in paddlenlp_names.items():
+        yield name, np.ascontiguousarray(to_paddle(as_floats(arrays[paddlenlp_name]), roles[name]))
 
 
-def _flattened(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the keys of either form. In PaddleNLP 2, a head's ``init_args`` hold its body's."""
-    flat = {key: value for key, value in stored.items() if key != "init_args"}
-    arguments = stored.get("init_args")
-    for inner in arguments if isinstance(arguments, list) else []:
-        if isinstance(inner, dict):
-            flat = {**_flattened(inner), **flat}
-        elif inner is not None:
-            raise ConfigError("init_args", f"{inner!r:.60} has no name; only named arguments are read")
-    if "init_class" in flat and "architectures" not in flat:
-        flat["architectures"] = [flat["init_class"]]
-    return flat
+def _flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all keys of either form in one dict. In PaddleNLP 2, ``init_args`` of a head has the keys of its body."""
+    flat_config = {key: value for key, value in config.items() if key != "init_args"}
+    arguments = config.get("init_args")
+    for argument in arguments if isinstance(arguments, list) else []:
+        if isinstance(argument, dict):
+            flat_config = {**_flatten_config(argument), **flat_config}
+        elif argument is not None:
+            raise ConfigError("init_args", f"{argument!r:.60} has no name; only named arguments are read")
+    if "init_class" in flat_config and "architectures" not in flat_config:
+        flat_config["architectures"] = [flat_config["init_class"]]
+    return flat_config
 
 
-def _layout(family: str) -> Layout:
+def _import_layout(family: str) -> Layout:
     return part(family, "paddlenlp_layout").LAYOUT
 
 
-def _texts(names: Any) -> Iterator[str]:
-    yield from (name for name in (names if isinstance(names, list) else []) if isinstance(name, str))
+def _select_strings(value: Any) -> Iterator[str]:
+    """Yield the strings of a list; none if the value is not a list."""
+    yield from (item for item in (value if isinstance(value, list) else []) if isinstance(item, str))
 
 
-def _renamed(name: str, theirs: str, ours: str, roles: Mapping[str, str]) -> str:
-    if theirs:
-        return ours + name[len(theirs) :] if name.startswith(theirs) else name
-    return name if name in roles else ours + name
+def _rename_parameter(name: str, layout: Layout, has_prefix: bool, roles: Mapping[str, str]) -> str:
+    """Return Hugging Face's name of a parameter.
+
+    Args:
+        name: PaddleNLP's name.
+        layout: layout of the family.
+        has_prefix: whether the checkpoint stores the body's parameters with PaddleNLP's prefix.
+        roles: role of each parameter by Hugging Face's name.
+    """
+    if has_prefix:
+        is_body = name.startswith(layout.paddlenlp_prefix)
+        return layout.prefix + name.removeprefix(layout.paddlenlp_prefix) if is_body else name
+    return name if name in roles else layout.prefix + name
 
 
-def numbers(value: np.ndarray) -> np.ndarray:
-    """Return the values as floats. Paddle stores bfloat16, the upper half of a float32, as uint16."""
-    if value.dtype == np.uint16 or value.dtype.newbyteorder("=") == np.uint16:
-        return (value.astype(np.uint32) << 16).view(np.float32)
-    return value.astype(value.dtype.newbyteorder("="), copy=False)
+def as_floats(array: np.ndarray) -> np.ndarray:
+    """Return the values of an array as floats. Paddle stores bfloat16, the upper half of a float32, as uint16."""
+    if array.dtype == np.uint16 or array.dtype.newbyteorder("=") == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,7 +1,7 @@
-"""Shared by the families' configuration schemas: errors that name a key, and checks of single values.
+"""Checks of configuration values for the schemas of all families, with errors that name the key.
 
 A schema is plain Python, so that a recipe can be checked without importing Paddle. A key of a ``config.json`` is
-*honoured*, *inert* (the reference stores it and computes nothing from it), or rejected by name.
+*honored*, *inert* (the reference stores it and computes nothing from it), or rejected by name.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: Keys of every family in published ``config.json`` files that do not change the reference's computation.
+#: Inert keys of all families in published ``config.json`` files.
 SHARED_INERT = frozenset({
     "_name_or_path", "architectures", "bos_token_id", "decoder_start_token_id", "do_sample", "dtype",
     "finetuning_task", "is_encoder_decoder", "max_length", "model_type", "name_or_path", "output_past", "prefix",
     "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
 })  # fmt: skip
 
-#: Keys of every family that change the computation, with the one value at which they do not.
+#: Keys of all families that change the computation, each with the only supported value, which changes nothing.
 SHARED_ONLY: dict[str, Any] = {
     "pruned_heads": {},
     "output_hidden_states": False,
@@ -29,43 +29,57 @@ SHARED_ONLY: dict[str, Any] = {
     "quantization_config": None,
 }
 
-#: Largest whole number: sizes and ids have 32 bits.
-MOST = 2**31 - 1
+#: Maximum of all whole numbers, since sizes and ids have 32 bits.
+MAX_INTEGER = 2**31 - 1
 
-#: The largest epsilon that Paddle's layer norm takes.
-MOST_EPSILON = 1e-3
+#: Maximum epsilon of Paddle's layer norm.
+MAX_EPSILON = 1e-3
 
-#: Maximum number of layers, 200 times as many as in the published models. A larger number is a mistake, and would fill
+#: Maximum number of layers, 200 times as many as in the published models. A larger number is a mistake and would fill
 #: the memory.
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 
-#: More labels than any data has; a larger number is a mistake, and would fill the memory with names.
-MOST_LABELS = 1_000_000
+#: Maximum number of labels. A larger number is a mistake and would fill the memory with names.
+MAX_LABELS = 1_000_000
 
 #: Maximum number of characters of a message about a value; the middle of a longer message is left out.
-LONGEST_MESSAGE = 400
+MAX_MESSAGE_LENGTH = 400
 
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
 class ConfigError(ValueError):
-    """A key that is unknown, unsupported or has a wrong value. ``key`` names it."""
+    """A configuration key is unknown or not supported, or has a wrong value.
+
+    Attributes:
+        key: name of the key.
+        message: description of the problem without the key, at most :data:`MAX_MESSAGE_LENGTH` characters.
+    """
 
     def __init__(self, key: str, message: str) -> None:
-        half = LONGEST_MESSAGE // 2  # a value may be a list of a million numbers
-        message = message if len(message) <= LONGEST_MESSAGE else f"{message[:half]} ... {message[-half:]}"
+        half = MAX_MESSAGE_LENGTH // 2  # a value may be a list of a million numbers
+        message = message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:half]} ... {message[-half:]}"
         super().__init__(f"{key}: {message}")
         self.key = key
         self.message = message
 
 
-def merge(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], only: Mapping[str, Any], inert: Iterable[str]
+def merge_with_defaults(
+    keys: Mapping[str, Any], defaults: Mapping[str, Any], only: Mapping[str, Any], inert: Iterable[str]
 ) -> dict[str, Any]:
-    """Merge given values of honoured keys into the defaults; ``only`` has keys that change the computation, with the
-    one value at which they do not. Raises ConfigError for an unknown key, or another value of ``only``."""
+    """Return the values of all honored keys: the values that are set, and the defaults of the other keys.
+
+    Args:
+        keys: keys that are set, and their values.
+        defaults: honored keys and their defaults.
+        only: keys with a single supported value.
+        inert: keys that are ignored.
+
+    Raises:
+        ConfigError: a key is unknown, or a key of ``only`` has another value.
+    """
     config = dict(defaults)
-    for key, value in given.items():
+    for key, value in keys.items():
         if key in only:
             if value not in (only[key], None):
                 raise ConfigError(key, f"{value!r} is not supported; only {only[key]!r} is")
@@ -77,76 +91,80 @@ def merge(
     return config
 
 
-def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int, most: int = MOST) -> None:
-    """Raise :class:`ConfigError` unless the values are whole numbers from ``least`` to ``most``."""
+def check_integers(config: Mapping[str, Any], keys: Iterable[str], minimum: int, maximum: int = MAX_INTEGER) -> None:
+    """Raise :class:`ConfigError` unless the values of the keys are whole numbers from ``minimum`` to ``maximum``."""
     for key in keys:
-        if not _is_whole(config[key]) or config[key] < least:
-            raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
-        if config[key] > most:
-            raise ConfigError(key, f"{config[key]} is too large; {most} is the most")
+        if not _is_integer(config[key]) or config[key] < minimum:
+            raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {minimum}")
+        if config[key] > maximum:
+            raise ConfigError(key, f"{config[key]} is too large; {maximum} is the most")
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether a value is a whole number; booleans are not."""
+def _is_integer(value: Any) -> bool:
+    """Return whether a value is a whole number; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_pad_token(config: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` unless the padding id is in the vocabulary, or None."""
+    """Raise :class:`ConfigError` unless ``pad_token_id`` is an id of the vocabulary or None."""
     if config["pad_token_id"] is None:
         return
-    check_whole(config, ("pad_token_id",), 0)
+    check_integers(config, ("pad_token_id",), 0)
     if (size := config["vocab_size"]) <= config["pad_token_id"]:
         raise ConfigError("pad_token_id", f"{config['pad_token_id']} is no id of a vocabulary of {size}")
 
 
 def check_flags(config: Mapping[str, Any], keys: Iterable[str]) -> None:
-    """Raise :class:`ConfigError` unless the values are true or false."""
+    """Raise :class:`ConfigError` unless the values of the keys are true or false."""
     for key in keys:
         if not isinstance(config[key], bool):
             raise ConfigError(key, f"{config[key]!r} should be true or false")
 
 
-def are_whole(values: Any, least: int = 1) -> bool:
-    """Whether this is a list of whole numbers from ``least`` to :data:`MOST`."""
-    if not isinstance(values, (list, tuple)):
+def is_integer_list(value: Any, minimum: int = 1) -> bool:
+    """Return whether a value is a list of whole numbers from ``minimum`` to :data:`MAX_INTEGER`."""
+    if not isinstance(value, (list, tuple)):
         return False
-    return all(_is_whole(value) and least <= value <= MOST for value in values)
+    return all(_is_integer(item) and minimum <= item <= MAX_INTEGER for item in value)
 
 
 def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
-    """Raise :class:`ConfigError` unless the values are at least 0 and less than 1."""
+    """Raise :class:`ConfigError` unless the values of the keys are at least 0 and less than 1."""
     for key in keys:
         if not _is_number(config[key]) or not 0 <= config[key] < 1:
             raise ConfigError(key, f"{config[key]!r} should be at least 0 and less than 1")
 
 
-def check_not_negative(config: Mapping[str, Any], keys: Iterable[str], most: float = 1e30) -> None:
-    """Raise :class:`ConfigError` unless the values are numbers from 0 to ``most``."""
+def check_not_negative(config: Mapping[str, Any], keys: Iterable[str], maximum: float = 1e30) -> None:
+    """Raise :class:`ConfigError` unless the values of the keys are numbers from 0 to ``maximum``."""
     for key in keys:
-        if not _is_number(config[key]) or not 0 <= config[key] <= most:
-            raise ConfigError(key, f"{config[key]!r} should be a number from 0 to {most:g}")
+        if not _is_number(config[key]) or not 0 <= config[key] <= maximum:
+            raise ConfigError(key, f"{config[key]!r} should be a number from 0 to {maximum:g}")
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether a value is a number; booleans are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_problem_type(config: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` unless the classification head's ``problem_type`` is one of the reference's."""
+    """Raise :class:`ConfigError` unless ``problem_type`` is one of :data:`PROBLEM_TYPES`."""
     if config["problem_type"] not in PROBLEM_TYPES:
         raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
 
 
-def settle_labels(config: dict[str, Any]) -> None:
-    """Derive ``num_labels`` and ``id2label`` from each other (2 labels if neither is set). Raises ConfigError if they
-    are no labels, or contradict each other."""
+def resolve_labels(config: dict[str, Any]) -> None:
+    """Set ``num_labels``, ``id2label`` and ``label2id`` from those that are set; the default is 2 labels.
+
+    Raises:
+        ConfigError: the values are invalid or contradict each other.
+    """
     if config["num_labels"] is not None:
-        check_whole(config, ("num_labels",), 1, MOST_LABELS)
+        check_integers(config, ("num_labels",), 1, MAX_LABELS)
     if config["id2label"] is not None:
-        if isinstance(config["id2label"], Mapping) and len(config["id2label"]) > MOST_LABELS:
-            raise ConfigError("id2label", f"{len(config['id2label'])} labels are too many; {MOST_LABELS} is the most")
-        config["id2label"] = _labels(config["id2label"])
+        if isinstance(config["id2label"], Mapping) and len(config["id2label"]) > MAX_LABELS:
+            raise ConfigError("id2label", f"{len(config['id2label'])} labels are too many; {MAX_LABELS} is the most")
+        config["id2label"] = _parse_label_names(config["id2label"])
         count = len(config["id2label"])
         if config["num_labels"] not in (None, count):
             raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")
@@ -156,12 +174,12 @@ def settle_labels(config: dict[str, Any]) -> None:
     config["label2id"] = {name: index for index, name in config["id2label"].items()}
 
 
-def _labels(names: Any) -> dict[int, str]:
-    """Convert the keys of ``id2label``, strings in JSON, to whole numbers."""
+def _parse_label_names(id2label: Any) -> dict[int, str]:
+    """Return the name of each label from ``id2label``, whose keys are strings in JSON."""
     try:
-        labels = {int(index): name for index, name in names.items()}
+        names = {int(index): name for index, name in id2label.items()}
     except (AttributeError, TypeError, ValueError):
-        labels = {-1: ""}
-    if sorted(labels) != list(range(len(labels))) or not all(isinstance(name, str) for name in labels.values()):
-        raise ConfigError("id2label", f"{names!r:.80} should name the labels 0, 1, 2, ...")
-    return labels
+        names = {-1: ""}
+    if sorted(names) != list(range(len(names))) or not all(isinstance(name, str) for name in names.values()):
+        raise ConfigError("id2label", f"{id2label!r:.80} should name the labels 0, 1, 2, ...")
+    return names

@@ -1,8 +1,8 @@
-"""Parameters by name, shape and role, for every family: initial values, strict loading, and dumping.
+"""Parameters of all families by name, shape and role: initial values, strict loading, and reading from a port.
 
-The names and layouts are those of Hugging Face's checkpoints. A parameter's *role* decides its layout in Paddle and its
-first value. Its shape never does, since a square weight looks right either way round. The family decides which
-parameters a model has (``models/FAMILY/weights.py``).
+Names and layouts are those of Hugging Face's checkpoints. The *role* of a parameter determines its layout in Paddle and
+its initial values. The shape could not: a square weight fits either way. ``models/FAMILY/weights.py`` lists the
+parameters of a model.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.files.tensor_file import OnDemand
+from models.files.tensor_file import LazyArrays
 
 
 class Parameter(NamedTuple):
-    """A parameter's shape in a Hugging Face checkpoint and its role.
+    """The shape of a parameter in a Hugging Face checkpoint, and its role.
 
-    Roles: ``linear`` (out, in; Paddle holds it transposed), ``bias``, ``embedding``, ``axial`` (a position table along
-    one axis), ``norm_gain``, ``norm_bias``.
+    Roles: ``linear`` (out, in), which Paddle stores transposed; ``bias``; ``embedding``; ``axial``, a position table of
+    one axis; ``norm_gain``; ``norm_bias``.
     """
 
     shape: tuple[int, ...]
@@ -30,126 +30,148 @@ class Parameter(NamedTuple):
 
 
 class WeightsError(ValueError):
-    """Weights that do not fit the model one to one."""
+    """The weights do not match the parameters of the model one to one."""
 
 
-def linear(name: str, inputs: int, outputs: int, bias: bool = True) -> dict[str, Parameter]:
-    """The parameters of a linear map."""
-    table = {f"{name}.weight": Parameter((outputs, inputs), "linear")}
-    return {**table, f"{name}.bias": Parameter((outputs,), "bias")} if bias else table
+def linear_parameters(name: str, num_inputs: int, num_outputs: int, bias: bool = True) -> dict[str, Parameter]:
+    """Return the parameters of a linear layer by name, with or without a bias."""
+    table = {f"{name}.weight": Parameter((num_outputs, num_inputs), "linear")}
+    return {**table, f"{name}.bias": Parameter((num_outputs,), "bias")} if bias else table
 
 
-def layer_norm(name: str, width: int) -> dict[str, Parameter]:
-    """The parameters of a layer norm."""
+def layer_norm_parameters(name: str, width: int) -> dict[str, Parameter]:
+    """Return the parameters of a layer norm by name."""
     return {f"{name}.weight": Parameter((width,), "norm_gain"), f"{name}.bias": Parameter((width,), "norm_bias")}
 
 
-def new_values(table: Mapping[str, Parameter], deviations: Mapping[str, float], seed: int) -> OnDemand:
-    """Return each parameter's initial float32 value; a seed gives the same on any machine, in any framework.
+def draw_values(table: Mapping[str, Parameter], deviations: Mapping[str, float], seed: int) -> LazyArrays:
+    """Return the initial float32 value of each parameter by name, computed on access.
 
-    Each parameter has a generator of its own, so that a model with one more layer shares all other values.
+    A seed gives the same values on any machine. Each parameter has a separate generator, so that a model with one more
+    layer has the same values in all other layers.
 
     Args:
-        deviations: role -> standard deviation of its normal values; norm gains are 1, other roles 0.
+        table: parameters by name.
+        deviations: standard deviation of the normal values of each role. Without one, norm gains are 1, others 0.
+        seed: seed of the random draws.
     """
-    return OnDemand({name: partial(_new_value, name, one, deviations, seed) for name, one in table.items()})
+    return LazyArrays(
+        {name: partial(_draw_value, name, parameter, deviations, seed) for name, parameter in table.items()}
+    )
 
 
-def _new_value(name: str, parameter: Parameter, deviations: Mapping[str, float], seed: int) -> np.ndarray:
+def _draw_value(name: str, parameter: Parameter, deviations: Mapping[str, float], seed: int) -> np.ndarray:
+    """Return the initial float32 value of one parameter; see :func:`draw_values`."""
     shape, role = parameter
     if role in deviations:
-        draws = generator(seed, name).standard_normal(shape, dtype=np.float32)
+        draws = make_generator(seed, name).standard_normal(shape, dtype=np.float32)
         draws *= np.float32(deviations[role])
         return draws
     return np.full(shape, 1 if role == "norm_gain" else 0, np.float32)
 
 
-def generator(seed: int, name: str) -> np.random.Generator:
-    """Return a separate NumPy generator per (seed, name)."""
+def make_generator(seed: int, name: str) -> np.random.Generator:
+    """Return the NumPy generator of a seed and a name, independent of all other names."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
 def to_paddle(value: np.ndarray, role: str) -> np.ndarray:
-    """Convert a value to Paddle's layout, or back: only ``linear`` is transposed."""
+    """Convert a value from Hugging Face's to Paddle's layout or back. Only the role ``linear`` is transposed."""
     return value.T if role == "linear" else value
 
 
-def collect(
-    tensors: Iterable[tuple[str, np.ndarray]], wanted: Mapping[str, Parameter], foreign: Iterable[str], body: str
+def select_tensors(
+    tensors: Iterable[tuple[str, np.ndarray]],
+    table: Mapping[str, Parameter],
+    ignored_names: Iterable[str],
+    body_prefix: str,
 ) -> dict[str, np.ndarray]:
-    """Return the wanted tensors of a checkpoint, checked; no others go unnoticed.
+    """Return the checked tensors of a checkpoint for the parameters of a model, by name.
 
     Args:
-        tensors: names as in ``wanted``, values; a name may come twice with equal values.
-        foreign: names that are allowed but not wanted: parameters of other heads.
-        body: prefix of the parameters that must not be missing.
+        tensors: names and values of the checkpoint's tensors; a name may occur twice with equal values.
+        table: parameters of the model by name.
+        ignored_names: names that are allowed but not returned: parameters of other heads.
+        body_prefix: prefix of the parameters that must not be missing.
 
     Raises:
-        WeightsError: a wrong shape, a missing body parameter, an unknown tensor, two values of one name, or values that
-            are no numbers.
+        WeightsError: a shape is wrong, a parameter of the body is missing, a tensor is unknown, a name has two
+            different values, or a value is not a finite number.
     """
-    found: dict[str, np.ndarray] = {}
+    weights: dict[str, np.ndarray] = {}
     unknown = []
-    foreign = set(foreign) - set(wanted)
+    ignored_names = set(ignored_names) - set(table)
     for name, value in tensors:
-        if name in wanted:
-            if tuple(value.shape) != wanted[name].shape:
+        if name in table:
+            if tuple(value.shape) != table[name].shape:
                 raise WeightsError(
-                    f"{name}: shape {tuple(value.shape)}, but the configuration wants {wanted[name].shape}"
+                    f"{name}: shape {tuple(value.shape)}, but the configuration wants {table[name].shape}"
                 )
-            if name in found and not np.array_equal(found[name], value):
+            if name in weights and not np.array_equal(weights[name], value):
                 raise WeightsError(f"{name}: occurs twice, with different values")
-            stored = np.asarray(value)
-            if stored.dtype.kind != "f":
-                raise WeightsError(f"{name}: holds {stored.dtype}, not floating-point numbers")
-            with np.errstate(over="ignore"):  # what overflows float32 becomes infinite
-                numbers = stored.astype(np.float32, copy=False)
-            if lost := np.count_nonzero(~np.isfinite(numbers)):
-                raise WeightsError(f"{name}: {lost} of its {math.prod(value.shape)} values are NaN or infinite")
-            found[name] = value
-        elif name not in foreign:
+            array = np.asarray(value)
+            if array.dtype.kind != "f":
+                raise WeightsError(f"{name}: holds {array.dtype}, not floating-point numbers")
+            with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite
+                array = array.astype(np.float32, copy=False)
+            if count := np.count_nonzero(~np.isfinite(array)):
+                raise WeightsError(f"{name}: {count} of its {math.prod(value.shape)} values are NaN or infinite")
+            weights[name] = value
+        elif name not in ignored_names:
             unknown.append(name)
-    missing = [name for name in wanted if name not in found and name.startswith(body)]
+    missing = [name for name in table if name not in weights and name.startswith(body_prefix)]
     if unknown or missing:
-        raise WeightsError("; ".join(_listed("unknown", unknown) + _listed("missing", missing)))
-    return found
+        raise WeightsError("; ".join(_describe_names("unknown", unknown) + _describe_names("missing", missing)))
+    return weights
 
 
-def _listed(what: str, names: list[str]) -> list[str]:
-    return [f"{len(names)} {what}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"] if names else []
+def _describe_names(problem: str, names: list[str]) -> list[str]:
+    """Return a list with a description of the names that have a problem; an empty list without names."""
+    return [f"{len(names)} {problem}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"] if names else []
 
 
 def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
-    """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype. The ``table`` of the
-    model lists the required parameters. Raises WeightsError for a name missing or left over on either side, or a shape
-    that differs."""
-    table = model.table
-    ours = dict(model.named_parameters())
-    absent = _listed("missing from the weights", [name for name in table if name not in weights])
-    extra = _listed("left over in the weights", [name for name in weights if name not in table])
-    unmapped = _listed("not in the port", [name for name in table if name not in ours])
-    unnamed = _listed("in the port alone", [name for name in ours if name not in table])
-    if problems := absent + extra + unmapped + unnamed:
+    """Load weights into a port, one to one by name and role, cast to the port's dtype.
+
+    Args:
+        model: port, whose ``parameter_table`` lists the parameters.
+        weights: values of all parameters by name, in Hugging Face's names and layout.
+
+    Raises:
+        WeightsError: a name is missing or superfluous, or a shape differs.
+    """
+    table = model.parameter_table
+    parameters = dict(model.named_parameters())
+    problems = [
+        *_describe_names("missing from the weights", [name for name in table if name not in weights]),
+        *_describe_names("left over in the weights", [name for name in weights if name not in table]),
+        *_describe_names("not in the port", [name for name in table if name not in parameters]),
+        *_describe_names("in the port alone", [name for name in parameters if name not in table]),
+    ]
+    if problems:
         raise WeightsError("; ".join(problems))
     for name, (shape, role) in table.items():
         value = np.asarray(weights[name])
         if tuple(value.shape) != shape:
             raise WeightsError(f"{name}: shape {tuple(value.shape)}, but the configuration wants {shape}")
-        dtype = str(ours[name].dtype).rsplit(".", 1)[-1]
-        ours[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(dtype, copy=False))
+        dtype = str(parameters[name].dtype).rsplit(".", 1)[-1]
+        parameters[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(dtype, copy=False))
 
 
 def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and value of every parameter of a port, in Hugging Face's names and layout."""
-    return iter(values_of(model).items())
+    """Yield the name and value of every parameter of a port, in Hugging Face's names and layout."""
+    return iter(parameter_values(model).items())
 
 
-def values_of(model: Any) -> OnDemand:
+def parameter_values(model: Any) -> LazyArrays:
     """Return a port's parameter values by name, in Hugging Face's names and layout, each copied on access."""
-    ours = dict(model.named_parameters())
-    return OnDemand({name: partial(_value_of, ours[name], role) for name, (_, role) in model.table.items()})
+    parameters = dict(model.named_parameters())
+    return LazyArrays(
+        {name: partial(_copy_value, parameters[name], role) for name, (_, role) in model.parameter_table.items()}
+    )
 
 
-def _value_of(parameter: Any, role: str) -> np.ndarray:
+def _copy_value(parameter: Any, role: str) -> np.ndarray:
+    """Return the value of a Paddle parameter in Hugging Face's layout."""
     return np.ascontiguousarray(to_paddle(parameter.numpy(), role))

@@ -1,36 +1,39 @@
-"""Bytes as a ``tokenizer.json``, with which `tokenizers` gives google/reformer-enwik8's ids.
+"""The byte tokenizer as a ``tokenizer.json``, with which the library `tokenizers` gives the same ids.
 
-The library writes each byte as a printable character (GPT-2's table, section 2.2 of Radford et al. 2019). A vocabulary
-of these characters with no merges is a vocabulary of bytes.
+The library represents each byte as a printable character (GPT-2's table, section 2.2 of Radford et al. 2019). A
+vocabulary of these characters without merges is therefore a vocabulary of bytes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Ids 0 and 1, which no byte has: padding, and the separator of question and context. No text is encoded to one of
-#: them (``split_special_tokens`` tells transformers so), and neither appears in a decoded text.
+#: Tokens of the ids 0 and 1, which no byte has: padding, and the separator of question and context. No text is encoded
+#: to these ids (``split_special_tokens`` sets this in transformers), and no decoded text has them.
 PAD, SEPARATOR = "<pad>", "<sep>"
 
 
 def byte_characters() -> list[str]:
-    """Byte-level tokenizers' character of each byte: its own in Latin-1 if visible, else the next from U+0100."""
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in visible else next(others)) for byte in range(256)]
+    """Return the character that represents each byte in byte-level tokenizers.
+
+    It is the byte's Latin-1 character if this is visible, and otherwise the next character from U+0100.
+    """
+    visible_bytes = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    other_codes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in visible_bytes else next(other_codes)) for byte in range(256)]
 
 
 def tokenizer_file() -> dict[str, Any]:
-    """The content of ``tokenizer.json``.
+    """Return the content of ``tokenizer.json``.
 
-    For the library each character is a word, so that its question answering gives whole characters. A pair of texts
+    For the library, each character is a word, so that its question answering returns whole characters. A pair of texts
     has the separator between them.
     """
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     character = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
     first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
-    between = {"SpecialToken": {"id": SEPARATOR, "type_id": 0}}
-    omitted = [{"type": "Replace", "pattern": {"String": token}, "content": ""} for token in (PAD, SEPARATOR)]
+    separator = {"SpecialToken": {"id": SEPARATOR, "type_id": 0}}
+    token_removers = [{"type": "Replace", "pattern": {"String": token}, "content": ""} for token in (PAD, SEPARATOR)]
     return {
         "version": "1.0",
         "truncation": None,
@@ -41,10 +44,10 @@ def tokenizer_file() -> dict[str, Any]:
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [first],
-            "pair": [first, between, second],
+            "pair": [first, separator, second],
             "special_tokens": {SEPARATOR: {"id": SEPARATOR, "ids": [1], "tokens": [SEPARATOR]}},
         },
-        "decoder": {"type": "Sequence", "decoders": [*omitted, byte_level]},
+        "decoder": {"type": "Sequence", "decoders": [*token_removers, byte_level]},
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -61,10 +64,10 @@ def tokenizer_file() -> dict[str, Any]:
 
 
 def is_byte_file(content: dict[str, Any]) -> bool:
-    """Whether a ``tokenizer.json``, this one or resaved by `tokenizers`, gives the ids of bytes."""
-    own = tokenizer_file()
-    deciding = ("normalizer", "pre_tokenizer")
+    """Return whether the content of a ``tokenizer.json`` gives the ids of bytes, also after `tokenizers` saved it."""
+    byte_file = tokenizer_file()
     model = content.get("model")
-    if not isinstance(model, dict) or model.get("vocab") != own["model"]["vocab"] or model.get("merges"):
+    if not isinstance(model, dict) or model.get("vocab") != byte_file["model"]["vocab"] or model.get("merges"):
         return False
-    return model.get("type") == "BPE" and all(content.get(key) == own[key] for key in deciding)
+    keys = ("normalizer", "pre_tokenizer")
+    return model.get("type") == "BPE" and all(content.get(key) == byte_file[key] for key in keys)

@@ -1,4 +1,4 @@
-"""Configuration of the Reformer port: Hugging Face's keys, plus two settings of the port itself."""
+"""Configuration of the Reformer port, with Hugging Face's keys and two settings of the port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from models.port.base import PortConfig
 from models.port.schema import ConfigError
 
-#: Settings of this port, not of the model, and so in no ``config.json``.
+#: Values of the two settings of this port. They are not settings of the model, so no ``config.json`` has them.
 BACKWARD = ("reversible", "autograd")
 RESIDUAL = ("wide", "plain")
 
@@ -18,9 +18,9 @@ class ReformerConfig(PortConfig):
     Args:
         backward: ``reversible`` recomputes activations from the outputs (Kitaev et al. 2020, section 3), so that memory
             does not grow with depth; ``autograd`` stores them.
-        residual: ``wide`` carries the two residual streams in twice the precision of the layers, so that subtracting
-            a layer's output recovers its input even where the streams grow large; ``plain`` adds as the reference.
-        keys: Hugging Face's.
+        residual: ``wide`` computes the two residual streams in twice the precision of the layers, so that subtracting
+            a layer's output recovers its input even if the streams grow large; ``plain`` adds like the reference.
+        keys: Hugging Face's configuration keys.
     """
 
     model_type = "reformer"

@@ -331,7 +331,7 @@ class Continuation:
     """
 
     def __init__(self, model: Port, input_ids: Tensor) -> None:
-        self.texts, self.length = input_ids.shape
+        self.num_texts, self.length = input_ids.shape
         self._config = vars(model.config)
         attentions: list[_Attention] = []
 
@@ -341,7 +341,7 @@ class Continuation:
 
         layers = list(model.reformer.encoder.layers)
         hooks = [layer.attention.self_attention.register_forward_pre_hook(keep) for layer in layers]
-        self._padded = lengths.evaluated(self._config, self.length)  # where texts are computed whole
+        self._padded = lengths.evaluation_length(self._config, self.length)  # where texts are computed whole
         padding = [0, 0, 0, self._padded - self.length]
         ids = F.pad(input_ids, padding, value=model.config.pad_token_id or 0, pad_from_left_axis=True)
         kept = F.pad(paddle.ones_like(input_ids), padding, pad_from_left_axis=True)
@@ -358,9 +358,9 @@ class Continuation:
         self._layers = [_Layer(*pair) for pair in zip(layers, attentions, strict=True)]
         self._last_norm, self._scores = _lean(model.reformer.encoder.layer_norm), _lean(model.lm_head.decoder)
 
-    def choose(self, rows: Tensor) -> None:
+    def select_texts(self, rows: Tensor) -> None:
         """Continue only these texts, int64 (B,); one may occur more than once."""
-        self.texts, self._described = len(rows), None
+        self.num_texts, self._described = len(rows), None
         for attention in self._attentions:
             attention.choose(rows)
 
@@ -369,13 +369,16 @@ class Continuation:
         positions."""
         self.length += 1
         if self.length > self._padded:
-            self._padded, most = lengths.evaluated(self._config, self.length), schema.positions(self._config)
+            self._padded, most = (
+                lengths.evaluation_length(self._config, self.length),
+                schema.max_positions(self._config),
+            )
             if self._padded > most:
                 raise ValueError(f"{self.length} positions, padded to {self._padded}, are more than the model's {most}")
         if any([attention.begin_hashing(self._padded) for attention in self._attentions]):
             for attention in self._attentions:  # all have as much room
                 attention.take_room()
-        if tokens.dtype == paddle.int64 and compiled.suits(self._words) and _is_plain(self._model):
+        if tokens.dtype == paddle.int64 and compiled.suits(self._words) and _has_plain_layers(self._model):
             return self._compiled(tokens)
         self._described = None
         return self._composed(tokens)
@@ -412,7 +415,7 @@ class Continuation:
         )[0]
 
 
-def _is_plain(model: Port) -> bool:
+def _has_plain_layers(model: Port) -> bool:
     """Whether its layers are those that the loop computes, in their weights' precision, without gradients."""
     return (
         model.adapter is None

@@ -1,4 +1,4 @@
-"""What is known of Reformer (Kitaev, Kaiser, Levskaya 2020) before its port is imported."""
+"""Description of Reformer (Kitaev, Kaiser, Levskaya 2020) that needs no import of its port."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FAMILY = ModelFamily(
     tokenizers={"bytes": "", "sentencepiece": "a spiece.model", "checkpoint": ""},
     checkpoints=("google/reformer-enwik8", "google/reformer-crime-and-punishment"),
     settings={"backward": ("auto", "reversible", "autograd"), "residual": ("wide", "plain")},
-    in_transformers="ReformerConfig",
+    config_class="ReformerConfig",
     table_key="axial_pos_shape",
     causal_key="is_decoder",
     seed_key="hash_seed",
-    drafted=("sequence_classification", "question_answering", "token_classification"),
+    drafted_heads=("sequence_classification", "question_answering", "token_classification"),
     is_default=True,
 )

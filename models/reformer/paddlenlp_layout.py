@@ -1,4 +1,4 @@
-"""PaddleNLP's layout of a Reformer."""
+"""PaddleNLP's names and layouts of Reformer's weights and configuration keys."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from models.port.paddlenlp_layout import Layout, numbers
+from models.port.paddlenlp_layout import Layout, as_floats
 from models.port.schema import ConfigError
 from models.port.weights import WeightsError
 from models.reformer.weights import MASK_CONSTANTS
 
 
 class ReformerLayout(Layout):
-    """Stores mask values, and counts layers twice."""
+    """Layout of a Reformer, which stores mask values, and the number of layers in two keys."""
 
-    def settle(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def complete_config(self, keys: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         kinds, count = keys["attn_layers"], keys.get("num_hidden_layers")
         if count is not None and isinstance(kinds, list) and len(kinds) != count:
             raise ConfigError("num_hidden_layers", f"{count} does not fit the {len(kinds)} entries of attn_layers")
@@ -27,14 +27,14 @@ class ReformerLayout(Layout):
     def check_constants(self, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
         for name, value in arrays.items():
             constant = MASK_CONSTANTS.get(name.rsplit(".", 1)[-1])
-            if constant is not None and not np.allclose(numbers(value), constant, rtol=1e-2):
+            if constant is not None and not np.allclose(as_floats(value), constant, rtol=1e-2):
                 raise WeightsError(f"{name}: it is not the {constant} of the model")
 
 
 LAYOUT = ReformerLayout(
-    theirs="reformer.",
-    ours="reformer.",
-    renamed={"num_heads": "num_attention_heads", "num_layers": "num_hidden_layers", "num_classes": "num_labels"},
+    paddlenlp_prefix="reformer.",
+    prefix="reformer.",
+    key_names={"num_heads": "num_attention_heads", "num_layers": "num_hidden_layers", "num_classes": "num_labels"},
     defaults={
         "attention_head_size": 128,
         "attn_layers": ["local", "local", "lsh", "local"] * 3,

@@ -1,6 +1,6 @@
-"""Every key of a Reformer ``config.json``: its allowed values, its default, and its treatment here.
+"""The keys of a Reformer ``config.json``, with their defaults and allowed values.
 
-A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.port.schema`).
+A key is honored (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.port.schema`).
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.port.schema import (
-    MOST,
-    MOST_EPSILON,
-    MOST_LAYERS,
+    MAX_EPSILON,
+    MAX_INTEGER,
+    MAX_LAYERS,
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
-    are_whole,
     check_flags,
+    check_integers,
     check_not_negative,
     check_pad_token,
     check_probabilities,
     check_problem_type,
-    check_whole,
-    merge,
-    settle_labels,
+    is_integer_list,
+    merge_with_defaults,
+    resolve_labels,
 )
 
-#: Honoured keys and their defaults: those of ``transformers.ReformerConfig``.
+#: Honored keys and their defaults, as in ``transformers.ReformerConfig``.
 DEFAULTS: dict[str, Any] = {
     "attention_head_size": 64,
     "attn_layers": ["local", "lsh", "local", "lsh", "local", "lsh"],
@@ -74,7 +74,7 @@ INERT = SHARED_INERT | {
     "seed", "share_parameters_between_layers", "type_vocab_size",
 }  # fmt: skip
 
-#: As :data:`models.port.schema.SHARED_ONLY`.
+#: Keys that change the computation, with the only supported value (see :data:`models.port.schema.SHARED_ONLY`).
 ONLY = {**SHARED_ONLY, "sinusoidal_pos_embds": False}
 
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
@@ -90,33 +90,39 @@ _COUNTS = (
 _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob"]
 
 
-def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked. Raises ConfigError for an unknown key, an
-    unsupported value, or values that contradict each other."""
-    config = merge(given, DEFAULTS, ONLY, INERT)
+def resolve(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resolved configuration: a checked value for each honored key.
+
+    Args:
+        keys: configuration keys and their values; :data:`DEFAULTS` has the values of other keys.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not supported, or two values contradict each other.
+    """
+    config = merge_with_defaults(keys, DEFAULTS, ONLY, INERT)
     check_flags(config, ("is_decoder", "axial_pos_embds", "tie_word_embeddings"))
     _check_layers(config)
-    for kind in {"local", "lsh"} - set(config["attn_layers"]):  # published files have nulls for a kind they do not use
+    for kind in {"local", "lsh"} - set(config["attn_layers"]):  # published files have null for an unused kind
         config.update({k: DEFAULTS[k] for k in config if k.startswith(f"{kind}_") and config[k] is None})
     _check_values(config)
     _check_buckets(config)
     _check_positions(config)
     config["num_hidden_layers"] = len(config["attn_layers"])
-    settle_labels(config)
+    resolve_labels(config)
     return config
 
 
 def chunk_lengths(config: Mapping[str, Any]) -> list[int]:
-    """Chunk lengths in use: one for each kind of attention layer present."""
+    """Return the chunk length of each kind of attention that the model has."""
     return [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh") if kind in config["attn_layers"]]
 
 
 def check_training_length(config: Mapping[str, Any], length: int) -> None:
     """Raise :class:`ConfigError` unless the model can train on sequences of exactly ``length`` tokens.
 
-    With axial positions the reference requires that their shape multiplies to the length, since it drops whole rows of
-    the table. Chunked attention needs a multiple of every chunk length, unless the sequence fits into one chunk.
-    :func:`models.reformer.lengths.fit` finds a shape and a length that do.
+    With axial positions, the reference requires that the product of their shape is the length. Attention needs a
+    multiple of every chunk length, unless the sequence fits into one chunk. :func:`models.reformer.lengths.fit` finds
+    such a shape and length.
     """
     if config["axial_pos_embds"] and math.prod(config["axial_pos_shape"]) != length:
         shape = config["axial_pos_shape"]
@@ -136,14 +142,22 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
             raise ConfigError(key, f"{length} tokens are no multiple of {config[key]}")
 
 
-def positions(config: Mapping[str, Any]) -> int:
-    """Most tokens that a text may have."""
-    most = config["max_position_embeddings"]
-    return min(most, math.prod(config["axial_pos_shape"])) if config["axial_pos_embds"] else most
+def max_positions(config: Mapping[str, Any]) -> int:
+    """Return the maximum number of tokens of a text."""
+    maximum = config["max_position_embeddings"]
+    return min(maximum, math.prod(config["axial_pos_shape"])) if config["axial_pos_embds"] else maximum
 
 
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
-    """Minimum bytes to train on one text, in float32: its two streams and a layer's largest tensors."""
+    """Return the minimum number of bytes to train on one text in float32.
+
+    They hold the two residual streams and the largest tensors of one layer of each kind.
+
+    Args:
+        config: resolved configuration.
+        length: number of tokens of the text.
+        causal_lm: whether the model scores every token of the vocabulary at each position.
+    """
     elements = [2 * length * config["hidden_size"], _feed_forward_elements(config, length)]
     elements += [_score_elements(config, length, kind) for kind in set(config["attn_layers"])]
     if "lsh" in config["attn_layers"]:
@@ -153,63 +167,76 @@ def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) ->
     return 4 * sum(elements)
 
 
-def width(config: Mapping[str, Any]) -> int:
-    """Numbers of a position's hidden state."""
+def hidden_width(config: Mapping[str, Any]) -> int:
+    """Return the number of elements in the hidden state of a position."""
     return config["hidden_size"]
 
 
-#: Share of these that a step takes where a compiled loop computes attention, which keeps no scores (0.35 to 0.45 seen).
+#: Share of :func:`layer_elements` that a step with compiled loops needs, since they store no scores (measured: 0.35 to
+#: 0.45).
 SHARE_IN_LOOPS = 0.42
 
 
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
-    """Elements of each layer's largest tensors, for one text."""
-    rest = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)
+    """Return the number of elements in the largest tensors of each layer, for one text of ``length`` tokens."""
+    common_elements = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)
     rotations = {"lsh": _rotation_elements(config, length), "local": 0}
-    return [rest + _score_elements(config, length, kind) + rotations[kind] for kind in config["attn_layers"]]
+    return [common_elements + _score_elements(config, length, kind) + rotations[kind] for kind in config["attn_layers"]]
 
 
 def _feed_forward_elements(config: Mapping[str, Any], length: int) -> int:
+    """Return the number of elements in the inner states of a layer's feed-forward layer."""
     return (config["chunk_size_feed_forward"] or length) * config["feed_forward_size"]
 
 
 def _score_elements(config: Mapping[str, Any], length: int, kind: str) -> int:
-    """Attention scores of a layer: those of each chunk with the chunks that it sees, in each hash round."""
-    rounds = config["num_hashes"] if kind == "lsh" else 1
-    chunk = min(config[f"{kind}_attn_chunk_length"], length)
-    seen = 1 + config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"] if chunk < length else 1
-    return config["num_attention_heads"] * rounds * length * chunk * seen
+    """Return the number of attention scores of a layer, over all hash rounds.
+
+    Args:
+        config: resolved configuration.
+        length: number of tokens of the text.
+        kind: ``local`` or ``lsh``.
+    """
+    num_rounds = config["num_hashes"] if kind == "lsh" else 1
+    chunk_length = min(config[f"{kind}_attn_chunk_length"], length)
+    num_neighbors = config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"]
+    num_chunks = 1 + num_neighbors if chunk_length < length else 1
+    return config["num_attention_heads"] * num_rounds * length * chunk_length * num_chunks
 
 
 def _rotation_elements(config: Mapping[str, Any], length: int) -> int:
-    """Return the elements of the rotations by which a layer hashes a text; within one chunk it hashes nothing."""
+    """Return the number of elements in the random rotations of an LSH layer; a text of one chunk is not hashed."""
     if length <= config["lsh_attn_chunk_length"]:
         return 0
     buckets = num_buckets(config, length)
-    half = (buckets if isinstance(buckets, int) else sum(buckets)) // 2
-    return config["num_attention_heads"] * config["attention_head_size"] * config["num_hashes"] * half
+    num_axes = (buckets if isinstance(buckets, int) else sum(buckets)) // 2
+    return config["num_attention_heads"] * config["attention_head_size"] * config["num_hashes"] * num_axes
 
 
 def num_buckets(config: Mapping[str, Any], length: int) -> int | list[int]:
-    """Return LSH's bucket count, as one number or as factors that are hashed separately. If the configuration leaves
-    it open, it is a power of two near 2 * length / chunk length, in two factors if that is large."""
+    """Return the number of LSH buckets, as one number or as factors that are hashed separately.
+
+    If the configuration does not set it, it is a power of two near 2 * length / chunk length, with two factors if this
+    is large.
+    """
     if config["num_buckets"] is not None:
         return config["num_buckets"]
-    chunk = config["lsh_attn_chunk_length"]
-    exponent = (2 * (length // chunk)).bit_length() - 1
-    few = 2**exponent <= 2 * max(math.isqrt(config["max_position_embeddings"] // chunk), chunk)
-    return 2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
+    chunk_length = config["lsh_attn_chunk_length"]
+    exponent = (2 * (length // chunk_length)).bit_length() - 1
+    max_single = 2 * max(math.isqrt(config["max_position_embeddings"] // chunk_length), chunk_length)
+    return 2**exponent if 2**exponent <= max_single else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
 
 
 def _check_values(config: Mapping[str, Any]) -> None:
-    check_whole(config, _POSITIVE, 1)
-    check_whole(config, _COUNTS, 0)
+    """Raise :class:`ConfigError` for an invalid value of a key that has one value."""
+    check_integers(config, _POSITIVE, 1)
+    check_integers(config, _COUNTS, 0)
     check_pad_token(config)
     check_probabilities(config, _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None))
     check_not_negative(config, ("initializer_range", "axial_norm_std"))
-    check_not_negative(config, ("layer_norm_eps",), MOST_EPSILON)
+    check_not_negative(config, ("layer_norm_eps",), MAX_EPSILON)
     if config["hash_seed"] is not None:
-        check_whole(config, ("hash_seed",), 0)
+        check_integers(config, ("hash_seed",), 0)
     check_problem_type(config)
     if config["hidden_act"] not in ACTIVATIONS:
         raise ConfigError("hidden_act", f"{config['hidden_act']!r} is none of {', '.join(ACTIVATIONS)}")
@@ -218,11 +245,12 @@ def _check_values(config: Mapping[str, Any]) -> None:
 
 
 def _check_layers(config: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for an invalid list of layers, or a causal model that looks ahead."""
     layers = config["attn_layers"]
     if not isinstance(layers, (list, tuple)) or not layers or not all(kind in ("local", "lsh") for kind in layers):
         raise ConfigError("attn_layers", f"{layers!r} should be a list of 'local' and 'lsh', at least one")
-    if len(layers) > MOST_LAYERS:
-        raise ConfigError("attn_layers", f"{len(layers)} layers are too many; {MOST_LAYERS} is the most")
+    if len(layers) > MAX_LAYERS:
+        raise ConfigError("attn_layers", f"{len(layers)} layers are too many; {MAX_LAYERS} is the most")
     if config["is_decoder"]:
         for kind in sorted(set(layers)):
             if config[f"{kind}_num_chunks_after"]:
@@ -230,23 +258,25 @@ def _check_layers(config: Mapping[str, Any]) -> None:
 
 
 def _check_buckets(config: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for an invalid number of LSH buckets."""
     buckets = config["num_buckets"]
     if buckets is None:
         return
     factors = buckets if isinstance(buckets, (list, tuple)) else [buckets]
-    if not factors or not are_whole(factors, 2) or any(factor % 2 for factor in factors):
+    if not factors or not is_integer_list(factors, 2) or any(factor % 2 for factor in factors):
         raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
-    if len(factors) > MOST.bit_length() or math.prod(factors) > MOST:
-        raise ConfigError("num_buckets", f"{buckets!r} has too large a product; {MOST} is the most")
+    if len(factors) > MAX_INTEGER.bit_length() or math.prod(factors) > MAX_INTEGER:
+        raise ConfigError("num_buckets", f"{buckets!r} has too large a product; {MAX_INTEGER} is the most")
 
 
 def _check_positions(config: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for an invalid shape of the axial positions."""
     if not config["axial_pos_embds"]:
         return
     shape, dims = config["axial_pos_shape"], config["axial_pos_embds_dim"]
-    if not are_whole(shape) or len(shape) != 2:
+    if not is_integer_list(shape) or len(shape) != 2:
         raise ConfigError("axial_pos_shape", f"{shape!r} should be two positive whole numbers")
-    if not are_whole(dims) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
+    if not is_integer_list(dims) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
         raise ConfigError(
             "axial_pos_embds_dim", f"{dims!r} should be two numbers with the sum hidden_size = {config['hidden_size']}"
         )

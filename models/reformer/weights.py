@@ -1,4 +1,4 @@
-"""Reformer's parameters: names, shapes, roles, initial values, and selection from a checkpoint."""
+"""Reformer's parameters: their names, shapes, roles, initial values, and selection from a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from models.port.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
+from models.port.weights import (
+    Parameter,
+    WeightsError,
+    draw_values,
+    dump,
+    layer_norm_parameters,
+    linear_parameters,
+    load,
+    select_tensors,
+)
 from models.reformer.family import FAMILY
 
 __all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights", "load", "parameters", "select"]
@@ -21,16 +30,20 @@ MASK_CONSTANTS = {
     "self_mask_value_float32": -1e5,
 }
 
-#: The reference's second names of a parameter: a checkpoint may have either, or both with equal values.
+#: Second names of parameters in the reference. A checkpoint may have either name, or both with equal values.
 ALIASES = {"lm_head.decoder.bias": "lm_head.bias"}
 
-#: The linear maps that LoRA adapts by default: those of attention. LSH's queries are its keys.
-ADAPTED = ("query", "key", "query_key", "value", "attention.output.dense")
+#: The linear layers that LoRA adapts by default: all linear layers of the attention. LSH queries are also its keys.
+LORA_TARGETS = ("query", "key", "query_key", "value", "attention.output.dense")
 
 
 def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
-    """Name -> :class:`Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in execution order.
-    ``config`` is resolved (``schema.resolve``), or anything with its keys."""
+    """Return the parameters of the whole model by name, in the order of execution.
+
+    Args:
+        config: resolved configuration (``schema.resolve``), or another object with its keys.
+        head: head of the model, one of :data:`HEADS`.
+    """
     hidden, inner = config["hidden_size"], config["feed_forward_size"]
     table: dict[str, Parameter] = {
         "reformer.embeddings.word_embeddings.weight": Parameter((config["vocab_size"], hidden), "embedding")
@@ -46,74 +59,90 @@ def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     projections = {"local": ("query", "key", "value"), "lsh": ("query_key", "value")}
     for index, kind in enumerate(config["attn_layers"]):
         layer = f"reformer.encoder.layers.{index}"
-        table.update(layer_norm(f"{layer}.attention.layer_norm", hidden))
+        table.update(layer_norm_parameters(f"{layer}.attention.layer_norm", hidden))
         for projection in projections[kind]:
-            table.update(linear(f"{layer}.attention.self_attention.{projection}", hidden, all_heads, bias=False))
-        table.update(linear(f"{layer}.attention.output.dense", all_heads, hidden, bias=False))
-        table.update(layer_norm(f"{layer}.feed_forward.layer_norm", hidden))
-        table.update(linear(f"{layer}.feed_forward.dense.dense", hidden, inner))
-        table.update(linear(f"{layer}.feed_forward.output.dense", inner, hidden))
-    table.update(layer_norm("reformer.encoder.layer_norm", 2 * hidden))
-    table.update(_head(config, head))
+            table.update(
+                linear_parameters(f"{layer}.attention.self_attention.{projection}", hidden, all_heads, bias=False)
+            )
+        table.update(linear_parameters(f"{layer}.attention.output.dense", all_heads, hidden, bias=False))
+        table.update(layer_norm_parameters(f"{layer}.feed_forward.layer_norm", hidden))
+        table.update(linear_parameters(f"{layer}.feed_forward.dense.dense", hidden, inner))
+        table.update(linear_parameters(f"{layer}.feed_forward.output.dense", inner, hidden))
+    table.update(layer_norm_parameters("reformer.encoder.layer_norm", 2 * hidden))
+    table.update(_head_parameters(config, head))
     return table
 
 
-def _head(config: Mapping, head: str) -> dict[str, Parameter]:
+def _head_parameters(config: Mapping, head: str) -> dict[str, Parameter]:
+    """Return the parameters of a head by name."""
     hidden = config["hidden_size"]
     if head == "sequence_classification":
         return {
-            **linear("classifier.dense", 2 * hidden, hidden),
-            **linear("classifier.out_proj", hidden, config["num_labels"]),
+            **linear_parameters("classifier.dense", 2 * hidden, hidden),
+            **linear_parameters("classifier.out_proj", hidden, config["num_labels"]),
         }
     if head == "question_answering":
-        return linear("qa_outputs", 2 * hidden, 2)
+        return linear_parameters("qa_outputs", 2 * hidden, 2)
     if head == "token_classification":
-        return linear("classifier", 2 * hidden, config["num_labels"])
+        return linear_parameters("classifier", 2 * hidden, config["num_labels"])
     if head in ("causal_lm", "masked_lm"):
-        # The reference has the output bias under two names (ALIASES).
-        decoder = linear("lm_head.decoder", 2 * hidden, config["vocab_size"], bias=False)
+        # The reference has two names for the output bias (ALIASES).
+        decoder = linear_parameters("lm_head.decoder", 2 * hidden, config["vocab_size"], bias=False)
         return {**decoder, "lm_head.bias": Parameter((config["vocab_size"],), "bias")}
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
 
 
-def depth(config: Mapping) -> int:
-    """The number of layers."""
+def num_layers(config: Mapping) -> int:
+    """Return the number of layers."""
     return len(config["attn_layers"])
 
 
-def deviations(config: Mapping) -> dict[str, float]:
-    """Role -> standard deviation of its new values, as the reference initialises them."""
-    width = config["initializer_range"]
-    return {"linear": width, "embedding": width, "axial": config["axial_norm_std"]}
+def standard_deviations(config: Mapping) -> dict[str, float]:
+    """Return the standard deviation of the initial values of each role, as in the reference."""
+    deviation = config["initializer_range"]
+    return {"linear": deviation, "embedding": deviation, "axial": config["axial_norm_std"]}
 
 
 def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarray]:
-    """New float32 weights: matrices of standard deviation ``initializer_range``, axial position tables of
-    ``axial_norm_std``, biases 0 and norm gains 1."""
+    """Return initial float32 values of all parameters by name.
+
+    Matrices are normal with standard deviation ``initializer_range``, axial position tables with ``axial_norm_std``.
+    Biases are 0, and norm gains are 1.
+
+    Args:
+        config: resolved configuration.
+        head: head of the model, one of :data:`HEADS`.
+        seed: seed of the random draws.
+    """
     return dict(initial_values(config, head, seed))
 
 
 def initial_values(config: Mapping, head: str, seed: int) -> Mapping[str, np.ndarray]:
-    """As :func:`initial_weights`, each made on access."""
-    return new_values(parameters(config, head), deviations(config), seed)
+    """Return the values of :func:`initial_weights`, each computed on access."""
+    return draw_values(parameters(config, head), standard_deviations(config), seed)
 
 
 def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str) -> dict[str, np.ndarray]:
-    """Return the checkpoint's tensors of the model with ``head``, each checked; no others go unnoticed.
+    """Return the checked tensors of a checkpoint for the model with ``head``, by name.
 
-    A checkpoint made for another head is accepted for the body. The result then lacks the parameters of this head; the
-    caller gives them new values (:func:`initial_weights`) and says so.
+    From a checkpoint with another head, only the body is read. The caller then initializes the parameters of this head
+    (:func:`initial_weights`) and reports them.
+
+    Args:
+        tensors: names and values of the checkpoint's tensors.
+        config: resolved configuration.
+        head: head of the model, one of :data:`HEADS`.
 
     Raises:
-        WeightsError: a wrong shape, a missing body parameter, an unknown tensor or a wrong constant, by name.
+        WeightsError: a shape or a constant is wrong, a parameter of the body is missing, or a tensor is unknown.
     """
-    # Another head's parameters are skipped whatever their shape: the question-answering head's depends on num_labels.
-    others = {name for other in HEADS if other != head for name in parameters(config, other)}
-    return collect(_canonical(tensors), parameters(config, head), others, "reformer.")
+    # Parameters of other heads are skipped by name, because their shapes may depend on another num_labels.
+    other_parameters = {name for other in HEADS if other != head for name in parameters(config, other)}
+    return select_tensors(_rename_tensors(tensors), parameters(config, head), other_parameters, "reformer.")
 
 
-def _canonical(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Rename tensors to the reference's first names, with the body's prefix; drop mask constants."""
+def _rename_tensors(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Rename tensors to the reference's first names, with the prefix of the body, and drop mask constants."""
     for name, value in tensors:
         constant = MASK_CONSTANTS.get(name.rsplit(".", 1)[-1])
         if constant is not None:

@@ -166,14 +166,14 @@ def test_going_on_token_by_token_computes_what_the_model_does(dtype, rounding):
         past = plain.past_key_values
         for position in range(5, 12):
             rows = paddle.to_tensor(draw.integers(0, 3, 3))
-            going_on.choose(rows)
+            going_on.select_texts(rows)
             past = [(keys[rows], values[rows]) for keys, values in past]
             one = tokens[:, position : position + 1]
             output = model(one, past_key_values=past, use_cache=True)
             past = output.past_key_values
             expected = output.logits[:, -1].numpy()
             np.testing.assert_allclose(going_on(one).numpy(), expected, rtol=rounding, atol=rounding)
-        assert going_on.texts == 3
+        assert going_on.num_texts == 3
         with pytest.raises(ValueError, match="13 positions are more than n_positions 12"):
             going_on(one)
 
@@ -184,7 +184,7 @@ def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monk
     from models.ctrl import continuation
 
     if how == "as a layer":
-        monkeypatch.setattr(continuation, "_is_plain", lambda model: False)
+        monkeypatch.setattr(continuation, "_has_plain_layers", lambda model: False)
     model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=12))
     model.eval()
     tokens = np.random.default_rng(0).integers(1, 50, (3, 9))
@@ -197,7 +197,7 @@ def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monk
         with paddle.no_grad():
             logits, going_on = model.begin(ids[:, :5], None if kept is None else paddle.to_tensor(kept))
             found = [logits.numpy(), going_on(ids[:, 5:6]).numpy()]
-            going_on.choose(paddle.to_tensor(rows))
+            going_on.select_texts(paddle.to_tensor(rows))
             later = paddle.to_tensor(np.array([[1], [0], [1]])) if kept is not None else None
             return [*found, going_on(ids[:, 6:7], later).numpy(), going_on(ids[:, 7:8]).numpy()]
 
@@ -215,11 +215,11 @@ def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monk
 
 
 def test_an_adapted_model_goes_on_with_its_adapter():
-    from models.port.adapter import adapt
+    from models.port.adapter import add_adapter
     from models.port.lora import LoRA
 
     model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=16, n_positions=8))
-    adapt(model, LoRA(rank=2, alpha=4.0, dropout=0.0, targets=("Wq", "Wv")))
+    add_adapter(model, LoRA(rank=2, alpha=4.0, dropout=0.0, targets=("Wq", "Wv")))
     for name, value in model.named_parameters():
         if "lora_B" in name:
             value.set_value(paddle.ones_like(value))
@@ -392,14 +392,14 @@ def test_a_few_texts_go_on_by_the_compiled_loop_as_by_paddles_products(texts, vo
         with paddle.no_grad():
             _, going_on = model.begin(tokens[:, :6])
             found = [going_on(tokens[:, 6:7]).numpy(), going_on(tokens[:, 7:8]).numpy()]
-            going_on.choose(rows)
+            going_on.select_texts(rows)
             kept = paddle.to_tensor(np.arange(texts)[:, None] % 2)
             found += [going_on(tokens[:, n : n + 1], kept if n < 10 else None).numpy() for n in range(8, 80)]
             return found, [held.numpy() for layer in going_on.past for held in layer]
 
     few = said()
-    assert ran == ([texts] * 74 if texts <= continuation.FEW else [])
-    monkeypatch.setattr(continuation, "FEW", 0)
+    assert ran == ([texts] * 74 if texts <= continuation.MAX_COMPILED_TEXTS else [])
+    monkeypatch.setattr(continuation, "MAX_COMPILED_TEXTS", 0)
     for ours, others in zip(few, said(), strict=True):
         for one, other in zip(ours, others, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)

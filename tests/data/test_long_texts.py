@@ -59,8 +59,8 @@ TOKENIZERS = {
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_first_tokens_of_a_text_are_those_of_the_whole_text(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(tokenization, "FEWEST_CHARACTERS", 24)
-    monkeypatch.setattr(tokenization, "CHARACTERS_OF_TOKEN", 1)
+    monkeypatch.setattr(tokenization, "MIN_CHARACTERS", 24)
+    monkeypatch.setattr(tokenization, "CHARACTERS_PER_TOKEN", 1)
     tokenizer, draw, cut = TOKENIZERS[name](tmp_path), random.Random(1), 0
     for _ in range(400):
         text = " ".join(draw.choices(WORDS, k=draw.randint(1, 60)))
@@ -69,9 +69,9 @@ def test_the_first_tokens_of_a_text_are_those_of_the_whole_text(tmp_path, monkey
             text = text[:place] + draw.choice(ODD) + text[place:]
         count = draw.choice([1, 2, 5, 20, 60])
         whole = tokenizer.encode(text)
-        assert tokenizer.beginnings([text, "", text[:9]], count)[0] == whole[:count]
+        assert tokenizer.encode_prefixes([text, "", text[:9]], count)[0] == whole[:count]
         assert tokenizer([text], count)["input_ids"] == [whole[:count]]
-        cut += tokenizer.cut(text, 24) < len(text)
+        cut += tokenizer.find_safe_cut(text, 24) < len(text)
     if name in ("bytes", "bpe", "pieces", "unigram"):
         assert cut > 200
 

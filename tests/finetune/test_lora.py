@@ -21,8 +21,8 @@ from models.ctrl.config import CTRLConfig
 from models.families import part
 from models.operations.ops import LayerNorm, Linear, add_bias
 from models.port import lora
-from models.port.adapter import LoRALinear, adapt, merge
-from models.port.lora import LoRA, new_values
+from models.port.adapter import LoRALinear, add_adapter, merge_adapter
+from models.port.lora import LoRA, draw_adapter
 from models.port.weights import Parameter
 from models.reformer.config import ReformerConfig
 from toolkit.errors import UserError
@@ -43,7 +43,7 @@ BACKWARDS = {"ctrl": (False, True), "reformer": ("autograd", "reversible")}
 
 
 def adapter_for(family: str, **changes: Any) -> LoRA:
-    adapted = tuple(part(family, "weights").ADAPTED)
+    adapted = tuple(part(family, "weights").LORA_TARGETS)
     return replace(LoRA(rank=4, alpha=6.0, dropout=0.1, targets=adapted), **changes)
 
 
@@ -55,7 +55,7 @@ def adapted_model(family: str, backward: Any, seed: int = 0) -> paddle.nn.Layer:
     model = part(family, "modeling").CLASSES[head](kind(**{**keys, **rates, **given}))
     if family == "ctrl":
         model.transformer.enable_recompute = backward
-    adapt(model, adapter_for(family, dropout=0.0))
+    add_adapter(model, adapter_for(family, dropout=0.0))
     draw = np.random.default_rng(seed)
     for parameter in model.parameters():
         parameter.set_value((0.3 * draw.standard_normal(parameter.shape)).astype("float32"))
@@ -76,11 +76,11 @@ def batch_for(family: str) -> dict[str, paddle.Tensor]:
 def test_new_factors_are_as_large_as_their_inputs_ask_and_zero():
     """A x is then about as large as x, and B A x is 0."""
     table = {"layers.0.query.weight": Parameter((16, 4096), "linear"), "head.query.weight": Parameter((4, 4), "linear")}
-    found = dict(new_values(table, LoRA(rank=8, alpha=16.0, dropout=0.0, targets=("query",)), 3))
+    found = dict(draw_adapter(table, LoRA(rank=8, alpha=16.0, dropout=0.0, targets=("query",)), 3))
     first, second = (found[f"layers.0.query.lora_{factor}.weight"] for factor in "AB")
     assert len(found) == 2 and (first.shape, second.shape) == ((8, 4096), (16, 8))
     assert first.std() == pytest.approx(4096**-0.5, rel=0.02) and not second.any()
-    assert not np.array_equal(first, dict(new_values(table, LoRA(8, 16.0, 0.0, ("query",)), 4))[next(iter(found))])
+    assert not np.array_equal(first, dict(draw_adapter(table, LoRA(8, 16.0, 0.0, ("query",)), 4))[next(iter(found))])
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -126,7 +126,7 @@ def test_layers_that_are_computed_again_have_the_gradients_of_plain_autograd(fam
         model(**batch_for(family)).loss.backward()
         found.append({n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None})
     plain, again = found
-    factors = lora.parameters(model.table, model.adapter)
+    factors = lora.adapter_parameters(model.parameter_table, model.adapter)
     assert plain.keys() == again.keys() == factors.keys() and len(plain) >= 8
     for name, gradient in plain.items():
         assert np.abs(gradient).max() > 0
@@ -141,7 +141,7 @@ def test_a_saved_model_is_a_plain_one_that_computes_the_same(family, tmp_path):
     paddle.seed(3)
     before = model(**batch).logits.numpy()
     model.save_pretrained(tmp_path / "adapted")
-    merge(model)
+    merge_adapter(model)
     model.save_pretrained(tmp_path / "merged")
     files = [load_file(tmp_path / name / "model.safetensors") for name in ("adapted", "merged")]
     kind, keys, head = CONFIGS[family]
@@ -160,11 +160,11 @@ def test_merging_and_saving_hold_one_weight_at_a_time(tmp_path):
     model = part("ctrl", "modeling").CLASSES["causal_lm"](
         CTRLConfig(**{**CTRL_TRIAL, "n_layer": 12, "n_embd": 128, "dff": 256})
     )
-    adapt(model, adapter_for("ctrl"))
+    add_adapter(model, adapter_for("ctrl"))
     sizes = [4 * int(np.prod(parameter.shape)) for parameter in model.parameters()]
     tracemalloc.start()
     try:
-        merge(model)
+        merge_adapter(model)
         model.save_pretrained(tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -189,7 +189,7 @@ def test_a_run_changes_what_it_adapts_alone_and_leaves_a_plain_model(tuned, run)
     before, after = load_file(run / "model/model.safetensors"), load_file(tuned / "model/model.safetensors")
     assert before.keys() == after.keys()
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
-    ends = tuple(f".{target}.weight" for target in part("reformer", "weights").ADAPTED)
+    ends = tuple(f".{target}.weight" for target in part("reformer", "weights").LORA_TARGETS)
     assert changed and all(name.endswith(ends) for name in changed)
     with safe_open(tuned / "adapter.safetensors", framework="np") as file:
         kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
@@ -251,7 +251,7 @@ def test_a_head_that_the_checkpoint_lacks_is_trained_and_new_weights_are_said_to
     job = assemble(load_recipe(recipe_file, ["train.lora={rank: 2}"]))
     assert job.lora is not None and all(name.startswith("classifier.") for name in job.lora.whole) and job.lora.whole
     assert "random" in job.notes[-1]
-    assert job.lora.targets == part("reformer", "weights").ADAPTED
+    assert job.lora.targets == part("reformer", "weights").LORA_TARGETS
 
 
 # -- the gate -------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def adapted_request(request: GateRequest, adapter: LoRA, constant: bool = False)
     table = part(request.model, "weights").parameters(
         part(request.model, "schema").resolve(request.config), request.head
     )
-    weights: Mapping[str, np.ndarray] = {**dict(request.weights), **dict(lora.new_values(table, adapter, 0))}
+    weights: Mapping[str, np.ndarray] = {**dict(request.weights), **dict(lora.draw_adapter(table, adapter, 0))}
     if not constant:
         draw = np.random.default_rng(5)
         weights = {
@@ -297,7 +297,7 @@ def test_an_adapted_model_passes_the_gate(name, prepared, tmp_path):
     report, said = prepared.run(request, tmp_path)
     assert report.passed, said
     tensors = report.reference.tensors
-    trained = {one for one in report.reference.parameters if LoRA.of_json(request.lora).trains(one)}
+    trained = {one for one in report.reference.parameters if LoRA.from_json(request.lora).is_trained(one)}
     gradients = {one.removeprefix("gradient:") for one in tensors if one.startswith("gradient:")}
     assert gradients == trained and len(trained) >= 8
     assert all(tensors[f"gradient:{one}"].rms > 0 for one in trained)

@@ -106,7 +106,7 @@ def test_labels_as_long_as_a_text_are_not_padding():
 def test_never_more_than_all_of_it(model):
     config = vars(reformer(ReformerForSequenceClassification).config) if model == "reformer" else {}
     lengths = families.part(model, "lengths")
-    assert [lengths.read_alike(config, length, WHOLE) for length in (89, WHOLE)] == (
+    assert [lengths.equivalent_length(config, length, WHOLE) for length in (89, WHOLE)] == (
         [WHOLE, WHOLE] if model == "reformer" else [89, WHOLE]
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: A module that nothing else here imports, with the interpreter's own.
-IMPORT = "with collector.paused(): import wave"
+IMPORT = "with collector.pause_garbage_collection(): import wave"
 #: Garbage that says when it is found.
 GARBAGE = (
     "class Found:\n"
@@ -26,13 +26,14 @@ def said(program: str, status: int = 0) -> str:
 
 
 def test_what_a_command_imports_is_never_walked_over_again():
-    left = said(f"collector.in_a_command()\n{IMPORT}\nprint(gc.get_freeze_count(), gc.isenabled())").split()
+    left = said(f"collector.skip_collection_at_exit()\n{IMPORT}\nprint(gc.get_freeze_count(), gc.isenabled())").split()
     assert int(left[0]) > 1000 and left[1] == "True"
 
 
 def test_where_nothing_is_imported_garbage_is_found_later():
     program = (
-        "collector.in_a_command()\nwith collector.paused():\n    {}\nprint(gc.get_freeze_count(), gc.collect() > 0)"
+        "collector.skip_collection_at_exit()\nwith collector.pause_garbage_collection():\n    {}\n"
+        "print(gc.get_freeze_count(), gc.collect() > 0)"
     )
     assert said(program.format("gc.collect(); one = []; one.append(one); del one")) == "0 True\n"
 
@@ -45,14 +46,14 @@ def test_a_program_of_somebody_else_that_imports_the_ports_keeps_its_collector()
 
 def test_at_the_end_of_a_command_no_garbage_is_looked_for_and_all_else_is_done():
     program = (
-        "import atexit, threading, time\ncollector.in_a_command()\n"
+        "import atexit, threading, time\ncollector.skip_collection_at_exit()\n"
         "sys.stdout = open(sys.stdout.fileno(), 'w', buffering=2**20, closefd=False)\n"
         "atexit.register(lambda: print('last'))\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
         f"{GARBAGE}print('first')\nsys.exit(3)"
     )
     assert said(program, 3).split() == ["first", "thread", "last"]
-    assert "found" in said(program.replace("collector.in_a_command()", ""), 3).split()
+    assert "found" in said(program.replace("collector.skip_collection_at_exit()", ""), 3).split()
 
 
 def test_the_command_line_says_that_it_is_one():

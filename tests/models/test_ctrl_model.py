@@ -13,7 +13,7 @@ import pytest
 from models.ctrl import schema, weights
 from models.ctrl.config import CTRLConfig
 from models.ctrl.heads import merge_heads, split_heads
-from models.ctrl.layers import FUTURE, attention_bias, position_table
+from models.ctrl.layers import FUTURE_BIAS, attention_bias, position_table
 from models.ctrl.modeling import CLASSES, CTRLForSequenceClassification, CTRLLMHeadModel
 from models.port.weights import load, to_paddle
 from toolkit.parity.job.synthetic import SyntheticWeights
@@ -99,7 +99,7 @@ def test_a_query_is_masked_from_what_lies_ahead_of_it_and_from_padding(past, len
     assert plain.shape == (length, total) and padded.shape == (2, 1, length, total)
     for query in range(length):
         for key in range(total):
-            ahead = np.float32(FUTURE if key > past + query else 0.0)
+            ahead = np.float32(FUTURE_BIAS if key > past + query else 0.0)
             assert plain[query, key] == padded[0, 0, query, key] == ahead
             assert padded[1, 0, query, key] == ahead + np.float32(0.0 if mask[1, key] else lowest)
 

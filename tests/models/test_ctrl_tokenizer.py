@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from soak import some
 
-from models.ctrl.tokenizer import CTRLTokenizer, load_tokenizer, merge, train_bpe
+from models.ctrl.tokenizer import CTRLTokenizer, load_tokenizer, merge_symbols, train_bpe
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
 
 #: Beside the adversarial texts of the gate: what is particular to words, line breaks and pieces.
@@ -164,9 +164,9 @@ def test_a_vocabulary_that_cannot_be_trained_says_why(tmp_path, texts, size, cod
 
 def test_a_very_long_word_is_merged_in_no_time_and_as_a_short_one():
     ranks = {("a", "a"): 0, ("aa", "aa"): 1, ("b", "a"): 2, ("aaaa", "a</w>"): 3}
-    assert merge([*"baaaa", "a</w>"], ranks) == ["b", "aaaaa</w>"]
-    assert merge(["a"] * 5, ranks) == ["aaaa", "a"]
-    assert len(merge(["a"] * 400_001, ranks)) == 100_001
+    assert merge_symbols([*"baaaa", "a</w>"], ranks) == ["b", "aaaaa</w>"]
+    assert merge_symbols(["a"] * 5, ranks) == ["aaaa", "a"]
+    assert len(merge_symbols(["a"] * 400_001, ranks)) == 100_001
 
 
 @pytest.mark.parametrize(

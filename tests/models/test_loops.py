@@ -79,7 +79,8 @@ def test_softmax_of_scaled_scores_with_a_bias(draw, monkeypatch, masked):
     mask = paddle.to_tensor(np.array([[0, 0, 1, 1, 1, 1, 0], [1] * 7])) if masked else None
 
     def weights(scores):
-        return attention._weights(scores, attention_bias(2, 5, mask, str(scores.dtype).rsplit(".", 1)[-1]))
+        bias = attention_bias(2, 5, mask, str(scores.dtype).rsplit(".", 1)[-1])
+        return attention._attention_probabilities(scores, bias)
 
     biases, whole = [], compiled.softmax
     monkeypatch.setattr(compiled, "softmax", lambda *given: biases.append(given[2]) or whole(*given))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from models.files.tensor_file import OnDemand, write_tensors
+from models.files.tensor_file import LazyArrays, write_tensors
 
 TENSORS = {
     "ä/last": np.arange(6, dtype="float32").reshape(2, 3).T,
@@ -40,7 +40,7 @@ def test_each_tensor_is_made_when_it_is_asked_for_and_not_kept(tmp_path):
         most.append(len(alive))
         return value
 
-    tensors = OnDemand({name: make for name in "abcdef"})
+    tensors = LazyArrays({name: make for name in "abcdef"})
     assert list(tensors) == list("abcdef") and "a" in tensors and not most
     write_tensors(tmp_path / "file", tensors)
     assert len(most) == 12 and max(most) == 1

@@ -12,7 +12,7 @@ import yaml
 from small_reformers import decoder
 
 from models.operations import compiled, kernels, precision
-from models.port.adapter import adapt
+from models.port.adapter import add_adapter
 from models.port.lora import LoRA
 from models.reformer import continuation, lengths
 from models.reformer.attention import LSHSelfAttention
@@ -43,7 +43,7 @@ class Plain:
     def __call__(self, tokens: np.ndarray) -> np.ndarray:
         """(B, T) -> logits (B, vocabulary)."""
         length = tokens.shape[1]
-        missing = lengths.evaluated(vars(self.model.config), length) - length
+        missing = lengths.evaluation_length(vars(self.model.config), length) - length
 
         def replace_input(attention, given):
             before = self.kept.get(attention, given[0][:, :0])
@@ -79,7 +79,7 @@ def compared(keys, start: int, end: int = 48, texts: int = 3) -> None:
                 rows = draw.integers(0, texts, texts)
                 tokens = tokens[rows]
                 for one in (going_on, plain):
-                    one.choose(paddle.to_tensor(rows))
+                    one.select_texts(paddle.to_tensor(rows))
             found = going_on(paddle.to_tensor(tokens[:, length - 1 : length])).numpy()
             np.testing.assert_allclose(found, plain(tokens[:, :length]), rtol=1e-12, atol=1e-12, err_msg=str(length))
 
@@ -188,7 +188,7 @@ def test_plain_layers_are_one_loop_that_goes_on_as_paddles_operations(keys, give
             found = []
             for place in range(5, 80):
                 if place == 60:
-                    going_on.choose(paddle.to_tensor(rows))
+                    going_on.select_texts(paddle.to_tensor(rows))
                 found.append(going_on(paddle.to_tensor(tokens[:, place : place + 1])).numpy())
             for attention in going_on._attentions:
                 attention.take_room()
@@ -197,7 +197,7 @@ def test_plain_layers_are_one_loop_that_goes_on_as_paddles_operations(keys, give
 
     by_loop = said()
     assert ran == [texts] * 75
-    monkeypatch.setattr(continuation, "_is_plain", lambda model: False)
+    monkeypatch.setattr(continuation, "_has_plain_layers", lambda model: False)
     for ours, others in zip(by_loop, said(), strict=True):
         for one, other in zip(ours, others, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=3e-5)
@@ -220,7 +220,7 @@ def test_without_a_seed_all_tokens_are_hashed_by_the_same_rotations():
 
 
 def adapted(model) -> contextlib.AbstractContextManager:
-    adapt(model, LoRA(rank=2, alpha=4.0, dropout=0.0, targets=("query", "query_key", "value", "dense")))
+    add_adapter(model, LoRA(rank=2, alpha=4.0, dropout=0.0, targets=("query", "query_key", "value", "dense")))
     for name, value in model.named_parameters():
         if "lora_B" in name:
             value.set_value(paddle.full_like(value, 0.3))

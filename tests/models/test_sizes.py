@@ -11,7 +11,7 @@ from test_ctrl_model import make
 from test_reformer_continuation import Plain
 
 from models.ctrl import continuation as ctrl_continuation
-from models.ctrl.layers import FUTURE, attention_bias, position_table
+from models.ctrl.layers import FUTURE_BIAS, attention_bias, position_table
 from models.operations import compiled
 from models.operations.rows import heads_first
 from models.reformer.attention import MASKED, SELF_MASKED, LocalSelfAttention, LSHSelfAttention
@@ -176,7 +176,7 @@ def test_ctrls_positions_are_sines_and_cosines_of_float32s_angles(positions):
 def test_ctrl_hides_what_is_ahead_behind_any_past(past):
     bias = attention_bias(past, 3, None, "float32").numpy()
     assert bias.shape == (3, past + 3) and not bias[:, : past + 1].any()
-    np.testing.assert_array_equal(bias[:, past:], np.triu(np.full((3, 3), FUTURE, "float32"), 1))
+    np.testing.assert_array_equal(bias[:, past:], np.triu(np.full((3, 3), FUTURE_BIAS, "float32"), 1))
 
 
 # -- token by token ---------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_reformer_goes_on_behind_thousands_of_tokens(start, end):
             np.testing.assert_allclose(in_a_loop(token).numpy(), exact, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("texts", [1, ctrl_continuation.FEW, ctrl_continuation.FEW + 1])
+@pytest.mark.parametrize("texts", [1, ctrl_continuation.MAX_COMPILED_TEXTS, ctrl_continuation.MAX_COMPILED_TEXTS + 1])
 @pytest.mark.parametrize("start", [10, pytest.param(2_046, marks=pytest.mark.slow)])
 def test_a_ctrl_goes_on_with_few_texts_in_a_loop_and_with_more_by_products(start, texts, monkeypatch):
     keys = {"n_positions": start + 10, "n_layer": 1, "n_head": 2, "n_embd": 8, "dff": 8}
@@ -226,4 +226,4 @@ def test_a_ctrl_goes_on_with_few_texts_in_a_loop_and_with_more_by_products(start
         _, going_on = model.begin(paddle.to_tensor(tokens[:, :start]))
         found = [going_on(paddle.to_tensor(tokens[:, place : place + 1])).numpy() for place in range(start, start + 5)]
     np.testing.assert_allclose(np.stack(found, 1), whole, rtol=1e-4, atol=1e-4)
-    assert bool(ran) == (texts <= ctrl_continuation.FEW and compiled.is_chosen())
+    assert bool(ran) == (texts <= ctrl_continuation.MAX_COMPILED_TEXTS and compiled.is_chosen())

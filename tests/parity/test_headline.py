@@ -28,7 +28,7 @@ PLACES = {
     "plain": Place("the layers under plain autograd", "m.py:7"),
     "a.table": Place("position_table", "m.py:6"),
     "narrowed": Place("Layer.forward", "m.py:8"),
-    "unpadded": Place("read_alike", "m.py:9"),
+    "unpadded": Place("equivalent_length", "m.py:9"),
 }
 
 
@@ -52,7 +52,7 @@ def headline_of(finding: Finding, verdict: Verdict | None = None, trace: Operati
         ("output:b", "output:b"),
         ("evaluation/output:a", "a (LayerNorm, m.py:1)"),
         ("narrowed/logits", "what the head does not read and the last layer leaves out: Layer.forward (m.py:8)"),
-        ("unpadded/logits", "the padding that is left out: read_alike (m.py:9)"),
+        ("unpadded/logits", "the padding that is left out: equivalent_length (m.py:9)"),
     ],
 )
 def test_a_tensor_has_the_place_of_what_computes_it(name, place):

@@ -10,7 +10,7 @@ import pytest
 from gates import ROOT, TINY_REFORMER, quiet, reformer_request
 
 from models.families import FAMILIES
-from models.files.another_python import environment
+from models.files.another_python import clean_environment
 from toolkit.parity.mutants import catalogue, faults_of_heads, find_mutant
 from toolkit.parity.trials.mutation import faults_of, head_trials, try_mutants
 
@@ -53,7 +53,9 @@ assert ours.dropout.p == 0.3
 
 @pytest.mark.slow
 def test_the_reference_is_the_head_that_transformers_has_for_bert():
-    done = subprocess.run([sys.executable, "-c", COMPARED], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARED], cwd=ROOT, env=clean_environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -206,14 +206,14 @@ def stream_text(run: Run, control: str | None, prompt: str, decoding: Decoding, 
     tokens = encode_prompt(run, control, prompt, decoding.length)
     prompt_tokens = tokens if control is None else tokens[1:]
     new_tokens: list[int] = []
-    text = printed_text = run.tokenizer.readable(prompt_tokens)
+    text = printed_text = run.tokenizer.decode_readable(prompt_tokens)
     console.print(printed_text, end="", soft_wrap=True)
     next_logits = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
     for token in generate(next_logits, tokens, decoding):
         new_tokens.append(token)
-        text = run.tokenizer.readable(prompt_tokens + new_tokens)
+        text = run.tokenizer.decode_readable(prompt_tokens + new_tokens)
         if text.startswith(printed_text) and not text.endswith(INCOMPLETE_CHARACTER):
             console.print(text[len(printed_text) :], end="", soft_wrap=True)
             printed_text = text
     console.print(text.removeprefix(printed_text), soft_wrap=True)
-    return run.tokenizer.readable(new_tokens)
+    return run.tokenizer.decode_readable(new_tokens)

@@ -125,6 +125,6 @@ def continue_prompts(
             indices = group[start : start + size]
             batch = [tokens[index] for index in indices], decoding, [seeds[index] for index in indices]
             for index, new_tokens in zip(indices, generate_together(next_logits, *batch), strict=True):
-                texts[index] = run.tokenizer.readable(new_tokens)
+                texts[index] = run.tokenizer.decode_readable(new_tokens)
             advance(len(indices))
     return LabeledRows([texts], notes)

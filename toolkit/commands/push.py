@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from models.files.hub_errors import Wanted, explain_push
+from models.files.hub_errors import HubRequest, explain_push_error
 from models.files.plain import UnreadableFile, open_tensors
 from toolkit.commands.predict import MODEL_REMEDY, read_recipe
 from toolkit.errors import ToolkitError, UserError
@@ -68,7 +68,7 @@ def push_run(
         try:
             info = _upload(staging_dir, repository, private, revision, message or f"Add {folder.resolve().name}")
         except Exception as error:
-            explanation = explain_push(error, Wanted(repository, revision))
+            explanation = explain_push_error(error, HubRequest(repository, revision))
             if explanation is None:
                 raise
             raise PushError(str(explanation)) from error

@@ -47,7 +47,9 @@ def trim_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
     if not is_content.any(1).all():
         return dict(batch)
     full_length, max_content_length = is_content.shape[1], int(np.flatnonzero(is_content.any(0))[-1]) + 1
-    length = families.part(config.model_type, "lengths").read_alike(vars(config), max_content_length, full_length)
+    length = families.part(config.model_type, "lengths").equivalent_length(
+        vars(config), max_content_length, full_length
+    )
     return {name: value[:, :length] if _has_value_per_token(value, tokens) else value for name, value in batch.items()}
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import datasets
 
-from models.files.hub import forget_partial, refusal
-from models.files.hub_errors import GOES_ON, HubError, Wanted, explain
+from models.files.hub import remove_partial_download, request_refusal
+from models.files.hub_errors import RESUMES, HubError, HubRequest, explain_error
 from toolkit.data.rows import READER_MODULES, describe_error, reraise_full_disk, silence_log
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import Recipe
@@ -33,7 +33,7 @@ def check_reader(recipe: Recipe, builder: Any, allowed_modules: Collection[str])
 @contextlib.contextmanager
 def explain_load_errors(
     recipe: Recipe,
-    hub_file: Wanted | None = None,
+    hub_file: HubRequest | None = None,
     find_unfetched: Callable[[], str | None] = lambda: None,
     library_path: Path | None = None,
 ) -> Iterator[None]:
@@ -55,7 +55,7 @@ def explain_load_errors(
         if hub_file is not None and (hub_error := _explain_hub_error(error, hub_file, find_unfetched)):
             message = str(hub_error)
             if recipe.data.streaming:  # a streamed file is not stored
-                message = message.replace(GOES_ON, "")
+                message = message.replace(RESUMES, "")
             raise recipe.error("data.dataset", message) from None
         reason = (
             describe_error(error)
@@ -67,11 +67,13 @@ def explain_load_errors(
         raise recipe.error("data.dataset", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
 
 
-def _explain_hub_error(error: Exception, hub_file: Wanted, find_unfetched: Callable[[], str | None]) -> HubError | None:
+def _explain_hub_error(
+    error: Exception, hub_file: HubRequest, find_unfetched: Callable[[], str | None]
+) -> HubError | None:
     """Return the error of the hub, even if the library only reports a missing data set; None for other errors."""
     if isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        return refusal(hub_file._replace(file="README.md"))
-    hub_error = explain(error, hub_file)
+        return request_refusal(hub_file._replace(file="README.md"))
+    hub_error = explain_error(error, hub_file)
     if (
         hub_error is None
         or hub_error.reason not in ("interrupted", "corrupt", "offline")
@@ -80,8 +82,8 @@ def _explain_hub_error(error: Exception, hub_file: Wanted, find_unfetched: Calla
         return hub_error
     hub_file = hub_file._replace(file=file)
     if hub_error.reason == "corrupt":
-        forget_partial(hub_file)
-    return explain(error, hub_file)
+        remove_partial_download(hub_file)
+    return explain_error(error, hub_file)
 
 
 def _build_config_error(recipe: Recipe, reason: str) -> UserError:

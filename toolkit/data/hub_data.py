@@ -9,7 +9,7 @@ import datasets
 from datasets import DatasetDict
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-from models.files.hub_errors import Wanted, offline
+from models.files.hub_errors import HubRequest, offline_error
 from toolkit.data.dataset_errors import check_reader, explain_load_errors
 from toolkit.data.rows import READER_MODULES, keep_csv_text, load_stored_rows, prepare_rows
 from toolkit.files.cache import CACHE_VERSION, find_entry, get_or_create_entry
@@ -28,7 +28,7 @@ def load_hub_data(recipe: Recipe) -> DatasetDict:
     Raises:
         UserError: the repository has data that is not plain, or the hub or the library reports an error.
     """
-    hub_file = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
+    hub_file = HubRequest(recipe.data.dataset, recipe.data.revision, kind="dataset")
     commit = get_commit(recipe)
     key = digest_parts(
         "csv of the hub", hub_file.id, str(recipe.data.config), commit, datasets.__version__, CACHE_VERSION
@@ -75,7 +75,7 @@ def path_in_repository(location: str) -> str:
     return location.partition("@")[2].partition("/")[2]
 
 
-def _prepare_csv(recipe: Recipe, hub_file: Wanted, unfinished_folder: Path) -> None:
+def _prepare_csv(recipe: Recipe, hub_file: HubRequest, unfinished_folder: Path) -> None:
     """Read a hub data set of csv files into a folder, with uninterpreted values."""
     commit = get_commit(recipe)
     # Errors are explained inside the cache's function: it would treat the OSError of a failed download as its own.
@@ -89,7 +89,7 @@ def _prepare_csv(recipe: Recipe, hub_file: Wanted, unfinished_folder: Path) -> N
             prepare_rows(keep_csv_text(builder, fetch_file), scratch, unfinished_folder)
 
 
-def _find_unfetched_file(builder: Any, hub_file: Wanted, commit: str) -> str | None:
+def _find_unfetched_file(builder: Any, hub_file: HubRequest, commit: str) -> str | None:
     """Return the first file of a data set that is missing from the client's cache; None if all are present."""
     for locations in (builder.config.data_files or {}).values():
         for file in map(path_in_repository, locations):
@@ -98,7 +98,7 @@ def _find_unfetched_file(builder: Any, hub_file: Wanted, commit: str) -> str | N
     return None
 
 
-def _stored_builder(builder: Any, hub_file: Wanted, commit: str) -> Any:
+def _stored_builder(builder: Any, hub_file: HubRequest, commit: str) -> Any:
     """Return the builder of the cached rows of this commit; the library would use the newest rows of any commit.
 
     Raises:
@@ -106,7 +106,7 @@ def _stored_builder(builder: Any, hub_file: Wanted, commit: str) -> Any:
     """
     cache_folder = Path(builder.cache_dir)  # .../CONFIG/VERSION/COMMIT
     if not (cache_folder.parent / commit).is_dir():
-        raise offline(hub_file._replace(revision=commit))
+        raise offline_error(hub_file._replace(revision=commit))
     return type(builder)(
         dataset_name=builder.dataset_name,
         repo_id=hub_file.id,

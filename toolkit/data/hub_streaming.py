@@ -20,7 +20,7 @@ from datasets.download import StreamingDownloadManager
 from datasets.utils.file_utils import xopen
 from tqdm import tqdm
 
-from models.files.hub_errors import Wanted, offline
+from models.files.hub_errors import HubRequest, offline_error
 from toolkit.data.dataset_errors import check_reader, explain_load_errors
 from toolkit.data.hub_data import STORED_ROWS, get_commit, make_builder, path_in_repository
 from toolkit.data.row_selection import make_row_filter
@@ -60,7 +60,7 @@ def load_streamed_rows(recipe: Recipe) -> DatasetDict:
     Raises:
         UserError: a split has no limit or no accepted row, or the hub reports an error.
     """
-    hub_file = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
+    hub_file = HubRequest(recipe.data.dataset, recipe.data.revision, kind="dataset")
     entry = call_without_progress(
         get_or_create_entry,
         "rows",
@@ -97,7 +97,7 @@ def _describe_streamed_rows(recipe: Recipe, split_name: str, row_counts: Streame
     return f"data.streaming: {row_counts.rows} {split_name} rows{examined_note}, {order_note}"
 
 
-def _fetch_rows(recipe: Recipe, hub_file: Wanted, unfinished_folder: Path) -> None:
+def _fetch_rows(recipe: Recipe, hub_file: HubRequest, unfinished_folder: Path) -> None:
     """Write the rows of each split, and their row counts, into a folder."""
     counts = {}
     opened_files: list[str] = []  # locations of the files that were opened, in order
@@ -107,7 +107,7 @@ def _fetch_rows(recipe: Recipe, hub_file: Wanted, unfinished_folder: Path) -> No
     with scratch_folder("rows-", parent_folder=unfinished_folder) as scratch, explained_errors:
         builder = make_builder(recipe, cache_dir=str(scratch / "cache"))
         if type(builder).__module__ == STORED_ROWS:  # the library's cache has only whole data sets
-            raise offline(hub_file._replace(revision=get_commit(recipe)))
+            raise offline_error(hub_file._replace(revision=get_commit(recipe)))
         check_reader(recipe, builder, READER_MODULES.values())
         files_by_split = {str(name): list(files) for name, files in builder.config.data_files.items()}
         source_splits = choose_splits(recipe, files_by_split)

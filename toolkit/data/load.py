@@ -52,14 +52,14 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
     if choice.vocab_size is not None:
         codes = [sorted(set(control_codes))] if hasattr(tokenizer_module, "check_control_code") else []
         try:
-            train = tokenizer_module.TRAINED[choice.kind]
+            train = tokenizer_module.TRAINERS[choice.kind]
             return _train_tokenizer_once(train, tokenizer_module.load_tokenizer, list(texts), choice.vocab_size, *codes)
         except ValueError as error:
             raise recipe.error("tokenizer.vocab_size", str(error)) from None
     source = choice.path or recipe.model.weights or ""
     try:
         folder = weights_folder(recipe) if choice.kind == "checkpoint" else recipe.resolve(source)
-        return tokenizer_module.of_kind(choice.kind, folder)
+        return tokenizer_module.load_tokenizer_of_kind(choice.kind, folder)
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())
         raise recipe.error(

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from models.files.hub import pickle_files
 from models.files.pdparams import read_pdparams
 from models.files.plain import UnreadableFile, plain_file, read_object
-from models.port.paddlenlp_layout import hf_config, hf_tensors
+from models.port.paddlenlp_layout import convert_config, convert_tensors
 from toolkit.files.cache import get_or_create_entry
 from toolkit.files.digest import digest_parts, file_sha256
 from toolkit.machine.disk import describe_missing_space, format_bytes
@@ -113,13 +113,13 @@ def _hash_file_state(path: Path, _size: int, _time: int) -> str:
 def _convert_checkpoint(weights: Path, config: Path, target: Path) -> None:
     arrays = read_pdparams(weights)
     try:
-        hf_keys = hf_config(read_object(config), arrays)
+        hf_keys = convert_config(read_object(config), arrays)
     except UnreadableFile:
         raise
     except ValueError as error:
         raise UnreadableFile(config, f"is not of a model that can be used: {error}") from None
     try:
-        _write_safetensors(hf_tensors(arrays, hf_keys), target)
+        _write_safetensors(convert_tensors(arrays, hf_keys), target)
     except ValueError as error:
         raise UnreadableFile(weights, f"holds weights that cannot be used: {error}") from None
     (target / "config.json").write_text(json.dumps(hf_keys, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.port.tokenization import representable
+from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout, default_delimiter
 from toolkit.files.kinds import detect_kind
@@ -183,11 +183,11 @@ class _CsvWriter:
 def _format_field(value: Any) -> str:
     """Format a csv field: empty for None, JSON for values that are not text or numbers."""
     if isinstance(value, str):
-        return representable(value)
+        return replace_surrogates(value)
     if value is None:
         return ""
     if isinstance(value, (bool, list, dict, tuple, bytes)):
-        return representable(_format_json(value))
+        return replace_surrogates(_format_json(value))
     return str(value)
 
 
@@ -228,7 +228,7 @@ class _JsonWriter:
 
 
 def _format_json(value: Any) -> str:
-    return representable(
+    return replace_surrogates(
         json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, default=_convert_for_json)
     )
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from models.files.plain import UnreadableFile, plain_file
-from models.port.tokenization import representable
+from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import NO_HEADER_ADVICE, Layout, find_csv_layout, lacks_header, read_csv_rows
 from toolkit.files.json_rows import TEXT_COLUMN, read_json_rows
@@ -135,7 +135,7 @@ def build_array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Ar
 
 def _replace_unstorable(value: Any) -> Any:
     if isinstance(value, str):
-        return representable(value)
+        return replace_surrogates(value)
     if isinstance(value, list):
         return [_replace_unstorable(item) for item in value]
     if isinstance(value, dict):

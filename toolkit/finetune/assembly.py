@@ -12,7 +12,7 @@ import numpy as np
 
 from models import collector, families
 from models.port.lengths import Fit
-from models.port.lora import LoRA, new_values
+from models.port.lora import LoRA, draw_adapter
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune.identity import identity_of
 from toolkit.finetune.label_rows import label_parameters, label_rows, relabeled_checkpoint
@@ -109,7 +109,7 @@ class AssembledRun:
         """Number of trained parameters."""
         if self.lora is None:
             return sum(int(value.size) for value in self.weights.values())
-        return sum(int(value.size) for name, value in self.first_weights.items() if self.lora.trains(name))
+        return sum(int(value.size) for name, value in self.first_weights.items() if self.lora.is_trained(name))
 
     @property
     def parameters(self) -> int:
@@ -124,7 +124,7 @@ def assemble(recipe: Recipe) -> AssembledRun:
     Raises:
         UserError: one of them does not fit the recipe; the error names the recipe's line.
     """
-    with collector.paused():
+    with collector.pause_garbage_collection():
         from toolkit.data.load import build_tokenizer
 
     task = task_of(recipe)
@@ -156,7 +156,7 @@ def assemble(recipe: Recipe) -> AssembledRun:
         config=trained_config(stored_config, fit),
         weights=weights,
         lora=lora,
-        adapter={} if lora is None else dict(new_values(parameter_table, lora, recipe.seed)),
+        adapter={} if lora is None else dict(draw_adapter(parameter_table, lora, recipe.seed)),
         unreached_rows=unreached_rows,
         new_weights=new_weights,
         texts=[text[:GATE_CHARACTERS] for text in texts[:GATE_TEXTS]],

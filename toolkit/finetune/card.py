@@ -323,7 +323,7 @@ def _loading(run: Run) -> list[str]:
         "most": "" if under_codes else ", max_new_tokens=100",
         "prompt": "the prompt's first word is a control code" if under_codes else "the prompt is a text to go on from",
     }
-    texts = [LOAD, run.tokenizer.in_transformers]
+    texts = [LOAD, run.tokenizer.usage_note]
     # The question-answering pipeline cannot separate question and context if the tokenizer has no separator token.
     if task.pipeline_tag != "question-answering" or run.tokenizer.has_separator:
         texts.append(PIPELINES[task.pipeline_tag])

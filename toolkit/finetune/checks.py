@@ -59,7 +59,7 @@ def check_device(recipe: Recipe, device: str, processes: int) -> None:
 def print_description(job: AssembledRun, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
     """Print a line each about the data, the model and files from the hub, and all notes."""
     console.print(f"data   {job.prepared_data.summary}", highlight=False, soft_wrap=True)
-    layers = families.part(recipe.model.name, "weights").depth(job.config)
+    layers = families.part(recipe.model.name, "weights").num_layers(job.config)
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )

@@ -114,7 +114,7 @@ def finetune_together(
         raise recipe.error("runtime.device", "cpu: --gpus is for GPUs; to train on CPUs, --processes N")
     check_trackers(recipe)
     # Copy the environment before this process sets its number of threads.
-    base_environment = {**another_python.environment(), **team.environment()}
+    base_environment = {**another_python.clean_environment(), **team.environment()}
     os.environ.update(team.environment())
     with lock_run_folder(recipe) as folder:
         handover = prepare_training(folder, recipe, skip_parity, console, team.size, verbose)

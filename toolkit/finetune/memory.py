@@ -11,7 +11,7 @@ import numpy as np
 
 from models import families
 from models.operations import kernels
-from models.port.lora import maps, parameters
+from models.port.lora import adapter_parameters, linear_layers
 from toolkit.errors import ToolkitError
 from toolkit.finetune.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.finetune.training_memory import TrainingMemory, amount, training_memory
@@ -147,8 +147,13 @@ def _adapter_sizes(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
     lora = lora_of(recipe, config, () if recipe.model.weights else list(parameter_table))
     if lora is None:
         return {}
-    trained_parameters = [*parameters(parameter_table, lora).values(), *(parameter_table[name] for name in lora.whole)]
-    adapted_parameters = [parameter for name, parameter in maps(parameter_table).items() if lora.adapts(name)]
+    trained_parameters = [
+        *adapter_parameters(parameter_table, lora).values(),
+        *(parameter_table[name] for name in lora.whole),
+    ]
+    adapted_parameters = [
+        parameter for name, parameter in linear_layers(parameter_table).items() if lora.is_target(name)
+    ]
     return {
         "num_trained": sum(math.prod(parameter.shape) for parameter in trained_parameters),
         "num_merged": max(math.prod(parameter.shape) for parameter in adapted_parameters),

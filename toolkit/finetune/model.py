@@ -21,13 +21,13 @@ def load_model(recipe: Recipe, job: AssembledRun) -> Any:
     """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
     from safetensors.numpy import load_file
 
-    from models.port.adapter import adapt
+    from models.port.adapter import add_adapter
     from toolkit.finetune.model_config import model_class
     from toolkit.parity import CONSTANTS
 
     model = model_class(recipe)(job.config)
     if job.lora is not None:
-        adapt(model, job.lora)
+        add_adapter(model, job.lora)
     families.part(recipe.model.name, "weights").load(model, job.first_weights)
     model.class_weights = job.prepared_data.class_weights
     model.label_smoothing = recipe.train.label_smoothing or 0.0
@@ -65,7 +65,7 @@ def make_trainer(
         prepared_data: examples of all splits.
         num_initial_processes: number of processes at the start of the run; None for the current number.
     """
-    with collector.paused():
+    with collector.pause_garbage_collection():
         from toolkit.training.trainer import Finetuner
 
     return Finetuner(

@@ -11,7 +11,7 @@ from typing import Any
 from models import families
 from models.files.plain import read_object
 from models.port.lengths import LENGTH, Fit, LengthError
-from models.port.lora import OF_A_LAYER, LoRA, maps
+from models.port.lora import LAYER_PREFIX, LoRA, linear_layers
 from toolkit.finetune.training_memory import MOMENTS
 from toolkit.machine import runtime
 from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, explain_too_large
@@ -123,19 +123,19 @@ def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[s
         return None
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     table = weights.parameters(config, head)
-    linear_maps = maps(table)
-    map_names = list(dict.fromkeys(OF_A_LAYER.split(name)[-1] for name in linear_maps))
+    linear_maps = linear_layers(table)
+    map_names = list(dict.fromkeys(LAYER_PREFIX.split(name)[-1] for name in linear_maps))
     targets = tuple(
         target for target in settings.targets or () if any(f".{end}".endswith(f".{target}") for end in map_names)
     )
-    unknown_targets = [target for target in settings.targets or () if target not in (*targets, *weights.ADAPTED)]
+    unknown_targets = [target for target in settings.targets or () if target not in (*targets, *weights.LORA_TARGETS)]
     if unknown_targets or not targets:
         explanation = f"the model's layers have no such linear map; they have {', '.join(map_names)}"
         raise recipe.error(
             "train.lora.targets", f"{', '.join(map(repr, unknown_targets or settings.targets or ()))}: {explanation}"
         )
     lora = LoRA(settings.rank, settings.alpha, settings.dropout, targets)
-    max_rank = min(min(parameter.shape) for name, parameter in linear_maps.items() if lora.adapts(name))
+    max_rank = min(min(parameter.shape) for name, parameter in linear_maps.items() if lora.is_target(name))
     if settings.rank > max_rank:
         raise recipe.error(
             "train.lora.rank", f"{settings.rank} is no low rank for maps of width {max_rank}; set a smaller"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.files.tensor_file import write_tensors
-from models.port.weights import values_of
+from models.port.weights import parameter_values
 from toolkit.files import strict_json, whole
 from toolkit.files.whole import replace_when_written, write_text
 from toolkit.finetune.assembly import AssembledRun
@@ -55,13 +55,13 @@ def measure_best(
         folder: run folder, into which an adapter is written before it is merged; None for all processes except the
             first.
     """
-    from models.port.adapter import merge
+    from models.port.adapter import merge_adapter
 
     trainer.use_best_weights()
     if trainer.model.adapter is not None:
         if folder is not None:
             write_adapter(trainer.model, folder / ADAPTER)
-        merge(trainer.model)  # measure the weights that are saved
+        merge_adapter(trainer.model)  # measure the weights that are saved
         trainer.best.metrics, trainer.best_outputs = {}, None
     # An evaluation is repeatable (Finetuner.measure), so the best step's is not made again. But a run that was resumed
     # after it has only its metrics.
@@ -109,8 +109,8 @@ def write_adapter(model: Any, path: Path) -> None:
     """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all. The
     file's metadata holds the numbers that scale their update. Raises WriteError if the system refuses it."""
     lora = model.adapter
-    weights = values_of(model)
-    tensors = {name: weights[name] for name in weights if lora.trains(name)}
+    weights = parameter_values(model)
+    tensors = {name: weights[name] for name in weights if lora.is_trained(name)}
     numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
     with (
         replace_when_written(path) as partial,

@@ -165,7 +165,7 @@ def _activations(model: str, config: Mapping[str, Any], length: int, backward: s
     if backward == "autograd":
         return KEPT_BYTES * sum(layers)
     between = STREAMS if backward == "reversible" else INPUTS * len(layers)
-    return AGAIN * max(layers) + between * length * schema.width(config)
+    return AGAIN * max(layers) + between * length * schema.hidden_width(config)
 
 
 def amount(size: float) -> str:

@@ -188,7 +188,7 @@ def configure_paddle(device: str = "auto", num_threads: int | None = None, *, ke
         if keeps_freed_memory:
             keep_freed_memory()
     # Paddle prints a warning about the number of threads that makes it fast.
-    with contextlib.redirect_stderr(io.StringIO()), collector.paused():
+    with contextlib.redirect_stderr(io.StringIO()), collector.pause_garbage_collection():
         import paddle
 
     num_gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0

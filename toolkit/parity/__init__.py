@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.families import lazy
+from models.families import lazy_exports
 
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate as run_gate
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolkit.parity.report.report import remove_report as remove_report
     from toolkit.parity.require import require_parity as require_parity
 
-__all__, __getattr__ = lazy(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
         "CONSTANTS": "report.report",

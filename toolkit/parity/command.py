@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from models.families import FAMILIES, default
+from models.families import FAMILIES, default_family
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.gate_options import DEFAULT_WEIGHTS, GateOptions
@@ -25,7 +25,9 @@ PATH = PathArgument()
 #: Type of an option for a file of Python code or a module's name.
 CODE_PATH = PathArgument(str)
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm", "token_classification")
-CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
+CONFIGURATION_HELP = (
+    f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default_family()).example}."
+)
 
 
 class RecordedDtype(click.Choice):

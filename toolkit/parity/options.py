@@ -14,7 +14,7 @@ from models.families import part
 from models.files.hub import commit_of, resolve_folder, split_revision, stored_tensors
 from models.port.lengths import LENGTH, Fit, LengthError
 from models.port.schema import ConfigError
-from models.port.weights import new_values
+from models.port.weights import draw_values
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import PADDLE_ENDING, get_hf_folder
 from toolkit.machine import runtime
@@ -299,7 +299,8 @@ def load_weights(
         raise UserError(f"--weights {weights_from}: {error}") from None
     table = weights_module.parameters(resolved_config, head)
     missing = {name: parameter for name, parameter in table.items() if name not in stored_weights}
-    all_weights = {**stored_weights, **dict(new_values(missing, weights_module.deviations(resolved_config), seed))}
+    standard_deviations = weights_module.standard_deviations(resolved_config)
+    all_weights = {**stored_weights, **dict(draw_values(missing, standard_deviations, seed))}
     return part(model, "positions").cut_weights(all_weights, fit.cut) if fit.cut else all_weights, folder
 
 

@@ -24,7 +24,7 @@ def fill_defaults(recipe: Recipe) -> Recipe:
     if train.eval_batch_size is None:
         values["train.eval_batch_size"] = train.batch_size
     if train.lora is not None and train.lora.targets is None:
-        targets = list(families.part(recipe.model.name, "weights").ADAPTED)
+        targets = list(families.part(recipe.model.name, "weights").LORA_TARGETS)
         values["train.lora"] = train.lora.model_copy(update={"targets": targets})
     recipe = recipe.with_values(values)
     recipe = recipe.with_values(_missing_defaults(recipe, "task", recipe.task, TASK_KEYS))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
-from models.families import FAMILIES, default, family
+from models.families import FAMILIES, default_family, family
 
 #: Largest signed integer of 32 bits, which Paddle and `datasets` use.
 MOST = 2**31 - 1
@@ -142,7 +142,7 @@ class Section(BaseModel):
 class NamedModel(Section):
     """The model and its initial weights."""
 
-    name: FamilyName = default()
+    name: FamilyName = default_family()
     weights: str | None = None
     revision: str | None = None
     config: dict[str, Any] = {}

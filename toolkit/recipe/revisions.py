@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from models.files.hub import current_commit, moved_to, resolve_folder
-from models.files.hub_errors import HubError, Wanted
+from models.files.hub import current_commit, request_commit, resolve_folder
+from models.files.hub_errors import HubError, HubRequest
 from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import get_hf_folder
@@ -30,7 +30,7 @@ class Repository(NamedTuple):
     section: str
     key: str
     kind: str
-    wanted: Wanted
+    wanted: HubRequest
 
     def error(self, recipe: Recipe, hub_error: HubError) -> UserError:
         """Return an error of the hub as an error about the key to change."""
@@ -41,9 +41,9 @@ class Repository(NamedTuple):
 def repositories(recipe: Recipe) -> Iterator[Repository]:
     """Yield the hub repositories of a recipe, at most a single repository of each section."""
     if weights := recipe.hub_weights:
-        yield Repository("model", "model.weights", "model", Wanted(weights, recipe.model.revision))
+        yield Repository("model", "model.weights", "model", HubRequest(weights, recipe.model.revision))
     if dataset := recipe.hub_dataset:
-        yield Repository("data", "data.dataset", "dataset", Wanted(dataset, recipe.data.revision, kind="dataset"))
+        yield Repository("data", "data.dataset", "dataset", HubRequest(dataset, recipe.data.revision, kind="dataset"))
 
 
 def resolve_commits(recipe: Recipe, folder: Path) -> list[str]:
@@ -70,7 +70,7 @@ def resolve_commits(recipe: Recipe, folder: Path) -> list[str]:
             continue
         recipe.found.commits[repository.section] = recorded_commit
         id, revision, _, kind = repository.wanted
-        current = moved_to(id, revision, kind)
+        current = request_commit(id, revision, kind)
         if current not in (None, recorded_commit):
             notes.append(
                 f"{id} ({revision or 'main'}) has moved since this run began, from {recorded_commit} to {current}; "

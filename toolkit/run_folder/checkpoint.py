@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from models.files.plain import plain_file
-from models.files.tensor_file import OnDemand, write_tensors
+from models.files.tensor_file import LazyArrays, write_tensors
 from toolkit.errors import ToolkitError
 from toolkit.files.lossless import remove_empty_folders
 from toolkit.files.ownership import is_run_folder, remove_from_run, replace_in_run
@@ -225,7 +225,7 @@ def _split_accumulator(key: str) -> tuple[str, str]:
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     """Write Paddle tensors to a file; only one tensor at a time is copied to the CPU."""
     with explain_write_errors(path, sum(value.size * value.element_size() for value in tensors.values())):
-        write_tensors(path, OnDemand({name: value.numpy for name, value in tensors.items()}))
+        write_tensors(path, LazyArrays({name: value.numpy for name, value in tensors.items()}))
 
 
 # -- the checkpoints of a run ---------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from models.operations import precision
 from models.port import paddlenlp_entry
 
 # isort: split
-with paddlenlp_entry.later("datasets"):  # the replaced parts of the Trainer only use it in type checks
+with paddlenlp_entry.deferred_import("datasets"):  # the replaced parts of the Trainer only use it in type checks
     from paddlenlp.trainer.trainer import Trainer
 from paddlenlp.trainer.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 from paddlenlp.trainer.trainer_utils import EvalLoopOutput

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from models.families import FAMILIES, default
+from models.families import FAMILIES, default_family
 from toolkit.commands.bench.workload import GENERATION
 from toolkit.parity import ported
 from toolkit.terminal.path_argument import PathArgument
@@ -40,7 +40,7 @@ class Counts(click.ParamType):
 @click.command(
     "bench",
     epilog="KEY=VALUE pairs set keys of the model's configuration, for example "
-    f"{ported(default()).example}. Measure on a machine that does nothing else.",
+    f"{ported(default_family()).example}. Measure on a machine that does nothing else.",
 )
 @click.option("--model", type=click.Choice(list(BENCHMARKS)), required=True, help="The port to measure.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)

@@ -260,7 +260,7 @@ def _environment(side: str, threads: int) -> dict[str, str]:
 
     The port runs as in `toolkit finetune`, transformers with as many threads, and PaddleNLP with Paddle's defaults.
     """
-    variables = another_python.environment()
+    variables = another_python.clean_environment()
     variables_without_paddle = {key: value for key, value in variables.items() if key not in PADDLE_SETTINGS}
     if side == "paddlenlp":
         return variables_without_paddle

@@ -57,7 +57,7 @@ class Workload:
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return families.part(self.model, "weights").depth(self.config)
+        return families.part(self.model, "weights").num_layers(self.config)
 
     @property
     def generates(self) -> bool:

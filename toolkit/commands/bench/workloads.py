@@ -104,7 +104,7 @@ def _write_texts(folder: Path, model: str) -> int:
     module = part(model, "tokenizer")
     kind, pieces = benchmark_of(model).tokenizer
     (folder / "trained").mkdir()
-    module.TRAINED[kind](texts, pieces, folder / "trained")
+    module.TRAINERS[kind](texts, pieces, folder / "trained")
     (folder / TOKENIZER).mkdir()
     module.load_tokenizer(folder / "trained").save(folder / TOKENIZER)
     write_text(folder / TEXTS, json.dumps(texts))

@@ -97,9 +97,7 @@ def check_environment() -> Iterator[Finding]:
 
 
 #: Classes of transformers that the references use.
-REFERENCE_CLASSES = [
-    family.in_transformers for family in map(families.family, families.FAMILIES) if family.in_transformers
-]
+REFERENCE_CLASSES = [family.config_class for family in map(families.family, families.FAMILIES) if family.config_class]
 REFERENCE = f"""
 import torch, transformers
 assert all(hasattr(transformers, name) for name in {REFERENCE_CLASSES})

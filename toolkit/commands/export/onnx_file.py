@@ -63,7 +63,9 @@ def convert_to_onnx(graph: Path, target: Path) -> None:
     options += ["--save_file", str(target / ONNX_FILE), "--opset_version", str(OPSET), "--optimize_tool", "None"]
     command = another_python.module_command(sys.executable, "paddle2onnx.command", *options)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
-    with child_process(command, env=another_python.environment(), text=True, errors="replace", **pipes) as process:
+    with child_process(
+        command, env=another_python.clean_environment(), text=True, errors="replace", **pipes
+    ) as process:
         output, _ = process.communicate()
     if process.returncode or not (target / ONNX_FILE).is_file():
         raise ConversionError(f"--format onnx: Paddle2ONNX cannot convert this model: {failure_reason(output)}")

@@ -391,12 +391,12 @@ def _head(task: str, comment: str) -> str:
 
 def _drafted(head: str) -> str:
     """The family that is proposed for a head."""
-    return next(name for name in families.FAMILIES if head in families.family(name).drafted)
+    return next(name for name in families.FAMILIES if head in families.family(name).drafted_heads)
 
 
 def _trainer(name: str, kind: str = "sentencepiece") -> Callable[..., Any]:
     """What trains a family's tokenizer of a kind."""
-    return families.part(name, "tokenizer").TRAINED[kind]
+    return families.part(name, "tokenizer").TRAINERS[kind]
 
 
 @dataclass(frozen=True)
@@ -410,7 +410,7 @@ class _Sizes:
     pieces: int | None
 
     def config(self) -> list[Line]:
-        return families.part(self.family, "draft").lines(self.head, self.length, self.rows)
+        return families.part(self.family, "draft").config_lines(self.head, self.length, self.rows)
 
 
 def _drafts(
@@ -486,7 +486,7 @@ def _model(sizes: _Sizes, weights: str | None = None, changed: Sequence[Line] = 
         ("weights", weights, "the pretrained model; the head is new" if weights else origin),
         ("config", list(changed) if weights else sizes.config(), ""),
     ]
-    keys_of = families.family(name).in_transformers
+    keys_of = families.family(name).config_class
     comment = f"    # keys of transformers.{keys_of}; other keys follow from the length, or have their defaults\n"
     return section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
 

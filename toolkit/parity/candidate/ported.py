@@ -16,7 +16,7 @@ from paddle import nn
 from models.families import family, part
 from models.operations import precision, randomness
 from models.port import weights
-from models.port.adapter import adapt
+from models.port.adapter import add_adapter
 from models.port.lora import LoRA
 from toolkit.parity.candidate import scored_again
 from toolkit.parity.candidate.places import head_places, places
@@ -79,7 +79,7 @@ class PortedStep(Step):
         if self.is_narrowed:  # all outputs of a layer are compared
             self.model.leaves_out_unread = False
         if job.lora is not None:
-            adapt(self.model, LoRA.of_json(job.lora))
+            add_adapter(self.model, LoRA.from_json(job.lora))
         if dtype == "float64":
             self.model.to(dtype="float64")
         part(job.model, "weights").load(self.model, self.given_weights)
@@ -158,7 +158,7 @@ class PortedStep(Step):
         return [name for name, _ in self.model.named_parameters()]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        table = self.model.table
+        table = self.model.parameter_table
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 role = table[name].role if name in table else "unknown"
@@ -178,8 +178,8 @@ class PortedStep(Step):
         if self.model.adapter is None:
             return
         plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
-        for name, value in self.model.stored()[1].items():
-            if name not in plain or self.model.adapter.adapts(name.removesuffix(".weight")):
+        for name, value in self.model.state_to_save()[1].items():
+            if name not in plain or self.model.adapter.is_target(name.removesuffix(".weight")):
                 measure(f"merged:{name}", value)
 
     def generate(self) -> None:

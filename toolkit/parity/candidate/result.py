@@ -121,7 +121,7 @@ def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndar
     new = weights.initial_weights(config, job.head, seed)
     if job.lora is None:
         return new
-    return {**new, **dict(lora.new_values(weights.parameters(config, job.head), lora.LoRA.of_json(job.lora), seed))}
+    return {**new, **dict(lora.draw_adapter(weights.parameters(config, job.head), lora.LoRA.from_json(job.lora), seed))}
 
 
 def send_dtype(

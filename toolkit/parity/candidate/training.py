@@ -119,7 +119,7 @@ def apply_gradients(
         on_micro_batch: called with each micro-batch.
     """
 
-    table = model.table  # the property builds it on each access
+    table = model.parameter_table  # the property builds it on each access
 
     def forward(**batch: paddle.Tensor) -> Any:
         on_micro_batch({key: value.numpy() for key, value in batch.items()})
@@ -194,7 +194,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
 
     def _hand_on_moments(self, update: int) -> None:
         """Measure Lion's moments: the parameters show only their signs."""
-        moments, table = self.finetuner.optimizer._accumulators["moment1"], self.finetuner.model.table
+        moments, table = self.finetuner.optimizer._accumulators["moment1"], self.finetuner.model.parameter_table
         for name, parameter in self.finetuner.model.named_parameters():
             if parameter.name in moments:
                 value = weights.to_paddle(moments[parameter.name].numpy(), table[name].role)
@@ -211,7 +211,7 @@ class _BeforeTheFirstUpdate(trainer.TrainerCallback):
     def on_optimizer_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step:
             return
-        table = self.model.table
+        table = self.model.parameter_table
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None and name in table:
                 value = weights.to_paddle(parameter.grad.numpy(), table[name].role)

@@ -35,7 +35,7 @@ class BenchSettings(NamedTuple):
     Attributes:
         defaults: default configuration, which the command line can override.
         lengths, depths: text lengths and numbers of layers of ``--all``.
-        tokenizer: the kind that is trained, of the family's ``TRAINED``, and its pieces.
+        tokenizer: the kind that is trained, of the family's ``TRAINERS``, and its pieces.
         overrides: that make a gate as small as the other measurements.
         paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty if it cannot
             train.

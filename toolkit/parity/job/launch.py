@@ -20,6 +20,6 @@ def worker_environment() -> dict[str, str]:
     Memory comes in huge pages unless the user has tuned glibc: half of a large gate's time goes into fresh pages, one
     after another. Variables of a launcher of several processes are left out, as a worker runs alone.
     """
-    environment = another_python.environment()
+    environment = another_python.clean_environment()
     inherited_variables = {name: value for name, value in environment.items() if not name.startswith("PADDLE_")}
     return {HUGE_PAGES[0]: HUGE_PAGES[1], **SLEEP, **inherited_variables}

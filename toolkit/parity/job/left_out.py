@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.files.hub import read_tensors, tensors_in
+from models.files.hub import read_file_tensors, read_tensors
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
 from toolkit.parity.job.tensor_file import TensorWriter
@@ -62,4 +62,4 @@ def write_weights(
 
 
 def _read_tensors(source: Path) -> Iterator[tuple[str, np.ndarray]]:
-    return read_tensors(source) if source.is_dir() else tensors_in(source)
+    return read_tensors(source) if source.is_dir() else read_file_tensors(source)

@@ -102,7 +102,7 @@ def memory_of(request: GateRequest) -> float:
     config = part(request.model, "schema").resolve(request.config)
     texts, length = shape_of(request)
     layers = part(request.model, "schema").layer_elements(config, length)
-    width = part(request.model, "schema").width(config)
+    width = part(request.model, "schema").hidden_width(config)
     idle = IDLE + PER_PARAMETER * count_parameters(request.model, config, request.head)
     again = idle + texts * (AGAIN * max(layers) + STREAMS * length * width * len(layers))
     if is_brief(request):
@@ -142,7 +142,7 @@ def stretch(request: GateRequest, length: int) -> GateRequest:
     if length == full_length:
         return request
     config = part(request.model, "schema").resolve(request.config)
-    keys = part(request.model, "lengths").stretched(config, length, full_length)
+    keys = part(request.model, "lengths").stretch_config(config, length, full_length)
     is_cut = known_family(request.model).table_key in keys
     weights = part(request.model, "positions").cut_weights(request.weights, keys) if is_cut else request.weights
     note = f"compared on the first {length:,} of the {full_length:,} tokens of each text"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from models.families import default, part
-from models.port.weights import generator
+from models.families import default_family, part
+from models.port.weights import make_generator
 from toolkit.machine.heap import allocate_mapped_zeros
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
@@ -68,7 +68,7 @@ def is_constant(value: np.ndarray) -> bool:
 
 def _small_noise(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Draw normal float32 numbers of standard deviation 0.1 for a tensor."""
-    draw = generator(seed, f"stir:{name}")  # a seed means the same weights in every release
+    draw = make_generator(seed, f"stir:{name}")  # a seed means the same weights in every release
     return np.float32(0.1) * draw.standard_normal(shape, np.float32)
 
 
@@ -86,12 +86,14 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         ValueError: an unknown kind.
     """
 
-    def __init__(self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = default()) -> None:
+    def __init__(
+        self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = default_family()
+    ) -> None:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
         weights = part(model, "weights")
         self.table = weights.parameters(config, head)
-        self.deviations, self.depth = weights.deviations(config), weights.depth(config)
+        self.deviations, self.depth = weights.standard_deviations(config), weights.num_layers(config)
         self.last_maps = ported(model).last_maps
         self.seed, self.kind = seed, kind
 
@@ -117,7 +119,7 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
     def _draw(self, name: str, values: np.ndarray, part: str) -> None:
         """Fill a parameter or a part of one, flat and in place: the largest matrix takes 1.3 GB."""
         role = self.table[name].role
-        draw = generator(self.seed, f"{self.kind}:{name}{part}")
+        draw = make_generator(self.seed, f"{self.kind}:{name}{part}")
         draw.standard_normal(out=values, dtype=np.float32)
         if role in ("norm_bias", "bias"):
             values *= np.float32(0.1)
@@ -156,7 +158,7 @@ def random_batch(
     batch_size: int,
     length: int,
     seed: int,
-    model: str = default(),
+    model: str = default_family(),
     layouts: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return synthetic texts (:mod:`.texts`) with their mask and labels, including ignored labels.

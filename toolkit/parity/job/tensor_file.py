@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from models.files.tensor_file import TYPES, entry, header
+from models.files.tensor_file import TYPES, encode_header, header_entry
 from toolkit.parity.measure.sketch import Sketch
 
 #: NumPy's types by their name in the format.
@@ -106,7 +106,7 @@ class TensorWriter:
         metadata_values = {REPEATS: self._repeats, SKETCHES_KEY: self._sketched}
         metadata = {key: json.dumps(one) for key, one in metadata_values.items() if one}
         entries = {**({"__metadata__": metadata} if metadata else {}), **self.header}
-        header_bytes = header(entries, self._room)
+        header_bytes = encode_header(entries, self._room)
         if len(header_bytes) > 8 + self._room:  # rare: the whole file is written again
             self._file.seek(8 + self._room)
             moved_path = self.path.with_name(self.path.name + ".moved")
@@ -226,7 +226,7 @@ def _make_entry(name: str, value: np.ndarray, start: int, existing_names: Mappin
     _check_new(name, existing_names)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")
-    return entry(value.dtype, value.shape, start)
+    return header_entry(value.dtype, value.shape, start)
 
 
 def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def _check_new(name: str, existing_names: Mapping[str, Any]) -> None:
 
 def _write_file(target: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
     """Write header and data, and return the offset of the data in bytes."""
-    header_bytes = header(entries)
+    header_bytes = encode_header(entries)
     target.write(header_bytes)
     shutil.copyfileobj(data, target, 1 << 24)
     return len(header_bytes)

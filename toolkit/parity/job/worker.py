@@ -29,7 +29,7 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
     """Run ``main`` for a task on each job folder, and end the process: a framework's or user's thread may otherwise
     keep it alive. If it fails, the reason is written to :func:`.files.failure_path`, and the exit status shows whose
     fault it is."""
-    collector.in_a_command()
+    collector.skip_collection_at_exit()
     faulthandler.register(STACK)
     for folder in map(Path, folders):
         try:

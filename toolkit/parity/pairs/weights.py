@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from models.port.weights import generator
+from models.port.weights import make_generator
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.job.synthetic import KINDS, make_students_t, randomize_constants
 
@@ -48,7 +48,7 @@ def make_weights(
 def _make_parameter(
     parameter: ParameterFacts, value: np.ndarray, randomized_value: np.ndarray, kind: str, seed: int
 ) -> np.ndarray:
-    draw = generator(seed, f"{kind}:{parameter.name}")
+    draw = make_generator(seed, f"{kind}:{parameter.name}")
     normal = draw.standard_normal(value.shape, np.float32)
     if value.ndim < 2:
         is_gain = value.size > 1 and value.any() and bool((value == value.flat[0]).all())

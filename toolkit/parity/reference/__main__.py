@@ -21,7 +21,7 @@ from toolkit.parity.job.pair import DESCRIBE, TRAJECTORY
 from toolkit.parity.job.results import Execution, ReferenceResult
 from toolkit.parity.reference.imports import hide_packages
 
-collector.in_a_command()
+collector.skip_collection_at_exit()
 with hide_packages(sys.argv[2:]):
     from toolkit.parity.reference.environment import read_flags, read_versions, set_up
 

@@ -33,7 +33,7 @@ def hide_packages(jobs: Sequence[str], is_toolkit_family: bool | None = None) ->
     hidden_names = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden_names))  # type: ignore[arg-type]  # Python's mark for a missing module
     try:
-        with collector.paused():
+        with collector.pause_garbage_collection():
             yield
     finally:
         for name in hidden_names:

@@ -47,7 +47,7 @@ def encode_texts(
         The token ids of each row, the index of its text, (rows,), and whether each text was cut, (N,).
     """
     if not in_windows:
-        beginnings = tokenizer.beginnings(texts, max_length + 1)
+        beginnings = tokenizer.encode_prefixes(texts, max_length + 1)
         is_cut = [len(row) > max_length for row in beginnings]
         return [row[:max_length] for row in beginnings], np.arange(len(texts)), is_cut
     windows = [split_evenly(ids, max_length) for ids in tokenizer.encode_batch([*texts])]

@@ -218,7 +218,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def max_text_length(model: Any) -> int:
     """Return the maximum number of tokens of a model's text, prompt included."""
-    return families.part(model.config.model_type, "lengths").longest(vars(model.config))
+    return families.part(model.config.model_type, "lengths").max_evaluation_length(vars(model.config))
 
 
 class NextToken:
@@ -247,8 +247,8 @@ class NextToken:
             if parents is None or self._continuation is None:
                 logits, self._continuation = self.model.begin(paddle.to_tensor(sequences))
             else:
-                if not np.array_equal(parents, np.arange(self._continuation.texts)):
-                    self._continuation.choose(paddle.to_tensor(parents))
+                if not np.array_equal(parents, np.arange(self._continuation.num_texts)):
+                    self._continuation.select_texts(paddle.to_tensor(parents))
                 logits = self._continuation(paddle.to_tensor(sequences[:, -1:]))
             return logits.numpy()[:, : self.vocab_size]
 
@@ -258,7 +258,7 @@ class NextToken:
 
         config = self.model.config
         length = sequences.shape[1]
-        padding = families.part(config.model_type, "lengths").evaluated(vars(config), length) - length
+        padding = families.part(config.model_type, "lengths").evaluation_length(vars(config), length) - length
         ids = np.pad(sequences, ((0, 0), (0, padding)), constant_values=config.pad_token_id or 0)
         attention_mask = np.pad(np.ones_like(sequences), ((0, 0), (0, padding)))
         return (

@@ -57,12 +57,14 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
         while len(prompt) > 1 + num_hidden_tokens and run.tokenizer.decode(prompt).endswith(INCOMPLETE_ENDINGS):
             prompt.pop()
         max_new_tokens = max_text_length(run.model) - len(prompt)
-        samples.append({"control": code, "prompt": run.tokenizer.readable(prompt[num_hidden_tokens:]), "texts": {}})
+        samples.append(
+            {"control": code, "prompt": run.tokenizer.decode_readable(prompt[num_hidden_tokens:]), "texts": {}}
+        )
         heading = f"## {markdown(code)}\n\n" if code else ""
         sections.append(f"{heading}Prompt:\n\n{_indent_text(samples[-1]['prompt'])}\n")
         for name, decoding in settings.items():
             limited_decoding = replace(decoding, length=min(decoding.length, max(max_new_tokens, 0)))
-            text = run.tokenizer.readable(list(generate(next_logits, prompt, limited_decoding)))
+            text = run.tokenizer.decode_readable(list(generate(next_logits, prompt, limited_decoding)))
             samples[-1]["texts"][name] = text
             sections.append(f"{name.capitalize()}:\n\n{_indent_text(text)}\n")
     write_text(run.folder / SAMPLES_FILE, json.dumps(samples, indent=1) + "\n")

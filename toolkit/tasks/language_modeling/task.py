@@ -337,7 +337,7 @@ def predictions(
             "tokens": int(count),
             "loss": loss,
             "perplexity": perplexity_of_loss(loss),
-            "text": run.tokenizer.readable(tokens),
+            "text": run.tokenizer.decode_readable(tokens),
         }
 
 

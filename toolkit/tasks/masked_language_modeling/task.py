@@ -126,7 +126,7 @@ def predictions(
     It has the block's number from 1, the number of chosen tokens, their mean loss, the accuracy, and the text.
     """
     for index, (loss, count, num_correct) in enumerate(zip(*outputs, strict=True)):
-        text = run.tokenizer.readable(dataset.tokens[index, : dataset.lengths[index]].tolist())
+        text = run.tokenizer.decode_readable(dataset.tokens[index, : dataset.lengths[index]].tolist())
         scores = {"loss": float(loss / count), "accuracy": float(num_correct / count)}
         yield {"block": index + 1, "masked_tokens": int(count), **scores, "text": text}
 

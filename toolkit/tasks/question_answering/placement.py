@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from models.port.tokenization import representable
+from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
 from toolkit.tasks.question_answering.squad import UNKNOWN_START, Example, format_value
 from toolkit.tasks.question_answering.words import GRAPHEME
@@ -169,7 +169,7 @@ def to_characters(context: str, start: int, encoding: str, size: int) -> int | N
     """Convert an offset in code units of an encoding to characters; return None inside a character."""
     if start < 0 or context.isascii():
         return None
-    prefix = representable(context).encode(encoding)[: size * start]
+    prefix = replace_surrogates(context).encode(encoding)[: size * start]
     try:
         return len(prefix.decode(encoding))
     except UnicodeDecodeError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.port.tokenization import representable
+from models.port.tokenization import replace_surrogates
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.question_answering import squad
@@ -125,9 +125,9 @@ def squad_features() -> datasets.Features:
 def _to_dataset(examples: Sequence[Example]) -> datasets.Dataset:
     from datasets import Dataset
 
-    columns = {name: [representable(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
+    columns = {name: [replace_surrogates(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
     answers = [
-        {"text": [representable(text) for text in item.answers], "answer_start": list(item.answer_starts)}
+        {"text": [replace_surrogates(text) for text in item.answers], "answer_start": list(item.answer_starts)}
         for item in examples
     ]
     return Dataset.from_dict({**columns, "answers": answers}, features=squad_features())

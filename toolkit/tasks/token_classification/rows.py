@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import regex
 
-from models.port.tokenization import representable
+from models.port.tokenization import replace_surrogates
 from toolkit.files.written_values import parse_value
 from toolkit.tasks.question_answering.words import boundaries
 from toolkit.tasks.token_classification import conll
@@ -79,7 +79,7 @@ def of_tokens(tokens: Sequence[Any], tags: Sequence[Any], names: Mapping[str, st
             number = "; data.label_names says what numbers mean" if name.isdecimal() else ""
             raise ValueError(f"has {name!r} as a tag; it should be O, B-PER, I-PER (or IOB1, BIOES){number}")
     separator = "" if 2 * sum(bool(UNSPACED_SCRIPT.search(token)) for token in tokens) > len(tokens) else " "
-    clean_tokens = [representable(token) for token in tokens]
+    clean_tokens = [replace_surrogates(token) for token in tokens]
     starts = np.cumsum([0, *(len(token) + len(separator) for token in clean_tokens)])
     words = [(int(start), int(start) + len(token)) for start, token in zip(starts, clean_tokens, strict=False)]
     return TaggedText(separator.join(clean_tokens), words, iob2(named_tags))
@@ -118,7 +118,7 @@ def of_spans(text: str, spans: Sequence[Any], counting: Counting = CHARACTERS) -
         whole_text = text[words[entity_words[0]][0] : words[entity_words[-1]][1]] if entity_words else ""
         if whole_text != text[start:end].strip():
             widened_entities.append((text[start:end], whole_text))
-    return TaggedText(representable(text), words, tags, widened_entities, moves)
+    return TaggedText(replace_surrogates(text), words, tags, widened_entities, moves)
 
 
 def tag_row(text: Any, label: Any, names: Mapping[str, str], counting: Counting = CHARACTERS) -> TaggedText:

@@ -140,7 +140,7 @@ def _least_seconds(run_once: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    collector.in_a_command()  # as `toolkit finetune` is
+    collector.skip_collection_at_exit()  # as `toolkit finetune` is
     runtime.configure_paddle("cpu")
     loops = ("models.operations.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
     # All modules are imported before memory is measured, so that imports do not count.

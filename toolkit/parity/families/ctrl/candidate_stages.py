@@ -22,7 +22,7 @@ from models.ctrl.weights import parameters
 from models.operations import losses
 from models.operations.randomness import use
 from models.port import lora
-from models.port.adapter import adapt
+from models.port.adapter import add_adapter
 from models.port.weights import to_paddle
 from toolkit.machine.heap import allocate_mapped_zeros, return_large_blocks
 from toolkit.parity.candidate.places import head_places, places
@@ -51,9 +51,9 @@ class StreamedCTRL:
         self.dtypes = job.dtypes
         self.config = CTRLConfig(**{**job.config, "n_layer": 1})
         self.table = parameters(CTRLConfig(**job.config), "causal_lm")
-        self.lora = None if job.lora is None else lora.LoRA.of_json(job.lora)
+        self.lora = None if job.lora is None else lora.LoRA.from_json(job.lora)
         if self.lora is not None:
-            self.table = {**self.table, **lora.parameters(self.table, self.lora)}
+            self.table = {**self.table, **lora.adapter_parameters(self.table, self.lora)}
         self.batch = {k: paddle.to_tensor(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
@@ -68,7 +68,7 @@ class StreamedCTRL:
         """Return a layer of the port, taken from a model with a vocabulary of one token."""
         layer = CTRLModel(self.without_words).h[0]
         if self.lora is not None:
-            adapt(layer, self.lora, "transformer.h.0")
+            add_adapter(layer, self.lora, "transformer.h.0")
         layer.to(dtype=dtype)
         layer.train()
         return layer

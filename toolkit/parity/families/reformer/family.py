@@ -46,7 +46,7 @@ class Reformer(PortedFamily):
         TokenizerKind(
             "bytes",
             "ByteTokenizer",
-            holds=lambda folder: part("reformer", "tokenizer").holds_bytes(folder),
+            holds=lambda folder: part("reformer", "tokenizer").has_byte_tokenizer(folder),
             offsets=True,
         ),
     )

@@ -16,17 +16,17 @@ def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = 
     return Fit(wanted)
 
 
-def longest(config: Mapping[str, Any]) -> int:
+def max_evaluation_length(config: Mapping[str, Any]) -> int:
     """Most tokens that a text may have in evaluation."""
     return config["reach"]
 
 
-def evaluated(config: Mapping[str, Any], length: int) -> int:
+def evaluation_length(config: Mapping[str, Any], length: int) -> int:
     """Any length is computed as it is."""
     return length
 
 
-def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
+def equivalent_length(config: Mapping[str, Any], length: int, whole: int) -> int:
     """No token sees a later one."""
     return min(whole, max(1, length))
 
@@ -36,6 +36,6 @@ def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
     return min(16, config["reach"])
 
 
-def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
+def stretch_config(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
     """No key depends on the length."""
     return {}

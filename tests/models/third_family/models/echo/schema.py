@@ -9,12 +9,12 @@ from models.port.schema import (
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
+    check_integers,
     check_pad_token,
     check_probabilities,
     check_problem_type,
-    check_whole,
-    merge,
-    settle_labels,
+    merge_with_defaults,
+    resolve_labels,
 )
 
 __all__ = ["DEFAULTS", "INERT", "ONLY", "ConfigError"]
@@ -37,16 +37,16 @@ INERT, ONLY = SHARED_INERT, SHARED_ONLY
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys over the defaults, checked."""
-    config = merge(given, DEFAULTS, ONLY, INERT)
-    check_whole(config, ("breadth", "echoes", "reach", "vocab_size"), 1)
+    config = merge_with_defaults(given, DEFAULTS, ONLY, INERT)
+    check_integers(config, ("breadth", "echoes", "reach", "vocab_size"), 1)
     check_probabilities(config, ("loss_of_echo",))
     check_pad_token(config)
     check_problem_type(config)
-    settle_labels(config)
+    resolve_labels(config)
     return config
 
 
-def width(config: Mapping[str, Any]) -> int:
+def hidden_width(config: Mapping[str, Any]) -> int:
     """Numbers of a position's hidden state."""
     return config["breadth"]
 
@@ -56,7 +56,7 @@ def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
     return [length * (config["breadth"] + length)] * config["echoes"]
 
 
-def positions(config: Mapping[str, Any]) -> int:
+def max_positions(config: Mapping[str, Any]) -> int:
     """Most tokens that a text may have."""
     return config["reach"]
 

@@ -7,7 +7,7 @@ import os
 from models.reformer.tokenizer import ByteTokenizer
 
 #: Kinds that are trained on a recipe's text.
-TRAINED: dict = {}
+TRAINERS: dict = {}
 
 
 def load_tokenizer(folder: str | os.PathLike) -> ByteTokenizer:
@@ -15,6 +15,6 @@ def load_tokenizer(folder: str | os.PathLike) -> ByteTokenizer:
     return ByteTokenizer()
 
 
-def of_kind(kind: str, path: str | os.PathLike) -> ByteTokenizer:
+def load_tokenizer_of_kind(kind: str, path: str | os.PathLike) -> ByteTokenizer:
     """The tokenizer of a recipe's ``tokenizer.kind``."""
     return ByteTokenizer()
