@@ -30,7 +30,7 @@ class ModelFamily:
         causal_key: configuration key that makes it causal; empty if it always is.
         seed_key: configuration key with the seed of its random draws in evaluation; empty without random draws.
         config_class: name of its configuration class in ``transformers``; empty without such a class.
-        drafted_heads: heads for which `toolkit recipe new` proposes this family (``models/NAME/draft.py``).
+        drafted_heads: heads that `toolkit recipe new` proposes from this family (``models/NAME/draft.py``).
         is_default: whether it is the family of a recipe that does not set one.
     """
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from models.port.base import Port
 
 
-#: Maximum number of texts for which the compiled loop is faster than Paddle's matrix products (measured).
+#: Maximum number of texts at which the compiled loop is faster than Paddle's matrix products (measured).
 MAX_COMPILED_TEXTS = 4
 
 
@@ -152,7 +152,7 @@ class Continuation:
     ) -> None:
         self.model = model
         self._cache = list(past)  # may have unused room for later positions
-        # The input of the compiled loop, and the list from which it was built: it is rebuilt for another list.
+        # The list of the cache, and the input of the compiled loop, which is rebuilt for another list.
         self._loop_layers: tuple[list[Cache], compiled.DecoderLayers] = [], compiled.DecoderLayers()
         self._length = past[0][0].shape[2]
         self.attention_mask = attention_mask

@@ -12,7 +12,7 @@ def config_lines(head: str, length: int, num_rows: int) -> list[tuple[str, Any, 
 
     Args:
         head: head of the model, such as ``causal_lm``.
-        length: number of tokens to which texts are padded.
+        length: number of tokens of a padded text.
         num_rows: number of rows of the training data.
     """
     return [

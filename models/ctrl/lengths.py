@@ -53,7 +53,7 @@ def equivalent_length(config: Mapping[str, Any], length: int, full_length: int) 
 
 
 def stretch_unit(config: Mapping[str, Any], num_chunks: int) -> int:
-    """Return the smallest length to which a comparison may cut texts; its multiples are allowed, too.
+    """Return the smallest length that a comparison may cut texts to; its multiples are allowed, too.
 
     CTRL has no chunks, and 32 tokens are enough to show a fault.
 

@@ -1,6 +1,6 @@
 """CTRL's tokenizer, which splits words into byte-pair pieces (Keskar et al. 2019, section 3.2).
 
-The ids equal those of ``transformers.CTRLTokenizer``. A word is text between white space, plus one line break right
+``transformers.CTRLTokenizer`` gives the same ids. A word is text between white space, plus one line break right
 after it. Other white space is lost. A piece that does not end its word has the suffix ``@@``. The module needs neither
 Paddle nor torch.
 """
@@ -36,7 +36,7 @@ WORD = re.compile(r"[\S\x1c-\x1f]+\n?")
 #: Suffix of the last symbol of a word in the merges.
 WORD_END = "</w>"
 #: Suffix of a piece that does not end its word in the vocabulary.
-CONTINUED = "@@"
+CONTINUES = "@@"
 
 #: Maximum number of words whose pieces are cached. A megabyte of English has about 30,000 different words.
 MAX_CACHED_WORDS = 1 << 18
@@ -44,7 +44,7 @@ MAX_CACHED_WORDS = 1 << 18
 #: Minimum number of occurrences of a character in the training texts; a rarer character becomes <unk>.
 MIN_CHARACTER_COUNT = 5
 
-#: Minimum number of occurrences of a pair of symbols in the training texts for which the pair is merged.
+#: Minimum number of occurrences of a pair of symbols in the training texts; a rarer pair is not merged.
 MIN_PAIR_COUNT = 2
 
 
@@ -109,7 +109,7 @@ class CTRLTokenizer(Tokenizer):
         if len(word) == 1:
             return [word]
         symbols = merge_symbols(_split_characters(word), self._ranks)
-        return [symbol + CONTINUED for symbol in symbols[:-1]] + [symbols[-1].removesuffix(WORD_END)]
+        return [symbol + CONTINUES for symbol in symbols[:-1]] + [symbols[-1].removesuffix(WORD_END)]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
         ids: list[int] = []
@@ -123,7 +123,7 @@ class CTRLTokenizer(Tokenizer):
                 pieces, start = self.split_word(match.group()), part_start + match.start()
                 for piece in pieces:
                     is_last = len(spans) and piece is pieces[-1]
-                    length = len(piece) if is_last or len(pieces) == 1 else len(piece) - len(CONTINUED)
+                    length = len(piece) if is_last or len(pieces) == 1 else len(piece) - len(CONTINUES)
                     ids.append(self._ids.get(piece, self._unk_id))
                     spans.append((start, start + length))
                     start += length
@@ -135,11 +135,11 @@ class CTRLTokenizer(Tokenizer):
         pieces = [self._pieces.get(index, self.unk_token) for index in map(int, ids)]
         if skip_special_tokens:
             pieces = [piece for piece in pieces if piece not in (self.unk_token, self.pad_token)]
-        return " ".join(pieces).replace(f"{CONTINUED} ", "").strip()
+        return " ".join(pieces).replace(f"{CONTINUES} ", "").strip()
 
     def decode_readable(self, ids: Sequence[int]) -> str:
         """Return the text of ids without spaces at the start of lines and without ``@@`` after an unfinished word."""
-        return self.decode(ids).removesuffix(CONTINUED).replace("\n ", "\n").strip()
+        return self.decode(ids).removesuffix(CONTINUES).replace("\n ", "\n").strip()
 
     def control_code(self, code: str) -> int:
         """Return the id of a control code.
@@ -278,7 +278,7 @@ def train_bpe(
         check_control_code(code)
     frequent_characters = {character for character, count in counts.items() if count >= MIN_CHARACTER_COUNT}
     characters = sorted(frequent_characters | {character for code in codes for character in code} or counts)
-    base = ["<unk>", "\n", *characters, *(character + CONTINUED for character in characters)]
+    base = ["<unk>", "\n", *characters, *(character + CONTINUES for character in characters)]
     learned_merges = _learn_merges(words, characters, vocab_size)
     merges = _limit_merges(learned_merges, vocab_size - len(base), codes)
     if len(base) > vocab_size or merges is None:
@@ -302,7 +302,7 @@ TRAINERS = {"bpe": train_bpe}
 
 def _spell_symbol(symbol: str) -> str:
     """Return the piece of the vocabulary for a symbol: ``t</w>`` -> ``t``, ``ca`` -> ``ca@@``."""
-    return symbol.removesuffix(WORD_END) if symbol.endswith(WORD_END) else symbol + CONTINUED
+    return symbol.removesuffix(WORD_END) if symbol.endswith(WORD_END) else symbol + CONTINUES
 
 
 def _learn_merges(words: Counter[str], characters: list[str], max_merges: int) -> list[tuple[str, str]]:

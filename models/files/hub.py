@@ -199,7 +199,7 @@ def _cached_commit(request: HubRequest) -> str | None:
 
 
 def _select_files(names: Sequence[str]) -> list[str]:
-    """Return the names of the files to download, with pickles only if there are no safetensors."""
+    """Return the names of the files to download, with pickles only if the repository lacks safetensors."""
     top_names = [name for name in names if "/" not in name]
     file_names = [name for name in top_names if any(fnmatch.fnmatchcase(name, pattern) for pattern in PATTERNS)]
     if not any(name.endswith(".safetensors") for name in file_names):
@@ -303,7 +303,7 @@ class StoredTensor:
 def stored_tensors(folder: Path) -> Iterator[tuple[str, StoredTensor]]:
     """Yield the name and value of every tensor of a checkpoint, and leave the values on the disk.
 
-    A checkpoint may therefore be larger than the memory. Errors are those of :func:`read_tensors`.
+    A checkpoint may therefore be larger than the memory. Errors: see :func:`read_tensors`.
     """
     for file, name in names_by_file(folder):
         yield name, StoredTensor(file, name)
@@ -337,7 +337,7 @@ def read_file_tensors(file: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def names_by_file(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the file and the name of every tensor of a checkpoint. Errors are those of :func:`read_tensors`."""
+    """Yield the file and the name of every tensor of a checkpoint. Errors: see :func:`read_tensors`."""
     for file in tensor_files(folder):
         with open_tensors(file) as tensors:
             names = list(tensors.keys())
@@ -377,7 +377,7 @@ def pickle_files(folder: Path) -> list[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the pickles or the safetensors files of a checkpoint. Errors are those of :func:`tensor_files`."""
+    """Return the pickles or the safetensors files of a checkpoint. Errors: see :func:`tensor_files`."""
     return pickle_files(folder) or tensor_files(folder)
 
 

@@ -261,7 +261,7 @@ def similar_names(id: str, kind: str) -> list[str]:
 
 
 def _is_offline(causes: list[BaseException]) -> bool:
-    """Return whether one of the exceptions means that the hub was not reached."""
+    """Return whether any of the exceptions means that the hub was not reached."""
     import requests
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -330,7 +330,7 @@ class CachedFile(NamedTuple):
 
     Attributes:
         request: repository, commit and name of the file.
-        blob: path of the file to which the snapshot's link leads.
+        blob: path of the file behind the link in the snapshot.
     """
 
     request: HubRequest
@@ -353,7 +353,7 @@ def describe_hub_file(path: str | os.PathLike, remedy: str) -> str:
 
     Args:
         path: path of a file.
-        remedy: remedy, in which ``BLOB`` stands for the path of the file's blob.
+        remedy: remedy; ``BLOB`` stands for the path of the file's blob.
     """
     file = find_cached_file(path)
     return "" if file is None else f" ({file.request.file_place}); {remedy.replace('BLOB', str(file.blob))}"

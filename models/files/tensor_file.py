@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-#: Name of each NumPy dtype in a safetensors file, in the order in which the library writes tensors, so that files equal
-#: the library's byte for byte.
+#: Name of each NumPy dtype in a safetensors file, in the library's order of writing, so that files equal the library's
+#: byte for byte.
 TYPES: dict[np.dtype, str] = {
     np.dtype("<u8"): "U64",
     np.dtype("<i8"): "I64",

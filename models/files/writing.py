@@ -12,17 +12,17 @@ from models.files.tensor_file import write_tensors
 
 
 def write_file(folder: str | os.PathLike, name: str, content: str | bytes) -> None:
-    """Write a file into an existing folder, in place of an earlier file with this name."""
+    """Write a file into an existing folder, and replace an earlier file with this name."""
     Path(folder, name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
 def write_json(folder: str | os.PathLike, name: str, content: Mapping[str, Any], sort_keys: bool = False) -> None:
-    """Write a JSON file into an existing folder, in place of an earlier file with this name."""
+    """Write a JSON file into an existing folder, and replace an earlier file with this name."""
     write_file(folder, name, json.dumps(content, indent=2, sort_keys=sort_keys) + "\n")
 
 
 def replace_tensors(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file completely or not at all, in place of an earlier file with this name."""
+    """Write a safetensors file completely or not at all, and replace an earlier file with this name."""
     partial_path = path.with_name(f"{path.name}.partial")
     write_tensors(partial_path, tensors, metadata)
     os.replace(partial_path, path)

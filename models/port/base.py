@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: File with the constants that replace a model's computed constants.
 CONSTANTS = "constants.safetensors"
-#: File with the default settings of text generation in `transformers`, equal to those of ``toolkit generate``.
+#: File with the default settings of text generation in `transformers`, the same as in ``toolkit generate``.
 GENERATION_FILE = "generation_config.json"
 #: Maximum bytes of one checkpoint file, as in `transformers`.
 SHARD_BYTES = 5 * 10**9
@@ -143,7 +143,7 @@ class Port(PretrainedModel):
 
     @property
     def parameter_table(self) -> dict[str, Parameter]:
-        """Parameters that the model must have, by name, with those of an adapter."""
+        """Parameters that the model must have, by name, including an adapter's."""
         table = part(self.config.model_type, "weights").parameters(self.config, self.head)
         return table if self.adapter is None else {**table, **adapter_parameters(table, self.adapter)}
 

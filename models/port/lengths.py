@@ -21,9 +21,9 @@ class Fit:
     """The length that a model trains on.
 
     Attributes:
-        length: number of tokens to which every text is padded, T.
+        length: number of tokens of each padded text, T.
         keys: configuration keys that follow from the length unless they are set.
-        cut: configuration keys of the trained model that replace those of the stored model; empty if the whole
+        cut: configuration keys of the trained model that replace the stored model's keys; empty if the whole
             model trains.
         padding: reason why texts are padded beyond the required length; empty if they are not.
         positions: description of the positions that the model trains; empty if all.

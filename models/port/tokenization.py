@@ -111,7 +111,7 @@ class Tokenizer(ABC):
         return rows
 
     def find_safe_cut(self, text: str, size: int) -> int:
-        """Return the first position after ``size`` characters at which a cut changes no ids before it.
+        """Return the first position after ``size`` characters where a cut changes no ids before it.
 
         The end of the text is such a position.
         """
@@ -240,7 +240,7 @@ def write_tokenizer_config(folder: str | os.PathLike, config: dict[str, Any], ma
 
     Args:
         folder: existing folder.
-        config: settings of the tokenizer, to which the settings of all tokenizers are added.
+        config: settings of the tokenizer; the settings that all tokenizers share are added.
         max_length: maximum number of tokens of the model's texts, ``model_max_length``; None if unknown.
     """
     common_config = {

@@ -1,6 +1,6 @@
 """Parameters of all families by name, shape and role: initial values, strict loading, and reading from a port.
 
-Names and layouts are those of Hugging Face's checkpoints. The *role* of a parameter determines its layout in Paddle and
+Names and layouts are as in Hugging Face's checkpoints. The *role* of a parameter determines its layout in Paddle and
 its initial values. The shape could not: a square weight fits either way. ``models/FAMILY/weights.py`` lists the
 parameters of a model.
 """

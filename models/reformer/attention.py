@@ -44,21 +44,19 @@ def self_masked_value(scores: Tensor) -> float:
     return SELF_MASKED_FLOAT16 if scores.dtype == paddle.float16 else SELF_MASKED
 
 
-def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tensor:
-    """Compare every position with all positions that its chunk attends to.
+def compare_positions(positions: Tensor, key_positions: Tensor, compare: Callable[..., Tensor]) -> Tensor:
+    """Return the comparison of every position with all positions that its chunk attends to, bool (., n, C, K).
 
     Both sides are expanded, because Paddle's comparison is four times slower if it broadcasts.
 
     Args:
-        place: positions of each chunk, (., n, C).
-        seen: positions that each chunk attends to, (., n, K).
+        positions: positions of each chunk, (., n, C).
+        key_positions: positions that each chunk attends to, (., n, K).
         compare: elementwise comparison.
-
-    Returns:
-        bool (., n, C, K).
     """
-    shape = [*place.shape, seen.shape[-1]]
-    return compare(place.unsqueeze(3).expand(shape).contiguous(), seen.unsqueeze(2).expand(shape).contiguous())
+    shape = [*positions.shape, key_positions.shape[-1]]
+    queries, keys = positions.unsqueeze(3).expand(shape), key_positions.unsqueeze(2).expand(shape)
+    return compare(queries.contiguous(), keys.contiguous())
 
 
 class ChunkedSelfAttention(nn.Layer):
@@ -82,29 +80,29 @@ class ChunkedSelfAttention(nn.Layer):
         self.num_chunks_after = config[f"{kind}_num_chunks_after"]
         self.dropout = config[f"{kind}_attention_probs_dropout_prob"]
 
-    def projection(self, config: ReformerConfig) -> Linear:
+    def make_projection(self, config: ReformerConfig) -> Linear:
         """Return a linear layer without bias from the hidden size to all heads."""
         return Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
 
-    def split_heads(self, projected: Tensor) -> Tensor:
+    def split_heads(self, projection: Tensor) -> Tensor:
         """Split heads: (B, T, H*D) -> (B*H*T, D), with rows sorted by batch, head and position."""
-        order = heads_first(batch_size(projected), projected.shape[1], self.num_attention_heads)
-        return at("heads", reorder(projected.reshape([-1, self.attention_head_size]), order))
+        order = heads_first(batch_size(projection), projection.shape[1], self.num_attention_heads)
+        return at("heads", reorder(projection.reshape([-1, self.attention_head_size]), order))
 
     def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
         """Merge heads: (B*H*T, D) -> (B, T, H*D)."""
         order = heads_first(batch, length, self.num_attention_heads).inverted()
         return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
-    def order(self, count: int) -> Tensor:
-        """Return the indices of the chunks to which each of ``count`` chunks attends, int64 (n, chunks attended to).
+    def neighbor_indices(self, num_chunks: int) -> Tensor:
+        """Return the indices of the chunks that each chunk attends to, int64 (n, K / C).
 
         A single chunk is the whole sequence and has no neighbors.
         """
-        before, after = (self.num_chunks_before, self.num_chunks_after) if count > 1 else (0, 0)
-        return adjacent_chunks(1, count, before, after).index.reshape([count, -1])
+        before, after = (self.num_chunks_before, self.num_chunks_after) if num_chunks > 1 else (0, 0)
+        return adjacent_chunks(1, num_chunks, before, after).index.reshape([num_chunks, -1])
 
-    def adjacent(self, chunks: Tensor) -> Tensor:
+    def concat_neighbors(self, chunks: Tensor) -> Tensor:
         """Concatenate each chunk with its neighbors: (B*H, n, C, ...) -> (B*H, n, K, ...).
 
         A single chunk is the whole sequence and has no neighbors.
@@ -114,33 +112,33 @@ class ChunkedSelfAttention(nn.Layer):
             return chunks
         order = adjacent_chunks(batch_size(chunks), count, self.num_chunks_before, self.num_chunks_after)
         rows = chunks.reshape([-1, size * math.prod(rest)])
-        seen = size * (self.num_chunks_before + 1 + self.num_chunks_after)
-        return at("adjacent", reorder(rows, order).reshape([-1, count, seen, *rest]))
+        num_keys = size * (self.num_chunks_before + 1 + self.num_chunks_after)
+        return at("adjacent", reorder(rows, order).reshape([-1, count, num_keys, *rest]))
 
     def mask_per_head(self, attention_mask: Tensor) -> Tensor:
         """Repeat the attention mask for each head: (B, T) -> bool (B*H, T)."""
         batch, length = attention_mask.shape
-        kept = attention_mask.astype("bool").unsqueeze(1)
-        return kept.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
+        mask = attention_mask.astype("bool").unsqueeze(1)
+        return mask.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
 
-    def drawn(self, batch: int, chunks: int, *sizes: int) -> Tensor | None:
-        """Return which attention probabilities dropout keeps, bool (B*H, n, C, K); None if it keeps all.
+    def draw_keep_mask(self, batch: int, num_chunks: int, *sizes: int) -> Tensor | None:
+        """Draw which attention probabilities dropout keeps, bool (B*H, n, C, K); None if it keeps all.
 
         The axes of the random draw are B, H, n (only for several chunks), C and K.
         """
-        axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
-        kept = kept_cells(self.dropout, self.training, axes)
-        return None if kept is None else kept.reshape([-1, chunks, *sizes])
+        axes = [batch, self.num_attention_heads, *([num_chunks] if num_chunks > 1 else []), *sizes]
+        keep_mask = kept_cells(self.dropout, self.training, axes)
+        return None if keep_mask is None else keep_mask.reshape([-1, num_chunks, *sizes])
 
     def attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        place: Tensor | None,
-        kept: Tensor | None,
+        positions: Tensor | None,
+        token_mask: Tensor | None,
         batch: int,
-        with_normaliser: bool = False,
+        with_normalizer: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend between adjacent chunks.
 
@@ -148,68 +146,77 @@ class ChunkedSelfAttention(nn.Layer):
             query: queries, (B*H, n, C, D).
             key: keys, (B*H, n, C, D).
             value: values, (B*H, n, C, D).
-            place: text position of every row, int64 (B*H or 1, n, C); None if no mask needs it.
-            kept: whether a row is a token and not padding, bool (B*H, n, C); None without padding.
+            positions: text position of every row, int64 (B*H or 1, n, C); None if no mask needs it.
+            token_mask: whether a row is a token and not padding, bool (B*H, n, C); None without padding.
             batch: batch size, B.
-            with_normaliser: whether the log of the normalizers is returned.
+            with_normalizer: whether the log of the normalizers is returned.
 
         Returns:
             The attention output, (B*H, n, C, D), and the log of the normalizer of each row, (B*H, n, C, 1), or None.
         """
-        rings, chunks, size, _ = query.shape
+        num_rows, num_chunks, size, _ = query.shape  # B*H, n, C
         if is_one_operation(query, key, value, loop="attention"):
-            order = self.order(chunks)
-            seen = Masks(
-                order,
-                place if place is None else place.expand([rings, chunks, size]),
-                kept,
+            neighbors = self.neighbor_indices(num_chunks)
+            masks = Masks(
+                neighbors,
+                positions if positions is None else positions.expand([num_rows, num_chunks, size]),
+                token_mask,
                 self.is_decoder,
                 self.hides_itself,
                 masked_value(query),
                 self_masked_value(query),
-                self.drawn(batch, chunks, size, size * order.shape[1]),
+                self.draw_keep_mask(batch, num_chunks, size, size * neighbors.shape[1]),
                 self.dropout,
             )
-            context, normaliser = chunk_attention(query, key, value, seen, with_normaliser)
+            context, normalizer = chunk_attention(query, key, value, masks, with_normalizer)
         else:
-            key = self.adjacent(key)
-            masks = self.masks(place, kept, query)
+            key = self.concat_neighbors(key)
+            score_masks = self.score_masks(positions, token_mask, query)
             # The scores, (B*H, n, C, K), are the largest tensors here, so no variable keeps them longer than needed.
-            weights = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks, with_normaliser)
-            probabilities, normaliser = weights if isinstance(weights, tuple) else (weights, None)
-            drawn = self.drawn(batch, *probabilities.shape[1:])
+            weights = masked_softmax(at("scores", product(query, key, transpose_y=True)), score_masks, with_normalizer)
+            probabilities, normalizer = weights if isinstance(weights, tuple) else (weights, None)
+            keep_mask = self.draw_keep_mask(batch, *probabilities.shape[1:])
             probabilities = at("probabilities", probabilities)
-            probabilities = probabilities if drawn is None else keep(probabilities, drawn, self.dropout)
-            context = product(at("dropped", probabilities), self.adjacent(value))
-        if normaliser is not None:
-            normaliser = at("normaliser", normaliser)
-        return at("context", context), normaliser
+            probabilities = probabilities if keep_mask is None else keep(probabilities, keep_mask, self.dropout)
+            context = product(at("dropped", probabilities), self.concat_neighbors(value))
+        if normalizer is not None:
+            normalizer = at("normaliser", normalizer)
+        return at("context", context), normalizer
 
-    def masks(self, place: Tensor | None, kept: Tensor | None, scores: Tensor) -> list[tuple[Tensor, float]]:
-        """Return the masks of the scores, each with the value that replaces scores whose mask is False."""
-        seen = self.kept_positions(place, kept)
-        masks = [] if seen is None else [(seen, masked_value(scores))]
-        if self.hides_itself and place is not None:
-            masks.append((against(place, self.adjacent(place), paddle.not_equal), self_masked_value(scores)))
+    def score_masks(
+        self, positions: Tensor | None, token_mask: Tensor | None, scores: Tensor
+    ) -> list[tuple[Tensor, float]]:
+        """Return the masks of the scores, each with the value that replaces scores whose mask is False.
+
+        Args:
+            positions: text position of every row, int64 (B*H or 1, n, C); None if no mask needs it.
+            token_mask: whether a row is a token and not padding, bool (B*H, n, C); None without padding.
+            scores: tensor with the dtype of the scores.
+        """
+        mask = self.padding_and_causal_mask(positions, token_mask)
+        masks = [] if mask is None else [(mask, masked_value(scores))]
+        if self.hides_itself and positions is not None:
+            is_other = compare_positions(positions, self.concat_neighbors(positions), paddle.not_equal)
+            masks.append((is_other, self_masked_value(scores)))
         return masks
 
-    def kept_positions(self, place: Tensor | None, kept: Tensor | None) -> Tensor | None:
+    def padding_and_causal_mask(self, positions: Tensor | None, token_mask: Tensor | None) -> Tensor | None:
         """Return the mask of padding and causality, bool, broadcastable to (B*H, n, C, K); None if all scores count."""
-        seen = None if kept is None else self.adjacent(kept).unsqueeze(2)  # (B*H, n, 1, K)
-        if self.is_decoder and place is not None:
-            causal = against(place, self.adjacent(place), paddle.greater_equal)
-            seen = causal if seen is None else paddle.logical_and(causal, seen)
-        return seen
+        mask = None if token_mask is None else self.concat_neighbors(token_mask).unsqueeze(2)  # (B*H, n, 1, K)
+        if self.is_decoder and positions is not None:
+            causal_mask = compare_positions(positions, self.concat_neighbors(positions), paddle.greater_equal)
+            mask = causal_mask if mask is None else paddle.logical_and(causal_mask, mask)
+        return mask
 
 
 class LocalSelfAttention(ChunkedSelfAttention):
-    """Attention within a chunk and its neighbours in the order of the text."""
+    """Attention within a chunk and its neighbors in the order of the text."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config, "local")
-        self.query = self.projection(config)
-        self.key = self.projection(config)
-        self.value = self.projection(config)
+        self.query = self.make_projection(config)
+        self.key = self.make_projection(config)
+        self.value = self.make_projection(config)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the output of the attention, before the output layer.
@@ -228,9 +235,9 @@ class LocalSelfAttention(ChunkedSelfAttention):
         key = self.split_heads(self.key(hidden_states)).reshape(chunks)
         key = at("key", key / math.sqrt(self.attention_head_size))
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
-        kept = None if attention_mask is None else self.mask_per_head(attention_mask).reshape(chunks[:-1])
-        place = paddle.arange(length).reshape([1, *chunks[1:-1]]) if self.is_decoder else None
-        context, _ = self.attend(query, key, value, place, kept, batch)
+        token_mask = None if attention_mask is None else self.mask_per_head(attention_mask).reshape(chunks[:-1])
+        positions = paddle.arange(length).reshape([1, *chunks[1:-1]]) if self.is_decoder else None
+        context, _ = self.attend(query, key, value, positions, token_mask, batch)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
 
@@ -243,8 +250,8 @@ class LSHSelfAttention(ChunkedSelfAttention):
         super().__init__(config, "lsh")
         self.config = config
         self.num_hashes = config.num_hashes
-        self.query_key = self.projection(config)
-        self.value = self.projection(config)
+        self.query_key = self.make_projection(config)
+        self.value = self.make_projection(config)
 
     def forward(
         self,
@@ -266,14 +273,16 @@ class LSHSelfAttention(ChunkedSelfAttention):
         query_key = self.split_heads(self.query_key(hidden_states))  # (B*H*T, D)
         value = self.split_heads(self.value(hidden_states))
         if length <= self.chunk_length:
-            context, _ = self.attend_rows(query_key, value, self.in_one_chunk(batch, length), batch, attention_mask)
+            positions = self.single_chunk_positions(batch, length)
+            context, _ = self.attend_rows(query_key, value, positions, batch, attention_mask)
             return self.merge_heads(context, batch, length), None
-        rotations = self.draw_rotations(length, query_key.dtype)  # also where buckets are given: draws stay in step
+        # Rotations are drawn even if the buckets are known, so that later draws do not change.
+        rotations = self.draw_rotations(length, query_key.dtype)
         if buckets is None:
             buckets = self.hash_vectors(query_key.detach(), rotations, batch, attention_mask)
-        place, sort, unsort = self.sort_by_bucket(buckets, length)
+        positions, sort, unsort = self.sort_by_bucket(buckets, length)
         query_key, value = (at("sorted", reorder(rows, sort)) for rows in (query_key, value))  # (B*H*R*T, D)
-        context, weight = self.attend_rows(query_key, value, place, batch, attention_mask)
+        context, weight = self.attend_rows(query_key, value, positions, batch, attention_mask)
         context = at("unsorted", reorder(context, unsort))  # (B*H*R*T, D)
         if self.num_hashes > 1:
             rounds = [-1, self.num_hashes, length, self.attention_head_size]
@@ -282,7 +291,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             context = at("combined", (context.reshape(rounds) * share).sum(1)).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets
 
-    def in_one_chunk(self, batch: int, length: int) -> Tensor:
+    def single_chunk_positions(self, batch: int, length: int) -> Tensor:
         """Return the positions of an unsorted sequence with a single chunk, (B*H, 1, T)."""
         return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
@@ -290,7 +299,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         self,
         query_key: Tensor,
         value: Tensor,
-        place: Tensor,
+        positions: Tensor,
         batch: int,
         attention_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -299,7 +308,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         Args:
             query_key: shared queries and keys, (B*H*n*C, D).
             value: values, (B*H*n*C, D).
-            place: text position of every row, (B*H, n, C).
+            positions: text position of every row, (B*H, n, C).
             batch: batch size, B.
             attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
 
@@ -307,17 +316,18 @@ class LSHSelfAttention(ChunkedSelfAttention):
             The attention output, (B*H*n*C, D), and with several hash rounds the log of the normalizer of each row,
             (B*H*n*C, 1), which weights the rounds; otherwise None.
         """
-        query, value = (rows.reshape([*place.shape, self.attention_head_size]) for rows in (query_key, value))
-        kept = None
+        query, value = (rows.reshape([*positions.shape, self.attention_head_size]) for rows in (query_key, value))
+        token_mask = None
         if attention_mask is not None:
             rows = self.mask_per_head(attention_mask)
             first = paddle.arange(batch_size(rows)).unsqueeze(1) * rows.shape[1]
-            kept = paddle.gather(rows.flatten(), (place.flatten(1) + first).flatten()).reshape(place.shape)
-        several = self.num_hashes > 1
-        context, weight = self.attend(query, self.as_key(query), value, place, kept, batch, several)
+            token_mask = paddle.gather(rows.flatten(), (positions.flatten(1) + first).flatten())
+            token_mask = token_mask.reshape(positions.shape)
+        has_rounds = self.num_hashes > 1
+        context, weight = self.attend(query, self.make_key(query), value, positions, token_mask, batch, has_rounds)
         return context.reshape([-1, self.attention_head_size]), None if weight is None else weight.reshape([-1, 1])
 
-    def as_key(self, query_key: Tensor) -> Tensor:
+    def make_key(self, query_key: Tensor) -> Tensor:
         """Return the keys: queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK")."""
         return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
 
@@ -336,7 +346,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         """Draw a rotation for each head, hash round and bucket factor, (H, D, R, half the sum of the factors)."""
         half = sum(self.bucket_factors(length)) // 2
         shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
-        return normal(shape, _name(dtype), self.config.hash_seed)
+        return normal(shape, _dtype_name(dtype), self.config.hash_seed)
 
     def hash_vectors(self, vectors: Tensor, rotations: Tensor, batch: int, attention_mask: Tensor | None) -> Tensor:
         """Return the bucket of each vector by angular LSH (Andoni et al. 2015).
@@ -356,12 +366,12 @@ class LSHSelfAttention(ChunkedSelfAttention):
         length = vectors.shape[0] // (batch * heads) if attention_mask is None else attention_mask.shape[1]
         vectors = vectors.reshape([-1, heads, length, size])
         factors = self.bucket_factors(length)
-        rotated = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))
-        rotated = rotated.reshape([-1, heads, length, rounds, sum(factors) // 2])
+        projections = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))
+        projections = projections.reshape([-1, heads, length, rounds, sum(factors) // 2])
         buckets: Any = None
         below, count = 0, 1
         for factor in factors:
-            part = rotated[..., below : below + factor // 2] if len(factors) > 1 else rotated
+            part = projections[..., below : below + factor // 2] if len(factors) > 1 else projections
             own = nearest_axes(part)  # (B, H, T, R)
             buckets = own if buckets is None else buckets + count * own
             below, count = below + factor // 2, count * factor
@@ -402,5 +412,6 @@ class LSHSelfAttention(ChunkedSelfAttention):
         )
 
 
-def _name(dtype: paddle.dtype) -> str:
+def _dtype_name(dtype: paddle.dtype) -> str:
+    """Return the name of a dtype without its module: ``paddle.float32`` -> ``float32``."""
     return str(dtype).rsplit(".", 1)[-1]

@@ -1,4 +1,4 @@
-"""The byte tokenizer as a ``tokenizer.json``, with which the library `tokenizers` gives the same ids.
+"""The byte tokenizer as a ``tokenizer.json``, for the library `tokenizers`, with the same ids.
 
 The library represents each byte as a printable character (GPT-2's table, section 2.2 of Radford et al. 2019). A
 vocabulary of these characters without merges is therefore a vocabulary of bytes.

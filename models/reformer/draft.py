@@ -18,7 +18,7 @@ def config_lines(head: str, length: int, num_rows: int) -> list[Line]:
 
     Args:
         head: head of the model, such as ``sequence_classification``.
-        length: number of tokens to which texts are padded.
+        length: number of tokens of a padded text.
         num_rows: number of rows of the training data.
     """
     if head == "sequence_classification":

@@ -19,7 +19,7 @@ CHUNK_SIZE_KEYS = ("chunk_size_feed_forward", "chunk_size_lm_head")
 def fit(config: Mapping[str, Any], num_tokens: int, set_keys: Collection[str] | None = None) -> Fit:
     """Return the smallest training length for texts of ``num_tokens`` tokens, with the keys that follow from it.
 
-    It is a multiple of the chunk sizes and of the columns of the position table, of which the first rows are used. It
+    It is a multiple of the chunk sizes and of the columns of the position table, whose first rows are used. It
     is also a multiple of every chunk length, unless it fits into the shortest chunk.
 
     Args:
@@ -69,7 +69,7 @@ def min_training_length(config: Mapping[str, Any], num_tokens: int, free_keys: C
 
 
 def evaluation_length(config: Mapping[str, Any], length: int) -> int:
-    """Return the number of positions to which evaluation pads a text of ``length`` tokens.
+    """Return the padded length in evaluation of a text of ``length`` tokens.
 
     In evaluation, the columns of the position table do not limit the length.
     """
@@ -79,8 +79,8 @@ def evaluation_length(config: Mapping[str, Any], length: int) -> int:
 def equivalent_length(config: Mapping[str, Any], length: int, full_length: int) -> int:
     """Return the smallest padded length with the same results in evaluation as ``full_length``.
 
-    All positions beyond the text are padding, to which no position attends. But the chunks form a ring, in which the
-    first chunks attend to the last, and LSH sorts padding to the end of each round. The text therefore needs as much
+    All positions beyond the text are padding, which no position attends to. But the chunks form a ring, whose first
+    chunks attend to the last chunks, and LSH sorts padding to the end of each round. The text therefore needs as much
     padding as a chunk attends to on one side. With less, the last tokens of the text would be in the place of padding.
 
     Args:
@@ -104,7 +104,7 @@ def max_evaluation_length(config: Mapping[str, Any]) -> int:
 
 
 def stretch_unit(config: Mapping[str, Any], num_chunks: int) -> int:
-    """Return the smallest length to which a comparison may cut texts; its multiples are allowed, too.
+    """Return the smallest length that a comparison may cut texts to; its multiples are allowed, too.
 
     Args:
         config: resolved configuration.
@@ -264,7 +264,7 @@ def _suggestions(
     """Yield changes of the length or the configuration that allow a training length. Each was tried.
 
     Args:
-        config: resolved configuration, with which no length is possible.
+        config: resolved configuration that allows no length.
         num_tokens: required number of tokens.
         set_keys: keys that are set for a new model; None for a stored model.
     """

@@ -1,8 +1,10 @@
 """The Reformer in Paddle: embeddings, reversible layers and heads.
 
-Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer". Written from the paper and from the behaviour of
-Hugging Face's implementation, whose parameter and configuration names it keeps. Attention is in :mod:`.attention`, the
-reversible residual in :mod:`.reversible`.
+Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer". Written from the paper and from the behavior of
+Hugging Face's implementation, with the same names of parameters and configuration keys. Attention is in
+:mod:`.attention`, the reversible residual in :mod:`.reversible`.
+
+Letters in the shapes: B batch size, T positions.
 """
 
 from __future__ import annotations
@@ -31,10 +33,15 @@ from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], chunk_size: int, x: Tensor) -> Tensor:
-    """Apply ``function`` to ``chunk_size`` positions at a time (0: all at once); it must not mix positions.
+    """Return the result of a function that is applied to one chunk of positions after another.
+
+    Args:
+        function: function of hidden states, which must compute each position in isolation.
+        chunk_size: number of positions in a chunk; 0 for one chunk with all positions.
+        x: hidden states, (B, T, ...).
 
     Raises:
-        ValueError: the length of ``x`` (B, T, ...) is no multiple of ``chunk_size``.
+        ValueError: the length T is not a multiple of the chunk size.
     """
     if chunk_size == 0:
         return function(x)
@@ -44,8 +51,10 @@ def in_chunks(function: Callable[[Tensor], Tensor], chunk_size: int, x: Tensor) 
 
 
 class AxialPositionEmbeddings(nn.Layer):
-    """Position embeddings as the concatenation of a row's and a column's vector (appendix "axial positional
-    encodings"): n = rows * columns positions out of rows + columns vectors."""
+    """Position embeddings that concatenate the vectors of a row and a column (appendix "axial positional encodings").
+
+    rows + columns vectors give the embeddings of rows * columns positions.
+    """
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -56,19 +65,19 @@ class AxialPositionEmbeddings(nn.Layer):
         self.weights = nn.ParameterList([self.create_parameter(shape) for shape in shapes])
 
     def table(self) -> Tensor:
-        """(rows, columns, hidden)."""
+        """Return the embeddings of all positions, (rows, columns, hidden)."""
         return axial_table(*self.weights)
 
     def of_position(self, position: int) -> Tensor:
-        """(hidden,), without the whole table."""
+        """Return the embedding of one position, (hidden,), without computing the whole table."""
         (row, column), (rows, columns) = divmod(position, self.axial_pos_shape[1]), self.weights
         return paddle.concat([rows[row, 0], columns[0, column]])
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, hidden).
+        """Return the position embeddings after dropout: (B, T) -> (B, T, hidden).
 
         Raises:
-            ValueError: in training, T is not rows * columns; otherwise, T is more.
+            ValueError: T is more than rows * columns, or, in training, less.
         """
         batch, length = position_ids.shape
         rows, columns = self.axial_pos_shape
@@ -79,7 +88,7 @@ class AxialPositionEmbeddings(nn.Layer):
             )
         if rows * columns < length:
             raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
-        if self.training:  # drops whole columns of the table, anew per example
+        if self.training:  # dropout drops whole columns of the table, separately for each example
             axes = [batch, columns, 1, 1]
             if compiled.suits(*self.weights, loop="axial_positions"):
                 factors = dropout(paddle.ones(axes), self.dropout, True).reshape([batch, columns])
@@ -91,7 +100,7 @@ class AxialPositionEmbeddings(nn.Layer):
 
 
 class PositionEmbeddings(nn.Layer):
-    """One learned vector for every position."""
+    """Position embeddings with a learned vector for every position."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -99,16 +108,16 @@ class PositionEmbeddings(nn.Layer):
         self.embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
 
     def of_position(self, position: int) -> Tensor:
-        """(hidden,)."""
+        """Return the embedding of one position, (hidden,)."""
         return self.embedding.weight[position]
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, hidden)."""
+        """Return the position embeddings after dropout: (B, T) -> (B, T, hidden)."""
         return dropout(self.embedding(position_ids), self.dropout, self.training)
 
 
 class ReformerEmbeddings(nn.Layer):
-    """Token plus position embeddings, each with its own dropout."""
+    """Sum of token and position embeddings, each with separate dropout."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -119,16 +128,20 @@ class ReformerEmbeddings(nn.Layer):
         self.position_embeddings = positions(config)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, hidden). Raises ValueError where T exceeds ``max_position_embeddings``."""
+        """Return the embeddings of token ids: (B, T) -> (B, T, hidden).
+
+        Raises:
+            ValueError: T is more than ``max_position_embeddings``.
+        """
         length = input_ids.shape[1]
         if length > self.max_position_embeddings:
             raise ValueError(f"{length} positions are more than max_position_embeddings {self.max_position_embeddings}")
-        embedded = dropout(self.word_embeddings(input_ids), self.dropout, self.training)
-        return embedded + self.position_embeddings(paddle.zeros_like(input_ids) + paddle.arange(length))
+        embeddings = dropout(self.word_embeddings(input_ids), self.dropout, self.training)
+        return embeddings + self.position_embeddings(paddle.zeros_like(input_ids) + paddle.arange(length))
 
 
 class ReformerSelfOutput(nn.Layer):
-    """Projection of all heads to hidden size."""
+    """Projection of all heads to the hidden size, with dropout."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -141,7 +154,12 @@ class ReformerSelfOutput(nn.Layer):
 
 
 class ReformerAttention(nn.Layer):
-    """Layer norm, self-attention of the layer's kind, output projection."""
+    """Layer norm, self-attention and output projection.
+
+    Args:
+        config: configuration of the model.
+        kind: kind of the attention, ``local`` or ``lsh``.
+    """
 
     def __init__(self, config: ReformerConfig, kind: str) -> None:
         super().__init__()
@@ -154,20 +172,29 @@ class ReformerAttention(nn.Layer):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         buckets: Tensor | None = None,
-        read: int | None = None,
+        num_positions: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, hidden) -> (B, T, hidden), or only the first ``read`` positions; and the LSH buckets (None in a local
-        layer)."""
-        normed = self.layer_norm(hidden_states)
+        """Return the output of the attention, (B, T or num_positions, hidden), and the LSH buckets.
+
+        Args:
+            hidden_states: input of the attention, (B, T, hidden).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            buckets: LSH buckets of an earlier call on the same input, (B, H, R*T); None computes them.
+            num_positions: number of first positions that are returned; None for all.
+
+        Returns:
+            The output, and the buckets, (B, H, R*T), or None in a local layer.
+        """
+        normed_states = self.layer_norm(hidden_states)
         if isinstance(self.self_attention, LSHSelfAttention):
-            attended, buckets = self.self_attention(normed, attention_mask, buckets)
+            context, buckets = self.self_attention(normed_states, attention_mask, buckets)
         else:
-            attended, buckets = self.self_attention(normed, attention_mask), None
-        return self.output(attended if read is None else attended[:, :read]), buckets
+            context, buckets = self.self_attention(normed_states, attention_mask), None
+        return self.output(context if num_positions is None else context[:, :num_positions]), buckets
 
 
 class ReformerFeedForwardDense(nn.Layer):
-    """The widening half of the feed-forward block; dropout comes before the activation."""
+    """First linear layer of the feed-forward layer, with dropout before the activation."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -180,7 +207,7 @@ class ReformerFeedForwardDense(nn.Layer):
 
 
 class ReformerFeedForwardOutput(nn.Layer):
-    """The narrowing half of the feed-forward block."""
+    """Second linear layer of the feed-forward layer, with dropout."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -192,7 +219,7 @@ class ReformerFeedForwardOutput(nn.Layer):
 
 
 class ChunkReformerFeedForward(nn.Layer):
-    """Layer norm and feed-forward, computed for a chunk of positions at a time to save memory (section 3)."""
+    """Layer norm and feed-forward layer, computed for one chunk of positions after another (section 3)."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -202,13 +229,23 @@ class ChunkReformerFeedForward(nn.Layer):
         self.output = ReformerFeedForwardOutput(config)
 
     def forward(self, hidden_states: Tensor, at_once: bool = False) -> Tensor:
-        """(B, T, hidden) -> (B, T, hidden); ``at_once``: as one chunk, whatever the configuration."""
+        """Return the output of the feed-forward layer: (B, T, hidden) -> (B, T, hidden).
+
+        Args:
+            hidden_states: input of the layer, (B, T, hidden).
+            at_once: whether all positions are computed as one chunk, regardless of the configuration.
+        """
         chunk_size = 0 if at_once else self.chunk_size_feed_forward
         return in_chunks(lambda part: self.output(self.dense(self.layer_norm(part))), chunk_size, hidden_states)
 
 
 class ReformerLayer(nn.Layer):
-    """One reversible layer: attention updates the first stream, feed-forward the second."""
+    """A reversible layer, whose attention updates one stream, and whose feed-forward layer updates the other.
+
+    Args:
+        config: configuration of the model.
+        kind: kind of the attention, ``local`` or ``lsh``.
+    """
 
     def __init__(self, config: ReformerConfig, kind: str) -> None:
         super().__init__()
@@ -220,22 +257,30 @@ class ReformerLayer(nn.Layer):
         attention_stream: Stream,
         hidden_stream: Stream,
         attention_mask: Tensor | None = None,
-        read: int | None = None,
+        num_positions: int | None = None,
     ) -> tuple[Stream, Stream, LayerRecord]:
-        """Return the two streams after this layer, or only their first ``read`` positions; and the record that computes
-        the layer again (see :mod:`.reversible`)."""
-        before_attention = Replay()
-        update, buckets = self.attention(hidden_stream.value, attention_mask, read=read)
-        if read is not None:  # from here on positions are independent
-            attention_stream, hidden_stream = attention_stream.first(read), hidden_stream.first(read)
+        """Return both streams after this layer, and the record that computes the layer again (:mod:`.reversible`).
+
+        Args:
+            attention_stream: attention stream before this layer, (B, T, hidden).
+            hidden_stream: hidden stream before this layer, (B, T, hidden).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            num_positions: number of first positions that are returned; None for all.
+        """
+        attention_draws = Replay()
+        update, buckets = self.attention(hidden_stream.value, attention_mask, num_positions=num_positions)
+        if num_positions is not None:  # after the attention, each position is computed in isolation
+            attention_stream = attention_stream.first(num_positions)
+            hidden_stream = hidden_stream.first(num_positions)
         attention_stream = attention_stream.plus(update)
-        before_feed_forward = Replay()
-        hidden_stream = hidden_stream.plus(self.feed_forward(attention_stream.value, at_once=read is not None))
-        return attention_stream, hidden_stream, LayerRecord(before_attention, before_feed_forward, buckets)
+        feed_forward_draws = Replay()
+        is_cut = num_positions is not None
+        hidden_stream = hidden_stream.plus(self.feed_forward(attention_stream.value, at_once=is_cut))
+        return attention_stream, hidden_stream, LayerRecord(attention_draws, feed_forward_draws, buckets)
 
 
 class ReformerEncoder(nn.Layer):
-    """All layers, then a layer norm over both streams side by side."""
+    """All layers, and a layer norm of the two concatenated streams."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -243,30 +288,38 @@ class ReformerEncoder(nn.Layer):
         self.layers = nn.LayerList([ReformerLayer(config, kind) for kind in config.attn_layers])
         self.layer_norm = LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, read: int | None = None) -> Tensor:
-        """(B, T, hidden) -> (B, T, 2 * hidden), or, in evaluation, only the first ``read``
-        positions."""
-        given = (self.layers, hidden_states, attention_mask, self.config.residual)
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, num_positions: int | None = None
+    ) -> Tensor:
+        """Return the normalized output of both streams, (B, T or num_positions, 2 * hidden).
+
+        Args:
+            hidden_states: embeddings, (B, T, hidden).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            num_positions: number of first positions that are returned in evaluation; None for all.
+        """
+        inputs = (self.layers, hidden_states, attention_mask, self.config.residual)
         if self.training and self.config.backward == "reversible" and paddle.is_grad_enabled():
-            streams = run_reversible(*given)
+            streams = run_reversible(*inputs)
         else:
-            streams = run_traced(*given, read)
-        normed = self.layer_norm(paddle.concat(list(streams), axis=-1))
-        return dropout(normed, self.config.hidden_dropout_prob, self.training)
+            streams = run_traced(*inputs, num_positions)
+        normed_states = self.layer_norm(paddle.concat(list(streams), axis=-1))
+        return dropout(normed_states, self.config.hidden_dropout_prob, self.training)
 
 
 class ReformerPretrainedModel(Port):
-    """The base of every Reformer model."""
+    """Base class of all Reformer models."""
 
     config_class = ReformerConfig
     base_model_prefix = "reformer"
 
-    #: Rows of the position table cut off for training (:mod:`.positions`); they are saved with the model.
+    #: Rows of the position table that a model for shorter texts lacks (:mod:`.positions`), (rows, 1, width). They are
+    #: saved with the model.
     unreached_rows: np.ndarray | None = None
 
-    def stored(self) -> tuple[ReformerConfig, Mapping[str, np.ndarray]]:
-        """As :meth:`models.port.base.Port.stored`, with the whole position table."""
-        config, weights = super().stored()
+    def state_to_save(self) -> tuple[ReformerConfig, Mapping[str, np.ndarray]]:
+        """Return the configuration and the weights that are saved, with all rows of the position table."""
+        config, weights = super().state_to_save()
         if self.unreached_rows is None:
             return config, weights
         config = copy.copy(config)
@@ -287,21 +340,22 @@ class ReformerModel(ReformerPretrainedModel):
         return self.embeddings.word_embeddings
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, read: int | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, num_positions: int | None = None
     ) -> outputs.BaseModelOutput:
-        """Run the body.
+        """Return the hidden states of all positions.
+
+        In evaluation, the input is padded to a multiple of the chunk lengths, and the output is cut to T positions.
 
         Args:
-            input_ids: int64 (B, T).
-            attention_mask: (B, T), 0 for padding; all 1 if absent.
-            read: in evaluation, return only this many first positions of the output; None: all.
+            input_ids: token ids, int64 (B, T).
+            attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+            num_positions: number of first positions that are returned in evaluation; None for all.
 
         Returns:
-            ``last_hidden_state`` (B, T, 2 * hidden), or its first ``read`` positions.
+            ``last_hidden_state``, (B, T or num_positions, 2 * hidden).
 
         Raises:
-            ValueError: in training, a length that the model cannot train on. In evaluation the input is padded to a
-                multiple of the chunk lengths, and the output cut back.
+            ValueError: the model cannot train on sequences of this length.
         """
         length = input_ids.shape[1]
         lengths = schema.chunk_lengths(self.config)
@@ -316,12 +370,12 @@ class ReformerModel(ReformerPretrainedModel):
                 attention_mask = paddle.ones_like(input_ids)
             input_ids = F.pad(input_ids, [0, 0, 0, missing], value=self.config.pad_token_id, pad_from_left_axis=True)
             attention_mask = F.pad(attention_mask.astype("int64"), [0, 0, 0, missing], pad_from_left_axis=True)
-        hidden_states = self.encoder(self.embeddings(input_ids), attention_mask, read)
+        hidden_states = self.encoder(self.embeddings(input_ids), attention_mask, num_positions)
         return outputs.BaseModelOutput(last_hidden_state=hidden_states[:, :length] if missing else hidden_states)
 
 
 class ReformerClassificationHead(nn.Layer):
-    """Two layers on the first position's hidden state."""
+    """Two linear layers on the hidden state of the first position."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -331,7 +385,7 @@ class ReformerClassificationHead(nn.Layer):
         self.out_proj = Linear(config.hidden_size, config.num_labels)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(B, T, 2 * hidden) -> (B, labels)."""
+        """Return a score for each label: (B, T, 2 * hidden) -> (B, labels)."""
         first = self.dropout(hidden_states[:, 0])
         return self.out_proj(self.dropout(tanh(self.dense(first))))
 
@@ -341,7 +395,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
 
     head = "sequence_classification"
     architecture = "ReformerForSequenceClassification"
-    #: Whether, in evaluation, the last layer skips what the head does not read.
+    #: Whether the last layer, in evaluation, omits computations that the head does not read.
     leaves_out_unread = True
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -352,17 +406,18 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.SequenceClassifierOutput:
-        """Classify.
+        """Score every label of each text.
+
+        :meth:`ReformerModel.forward` describes the other arguments.
 
         Args:
-            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
-            labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number.
+            labels: int64 (B,) for one label, float (B, labels) for several labels, or float (B,) for a number.
 
         Returns:
-            ``logits`` (B, labels) and, given labels, the mean ``loss``.
+            ``logits``, (B, labels), and with labels the mean ``loss``.
         """
-        read = 1 if self.leaves_out_unread and not self.training else None
-        logits = self.classifier(self.reformer(input_ids, attention_mask, read).last_hidden_state)
+        num_positions = 1 if self.leaves_out_unread and not self.training else None
+        logits = self.classifier(self.reformer(input_ids, attention_mask, num_positions).last_hidden_state)
         loss = None if labels is None else losses.classification(self.config, logits, labels, *self.loss_settings)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
@@ -387,25 +442,27 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
     ) -> outputs.QuestionAnsweringModelOutput:
-        """Score every position as the first and as the last of the answer.
+        """Score every position as the first and as the last position of the answer.
+
+        :meth:`ReformerModel.forward` describes the other arguments.
 
         Args:
-            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
-            start_positions, end_positions: int64 (B,); T or more is ignored, less than 0 counts as 0.
+            start_positions: first position of each answer, int64 (B,); T or more is ignored, less than 0 counts as 0.
+            end_positions: last position of each answer, int64 (B,), with the same rules.
 
         Returns:
-            ``start_logits``, ``end_logits`` (B, T) and, given positions, ``loss``, the average of both.
+            ``start_logits`` and ``end_logits``, (B, T) each, and with positions ``loss``, the mean of both losses.
         """
         scores = self.qa_outputs(self.reformer(input_ids, attention_mask).last_hidden_state)
         start_logits, end_logits = scores[:, :, 0], scores[:, :, 1]
         loss = None
         if start_positions is not None and end_positions is not None:
             length = scores.shape[1]
-            parts = [
+            end_losses = [
                 losses.cross_entropy(logits, positions.flatten().clip(0, length), ignored=length)
                 for logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
             ]
-            loss = (parts[0] + parts[1]) / 2
+            loss = (end_losses[0] + end_losses[1]) / 2
         return outputs.QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
@@ -425,14 +482,15 @@ class ReformerForTokenClassification(ReformerPretrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.TokenClassifierOutput:
-        """Label every token.
+        """Score every label of each token.
+
+        :meth:`ReformerModel.forward` describes the other arguments.
 
         Args:
-            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
-            labels: int64 (B, T); -100 is ignored.
+            labels: label of each token, int64 (B, T); -100 is ignored.
 
         Returns:
-            ``logits`` (B, T, labels) and, given labels, the mean ``loss`` over those that are not ignored.
+            ``logits``, (B, T, labels), and with labels the mean ``loss`` over all labels that are not -100.
         """
         hidden_states = self.reformer(input_ids, attention_mask).last_hidden_state
         logits = self.classifier(self.dropout(hidden_states))
@@ -443,7 +501,7 @@ class ReformerForTokenClassification(ReformerPretrainedModel):
 
 
 class ReformerLMHead(nn.Layer):
-    """Scores for every token of the vocabulary."""
+    """Output layer with a score for every token of the vocabulary."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -453,11 +511,13 @@ class ReformerLMHead(nn.Layer):
         self.decoder.bias = self.bias
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(B, T, 2 * hidden) -> (B, T, vocabulary)."""
+        """Score every token of the vocabulary: (B, T, 2 * hidden) -> (B, T, vocabulary)."""
         return in_chunks(self.decoder, self.chunk_size_lm_head, hidden_states)
 
 
 class _ReformerLM(ReformerPretrainedModel):
+    """Base class of the two language models."""
+
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
         self.reformer = ReformerModel(config)
@@ -466,14 +526,15 @@ class _ReformerLM(ReformerPretrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.MaskedLMOutput:
-        """Score every token.
+        """Score every token of the vocabulary at each position.
+
+        :meth:`ReformerModel.forward` describes the other arguments.
 
         Args:
-            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
-            labels: int64 (B, T); -100 is ignored.
+            labels: tokens of the texts, int64 (B, T); -100 is ignored.
 
         Returns:
-            ``logits`` (B, T, vocabulary) and, given labels, the mean ``loss`` over those that are not ignored.
+            ``logits``, (B, T, vocabulary), and with labels the mean ``loss`` over all labels that are not -100.
         """
         logits = self.lm_head(self.reformer(input_ids, attention_mask).last_hidden_state)
         loss = None
@@ -482,7 +543,7 @@ class _ReformerLM(ReformerPretrainedModel):
         return outputs.MaskedLMOutput(loss=loss, logits=logits)
 
     def targets(self, labels: Tensor) -> Tensor:
-        """The label that each position predicts, (B, T)."""
+        """Return the token that each position predicts, (B, T)."""
         return labels
 
 
@@ -491,7 +552,7 @@ class ReformerForMaskedLM(_ReformerLM):
 
     head = "masked_lm"
     architecture = "ReformerForMaskedLM"
-    #: Whether, in training, only positions with a label are scored: most have none, and scores cost the most.
+    #: Whether only positions with a label are scored in training. Most have no label, and scores take the most time.
     leaves_out_unread = True
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -502,16 +563,16 @@ class ReformerForMaskedLM(_ReformerLM):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.MaskedLMOutput:
-        """As that of every language model; in training with labels, without ``logits``."""
+        """Score every token of the vocabulary; in training with labels, return only the ``loss``."""
         if labels is None or not (self.training and self.leaves_out_unread):
             return super().forward(input_ids, attention_mask, labels)
-        read = paddle.nonzero(labels.flatten() != losses.IGNORED_LABEL).flatten()
-        if not len(read):  # their mean loss is NaN
+        rows = paddle.nonzero(labels.flatten() != losses.IGNORED_LABEL).flatten()
+        if not len(rows):  # without labels, the mean loss is NaN
             return super().forward(input_ids, attention_mask, labels)
         hidden_states = self.reformer(input_ids, attention_mask).last_hidden_state
-        read_states = paddle.gather(hidden_states.reshape([-1, hidden_states.shape[-1]]), read)
-        logits = self.lm_head.decoder(read_states)  # (labels, vocabulary)
-        return outputs.MaskedLMOutput(loss=losses.cross_entropy(logits, paddle.gather(labels.flatten(), read)))
+        row_states = paddle.gather(hidden_states.reshape([-1, hidden_states.shape[-1]]), rows)
+        logits = self.lm_head.decoder(row_states)  # (number of labels, vocabulary)
+        return outputs.MaskedLMOutput(loss=losses.cross_entropy(logits, paddle.gather(labels.flatten(), rows)))
 
 
 class ReformerModelWithLMHead(_ReformerLM):
@@ -530,8 +591,11 @@ class ReformerModelWithLMHead(_ReformerLM):
         return losses.next_tokens(labels)
 
     def begin(self, input_ids: Tensor) -> tuple[Tensor, Continuation]:
-        """Return the logits (B, vocabulary) after texts (B, T) without padding, and a function for those after each
-        further token."""
+        """Return the logits after the texts, (B, vocabulary), and a function for the logits after further tokens.
+
+        Args:
+            input_ids: token ids of the texts without padding, int64 (B, T).
+        """
         continuation = Continuation(self, input_ids)
         return continuation.logits, continuation
 

@@ -1,11 +1,13 @@
 """Reversible residual layers: activations are recomputed from the outputs, so memory does not grow with depth.
 
 Gomez et al. 2017, "The Reversible Residual Network"; Kitaev et al. 2020, section 3. A layer maps two residual streams
-(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1); the inverse is x2 = y2 - feed_forward(y1), x1 = y1 -
-attention(x2). In floating point the inverse loses what the additions rounded away. If a stream has grown to 10^6
-times its first size, its first layer's input comes back with an error larger than itself, and so do the gradients.
-So the streams here carry twice the layers' precision, in which the inverse is exact: only additions and subtractions
-pay.
+(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1). The inverse is x2 = y2 - feed_forward(y1), x1 = y1 -
+attention(x2). In floating point, the inverse loses the digits that the additions rounded away. If a stream has grown to
+10^6 times its first size, the recovered input of the first layer has an error larger than the input, and so have the
+gradients. The streams therefore have twice the precision of the layers, and their inverse is exact. Only additions
+and subtractions become slower.
+
+Letters in the shapes: B batch size, T positions, H heads, R hash rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from models.operations.trace import at
 
 @dataclass
 class PlainStream:
-    """A residual stream in the layers' own precision."""
+    """A residual stream in the precision of the layers.
+
+    Attributes:
+        value: values of the stream, (B, T, hidden).
+    """
 
     value: Tensor
 
@@ -43,11 +49,18 @@ class PlainStream:
 
 
 class GridStream:
-    """A stream of float32 (or narrower) layers with exact sums: float64 numbers on a grid of fixed spacing.
+    """A stream of float32 or narrower layers with exact sums, in float64 numbers on a grid of fixed spacing.
 
-    Multiples of one spacing add and subtract without rounding while they stay below 2^53 spacings (exact reversible
-    arithmetic; Maclaurin et al. 2015, section 3.1). The spacing is 2^-28 of the stream's first size: finer than float32
-    rounds there, with room for growth by 2^24. Beyond that the sums round, as plain float64 would.
+    Multiples of the spacing are added and subtracted without rounding while they are below 2^53 spacings (exact
+    reversible arithmetic; Maclaurin et al. 2015, section 3.1). The spacing is 2^-28 of the stream's first size. This is
+    finer than float32 rounds numbers of this size, and the stream may grow by 2^24. Beyond that, sums are rounded as in
+    plain float64.
+
+    Args:
+        exact: values of the stream on the grid, float64 (B, T, hidden).
+        rounder: number that rounds to the grid if it is added and subtracted.
+        dtype: dtype of the layers.
+        value: values of the stream in the dtype of the layers, (B, T, hidden); None computes them from ``exact``.
     """
 
     FINENESS = 28
@@ -59,7 +72,8 @@ class GridStream:
         self._value = value
 
     @classmethod
-    def begin(cls, x: Tensor) -> GridStream:
+    def from_tensor(cls, x: Tensor) -> GridStream:
+        """Return a stream that starts with ``x``, (B, T, hidden), whose largest number determines the grid."""
         _, exponent = math.frexp(float(x.abs().max()))
         spacing = math.ldexp(1.0, max(exponent, -500) - cls.FINENESS)
         rounder = 1.5 * 2.0**52 * spacing  # adding and subtracting it rounds to a multiple of the spacing
@@ -67,23 +81,24 @@ class GridStream:
 
     @property
     def value(self) -> Tensor:
-        value, self._value = self._value, None  # handed out once: it need not outlive the layer that reads it
+        value, self._value = self._value, None  # returned once, so that it is freed after the layer that reads it
         return self.exact.astype(self.dtype) if value is None else value
 
-    def _on_grid(self, update: Tensor) -> Tensor:
+    def _round_to_grid(self, update: Tensor) -> Tensor:
         return (update.astype("float64") + self.rounder) - self.rounder
 
-    def _plus(self, update: Tensor, sign: float) -> GridStream:
+    def _add(self, update: Tensor, sign: float) -> GridStream:
+        """Return the stream after the update is added or, with sign -1, subtracted."""
         if compiled.suits(update, loop="streams"):
             exact, value = compiled.add_on_grid(self.exact, update, self.rounder, sign)
             return GridStream(exact, self.rounder, self.dtype, value)
-        return GridStream(self.exact + sign * self._on_grid(update), self.rounder, self.dtype)
+        return GridStream(self.exact + sign * self._round_to_grid(update), self.rounder, self.dtype)
 
     def plus(self, update: Tensor) -> GridStream:
-        return self._plus(update, 1.0)
+        return self._add(update, 1.0)
 
     def minus(self, update: Tensor) -> GridStream:
-        return self._plus(update, -1.0)
+        return self._add(update, -1.0)
 
     def first(self, count: int) -> GridStream:
         return GridStream(self.exact[:, :count], self.rounder, self.dtype)
@@ -91,16 +106,21 @@ class GridStream:
 
 @dataclass
 class PairStream:
-    """A stream of float64 layers, kept as the unevaluated sum value + rest (Dekker 1971, Knuth's TwoSum)."""
+    """A stream of float64 layers, stored as the unevaluated sum value + rest (Dekker 1971, Knuth's TwoSum).
+
+    Attributes:
+        value: values of the stream rounded to float64, (B, T, hidden).
+        rest: rounding errors of the values, (B, T, hidden).
+    """
 
     value: Tensor
     rest: Tensor
 
     def plus(self, update: Tensor) -> PairStream:
         total = self.value + update
-        seen = total - self.value
-        lost = (self.value - (total - seen)) + (update - seen)
-        rest = lost + self.rest
+        rounded_update = total - self.value
+        error = (self.value - (total - rounded_update)) + (update - rounded_update)
+        rest = error + self.rest
         value = total + rest
         return PairStream(value, rest - (value - total))
 
@@ -113,7 +133,12 @@ class PairStream:
 
 @dataclass
 class DoubleStream:
-    """A stream in float64, for a static graph, which cannot see the numbers that set a grid."""
+    """A stream in float64 for a static graph, which does not know the numbers that would determine a grid.
+
+    Attributes:
+        exact: values of the stream, float64 (B, T, hidden).
+        dtype: dtype of the layers.
+    """
 
     exact: Tensor
     dtype: paddle.dtype
@@ -132,23 +157,28 @@ class DoubleStream:
         return DoubleStream(self.exact - update.astype("float64"), self.dtype)
 
 
-#: ``plus`` and ``minus`` an update; its ``first`` positions.
+#: A residual stream, with ``plus`` and ``minus`` for updates and ``first`` for its first positions.
 Stream = PlainStream | GridStream | PairStream | DoubleStream
 
 
 def open_stream(x: Tensor, residual: str) -> Stream:
-    """Start a stream with ``x``; ``residual`` is ``wide`` or ``plain`` (see ReformerConfig)."""
+    """Return a new residual stream.
+
+    Args:
+        x: first values of the stream, (B, T, hidden).
+        residual: precision of the stream, ``wide`` or ``plain`` (see ReformerConfig).
+    """
     if residual == "plain":
         return PlainStream(x)
     if not paddle.in_dynamic_mode():
         return DoubleStream(x.astype("float64"), x.dtype)
     if x.dtype == paddle.float64:
         return PairStream(x, paddle.zeros_like(x))
-    return GridStream.begin(x)
+    return GridStream.from_tensor(x)
 
 
-class _Opened(PyLayer):
-    """The value of a new stream, with the gradient of what it began with."""
+class _NewStreamValue(PyLayer):
+    """The value of a new stream, with the gradient passed on to the tensor ``x`` that starts it."""
 
     @staticmethod
     def forward(ctx, x, stream):
@@ -160,31 +190,39 @@ class _Opened(PyLayer):
 
 
 class _Sum(PyLayer):
-    """The value of a stream after an update, with the gradients of a plain sum; the stream is added to ``made``."""
+    """The value of a stream after an update, with the gradients of a plain sum.
+
+    The stream after the update is appended to the list ``new_streams``.
+    """
 
     @staticmethod
-    def forward(ctx, value, update, stream, made):
-        ctx.frozen = value.stop_gradient, update.stop_gradient  # an adapter's first layers
-        made.append(stream.plus(update.detach()))
-        return made[0].value
+    def forward(ctx, value, update, stream, new_streams):
+        ctx.is_frozen = value.stop_gradient, update.stop_gradient  # true in the first layers of an adapted model
+        new_streams.append(stream.plus(update.detach()))
+        return new_streams[0].value
 
     @staticmethod
     def backward(ctx, grad):
         grads = grad, grad.clone()  # Paddle adds further gradients in place
-        return tuple(None if frozen else one for one, frozen in zip(grads, ctx.frozen, strict=True))
+        return tuple(None if is_frozen else grad for grad, is_frozen in zip(grads, ctx.is_frozen, strict=True))
 
 
 class TracedStream:
-    """A stream for autograd: its ``value`` carries the graph, its sums are those of ``inner``."""
+    """A stream for autograd, whose ``value`` has the graph and whose sums are computed by ``inner``.
+
+    Args:
+        value: values of the stream with their graph, (B, T, hidden).
+        inner: stream that computes the sums.
+    """
 
     def __init__(self, value: Tensor, inner: Stream) -> None:
         self.value = value
         self.inner = inner
 
     def plus(self, update: Tensor) -> TracedStream:
-        made: list[Stream] = []
-        value = at("stream", _Sum.apply(self.value, update, self.inner, made))
-        return TracedStream(value, made[0])
+        new_streams: list[Stream] = []
+        value = at("stream", _Sum.apply(self.value, update, self.inner, new_streams))
+        return TracedStream(value, new_streams[0])
 
     def first(self, count: int) -> TracedStream:
         part = copy.copy(self)
@@ -193,38 +231,61 @@ class TracedStream:
 
 
 def run_traced(
-    layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str, read: int | None = None
+    layers: Iterable[nn.Layer],
+    x: Tensor,
+    attention_mask: Tensor | None,
+    residual: str,
+    num_positions: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run all layers under plain autograd, storing every activation: the slow oracle of :func:`run_reversible`, also
-    used to run without gradients.
+    """Run all layers under plain autograd, which stores every activation, or without gradients.
+
+    The results verify :func:`run_reversible`.
 
     Args:
-        read: return only this many first positions of the last layer's output; None: all.
+        layers: layers of the encoder.
+        x: input of both streams, (B, T, hidden).
+        attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+        residual: precision of the streams, ``wide`` or ``plain``.
+        num_positions: number of first positions that the last layer returns; None for all.
 
     Returns:
-        The two streams' values, each (B, T, hidden), or their first ``read`` positions.
+        The values of the two streams, (B, T or num_positions, hidden) each.
     """
     stream = open_stream(x.detach(), residual)
-    followed = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
-    attention_stream = hidden_stream = TracedStream(_Opened.apply(x, stream), stream) if followed else stream
+    uses_autograd = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+    attention_stream = hidden_stream = stream
+    if uses_autograd:
+        attention_stream = hidden_stream = TracedStream(_NewStreamValue.apply(x, stream), stream)
     *layers, last = layers
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)
-    attention_stream, hidden_stream, _ = last(attention_stream, hidden_stream, attention_mask, read)
+    attention_stream, hidden_stream, _ = last(attention_stream, hidden_stream, attention_mask, num_positions)
     return attention_stream.value, hidden_stream.value
 
 
 def run_reversible(
     layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str
 ) -> tuple[Tensor, Tensor]:
-    """Run all layers, recomputing in the backward. Return the two streams' values, each (B, T, hidden)."""
-    if x.stop_gradient:  # frozen embeddings: the layers' parameters still need gradients
+    """Run all layers in training, with a backward that computes them again instead of storing activations.
+
+    Args:
+        layers: layers of the encoder.
+        x: input of both streams, (B, T, hidden).
+        attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+        residual: precision of the streams, ``wide`` or ``plain``.
+
+    Returns:
+        The values of the two streams, (B, T, hidden) each.
+    """
+    if x.stop_gradient:  # with frozen embeddings, the parameters of the layers still need gradients
         x = x.detach()
         x.stop_gradient = False
-    return _Reversible.apply(x, _Run(layers, attention_mask, residual))
+    return _Reversible.apply(x, _ReversibleRun(layers, attention_mask, residual))
 
 
 class _Reversible(PyLayer):
+    """Connection of a :class:`_ReversibleRun` to autograd."""
+
     @staticmethod
     def forward(ctx, x, run):
         ctx.run = run
@@ -237,25 +298,37 @@ class _Reversible(PyLayer):
 
 @dataclass
 class LayerRecord:
-    """What recomputing a layer needs to repeat the first result: generator states and buckets (B, H, R*T)."""
+    """Random draws and LSH buckets that let a layer compute the same result again.
+
+    Attributes:
+        attention: random draws of the attention.
+        feed_forward: random draws of the feed-forward layer.
+        buckets: buckets of the attention, (B, H, R*T); None in a local layer.
+    """
 
     attention: Replay
     feed_forward: Replay
     buckets: Tensor | None
 
     def compact(self) -> LayerRecord:
-        """Store the buckets in 16 bits if they fit: they are all that grows with depth."""
+        """Return the record with buckets in 16 bits if they fit, since only they take memory for each layer."""
         if self.buckets is None or int(self.buckets.max()) >= 2**15:
             return self
         return LayerRecord(self.attention, self.feed_forward, self.buckets.astype("int16"))
 
     def wide_buckets(self) -> Tensor | None:
-        """Return the attention's int64 buckets; None in a local layer."""
+        """Return the buckets in int64, (B, H, R*T); None in a local layer."""
         return None if self.buckets is None else self.buckets.astype("int64")
 
 
-class _Run:
-    """One training forward through all layers; it keeps only the outputs and how to recompute the rest."""
+class _ReversibleRun:
+    """One forward and backward of all layers in training, which stores only the outputs and a record of each layer.
+
+    Args:
+        layers: layers of the encoder.
+        attention_mask: 1 for tokens and 0 for padding, (B, T); None without padding.
+        residual: precision of the streams, ``wide`` or ``plain``.
+    """
 
     def __init__(self, layers: Iterable[nn.Layer], attention_mask: Tensor | None, residual: str) -> None:
         self.layers: list[Any] = list(layers)
@@ -265,6 +338,7 @@ class _Run:
         self._compute = carried(lambda block, x: block(x))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of both streams after all layers, (B, T, hidden) each, for an input of the same shape."""
         with paddle.no_grad():
             attention_stream = hidden_stream = open_stream(x.detach(), self.residual)
             for layer in self.layers:
@@ -274,11 +348,17 @@ class _Run:
             return attention_stream.value, hidden_stream.value
 
     def backward(self, grad_attention: Tensor, grad_hidden: Tensor) -> Tensor:
+        """Return the gradient of the input, (B, T, hidden), and accumulate the gradients of the parameters.
+
+        Args:
+            grad_attention: gradient of the attention stream after all layers, (B, T, hidden).
+            grad_hidden: gradient of the hidden stream after all layers, (B, T, hidden).
+        """
         attention_stream, hidden_stream = self.outputs
         del self.outputs
         for layer in reversed(self.layers):
             record = self.records.pop()
-            update, grad = self._again(record.feed_forward, layer.feed_forward, attention_stream.value, grad_hidden)
+            update, grad = self._recompute(record.feed_forward, layer.feed_forward, attention_stream.value, grad_hidden)
             with paddle.no_grad():
                 hidden_stream = hidden_stream.minus(update)
                 grad_attention = grad_attention + grad
@@ -286,17 +366,26 @@ class _Run:
             def attention(hidden_states, layer=layer, record=record):
                 return layer.attention(hidden_states, self.attention_mask, record.wide_buckets())[0]
 
-            update, grad = self._again(record.attention, attention, hidden_stream.value, grad_attention)
+            update, grad = self._recompute(record.attention, attention, hidden_stream.value, grad_attention)
             with paddle.no_grad():
                 attention_stream = attention_stream.minus(update)
                 grad_hidden = grad_hidden + grad
         return grad_attention + grad_hidden
 
-    def _again(
+    def _recompute(
         self, replay: Replay, block: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Recompute ``block(x)`` with its recorded draws, and its gradients; parameters' accumulate in place. Returns
-        the block's output, without graph, and the gradient of ``x``."""
+        """Compute a block again with its recorded draws, and accumulate the gradients of its parameters.
+
+        Args:
+            replay: recorded random draws.
+            block: attention or feed-forward layer.
+            x: input of the block, (B, T, hidden).
+            grad: gradient of the block's output, (B, T, hidden).
+
+        Returns:
+            The output of the block without a graph, and the gradient of its input.
+        """
         x = x.detach()
         x.stop_gradient = False
         with paddle.enable_grad(), replay:

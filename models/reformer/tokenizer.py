@@ -51,7 +51,7 @@ tokens, `attention_mask` 1 for text and 0 for padding (as the model card of goog
 """
 
     def begins_word(self) -> np.ndarray:
-        """Return whether each id is a white-space character, with which a word begins as in SentencePiece."""
+        """Return whether each id is a white-space character, the beginning of a word as in SentencePiece."""
         return np.array([chr(max(0, index - 2)).isspace() and index < 130 for index in range(self.vocab_size)])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -148,10 +148,10 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
     def is_safe_cut(self, text: str, position: int) -> bool:
         """Return whether no piece and no rule of the model's normalization spans the space at ``position``."""
-        left = replace_surrogates(text[max(0, position - 32) : position])
-        right = replace_surrogates(text[position : position + 32])
-        parts = self._pieces.normalize(left) + self._pieces.normalize(right)
-        return self._pieces_end_at_spaces and parts == self._pieces.normalize(left + right)
+        before = replace_surrogates(text[max(0, position - 32) : position])
+        after = replace_surrogates(text[position : position + 32])
+        parts = self._pieces.normalize(before) + self._pieces.normalize(after)
+        return self._pieces_end_at_spaces and parts == self._pieces.normalize(before + after)
 
     def _part_ids(self, part: str, pieces: Iterator[list[str]]) -> list[int]:
         """Return the ids of one part of a text.
@@ -160,7 +160,7 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
         Args:
             part: special token, or the text between two special tokens.
-            pieces: pieces of each part that is not a special token, of which the next are used.
+            pieces: pieces of each part that is not a special token; the next item is used.
         """
         return [self._special[part]] if part in self._special else list(self._pieces.piece_to_id(next(pieces)))
 
@@ -246,7 +246,7 @@ convert the file into, as version 5 always does, gives other ids for some rare c
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> ReformerTokenizer:
-        """Load the tokenizer of a SentencePiece model's file. Errors are those of :meth:`from_folder`."""
+        """Load the tokenizer of a SentencePiece model's file. Errors: see :meth:`from_folder`."""
         return cls(_read_model(path))
 
     def fingerprint(self) -> str:
@@ -299,7 +299,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
 
     Args:
         texts: training texts.
-        vocab_size: number of pieces, of which <unk>, <s> and </s> have the ids 0, 1 and 2 as in the published model.
+        vocab_size: number of pieces; <unk>, <s> and </s> have the ids 0, 1 and 2 as in the published model.
         folder: folder of the tokenizer, created if it does not exist.
 
     Raises:

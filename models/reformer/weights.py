@@ -44,9 +44,9 @@ def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
         config: resolved configuration (``schema.resolve``), or another object with its keys.
         head: head of the model, one of :data:`HEADS`.
     """
-    hidden, inner = config["hidden_size"], config["feed_forward_size"]
+    width, inner = config["hidden_size"], config["feed_forward_size"]
     table: dict[str, Parameter] = {
-        "reformer.embeddings.word_embeddings.weight": Parameter((config["vocab_size"], hidden), "embedding")
+        "reformer.embeddings.word_embeddings.weight": Parameter((config["vocab_size"], width), "embedding")
     }
     positions = "reformer.embeddings.position_embeddings"
     if config["axial_pos_embds"]:
@@ -54,40 +54,40 @@ def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
         table[f"{positions}.weights.0"] = Parameter((rows, 1, row_dim), "axial")
         table[f"{positions}.weights.1"] = Parameter((1, columns, column_dim), "axial")
     else:
-        table[f"{positions}.embedding.weight"] = Parameter((config["max_position_embeddings"], hidden), "embedding")
+        table[f"{positions}.embedding.weight"] = Parameter((config["max_position_embeddings"], width), "embedding")
     all_heads = config["num_attention_heads"] * config["attention_head_size"]
     projections = {"local": ("query", "key", "value"), "lsh": ("query_key", "value")}
     for index, kind in enumerate(config["attn_layers"]):
         layer = f"reformer.encoder.layers.{index}"
-        table.update(layer_norm_parameters(f"{layer}.attention.layer_norm", hidden))
+        table.update(layer_norm_parameters(f"{layer}.attention.layer_norm", width))
         for projection in projections[kind]:
             table.update(
-                linear_parameters(f"{layer}.attention.self_attention.{projection}", hidden, all_heads, bias=False)
+                linear_parameters(f"{layer}.attention.self_attention.{projection}", width, all_heads, bias=False)
             )
-        table.update(linear_parameters(f"{layer}.attention.output.dense", all_heads, hidden, bias=False))
-        table.update(layer_norm_parameters(f"{layer}.feed_forward.layer_norm", hidden))
-        table.update(linear_parameters(f"{layer}.feed_forward.dense.dense", hidden, inner))
-        table.update(linear_parameters(f"{layer}.feed_forward.output.dense", inner, hidden))
-    table.update(layer_norm_parameters("reformer.encoder.layer_norm", 2 * hidden))
+        table.update(linear_parameters(f"{layer}.attention.output.dense", all_heads, width, bias=False))
+        table.update(layer_norm_parameters(f"{layer}.feed_forward.layer_norm", width))
+        table.update(linear_parameters(f"{layer}.feed_forward.dense.dense", width, inner))
+        table.update(linear_parameters(f"{layer}.feed_forward.output.dense", inner, width))
+    table.update(layer_norm_parameters("reformer.encoder.layer_norm", 2 * width))
     table.update(_head_parameters(config, head))
     return table
 
 
 def _head_parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     """Return the parameters of a head by name."""
-    hidden = config["hidden_size"]
+    width = config["hidden_size"]
     if head == "sequence_classification":
         return {
-            **linear_parameters("classifier.dense", 2 * hidden, hidden),
-            **linear_parameters("classifier.out_proj", hidden, config["num_labels"]),
+            **linear_parameters("classifier.dense", 2 * width, width),
+            **linear_parameters("classifier.out_proj", width, config["num_labels"]),
         }
     if head == "question_answering":
-        return linear_parameters("qa_outputs", 2 * hidden, 2)
+        return linear_parameters("qa_outputs", 2 * width, 2)
     if head == "token_classification":
-        return linear_parameters("classifier", 2 * hidden, config["num_labels"])
+        return linear_parameters("classifier", 2 * width, config["num_labels"])
     if head in ("causal_lm", "masked_lm"):
         # The reference has two names for the output bias (ALIASES).
-        decoder = linear_parameters("lm_head.decoder", 2 * hidden, config["vocab_size"], bias=False)
+        decoder = linear_parameters("lm_head.decoder", 2 * width, config["vocab_size"], bias=False)
         return {**decoder, "lm_head.bias": Parameter((config["vocab_size"],), "bias")}
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
 

@@ -60,7 +60,7 @@ def reference_trains(config: dict, length: int) -> bool:
     """What transformers demands of a training batch, in its own terms."""
     chunks = [config[f"{kind}_attn_chunk_length"] for kind in set(config["attn_layers"])]
     pads = length % int(np.lcm.reduce(chunks)) != 0 and length > min(chunks)
-    in_chunks = all(not config[key] or length % config[key] == 0 for key in lengths.CHUNK_SIZES)
+    in_chunks = all(not config[key] or length % config[key] == 0 for key in lengths.CHUNK_SIZE_KEYS)
     in_table = not config["axial_pos_embds"] or math.prod(config["axial_pos_shape"]) == length
     return not pads and in_chunks and in_table and length <= config["max_position_embeddings"]
 

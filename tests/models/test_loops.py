@@ -62,10 +62,10 @@ def test_attention_of_chunks(draw, monkeypatch, kind, is_decoder, before, after,
         place = None
     seen = 5 * (before + 1 + after if chunks > 1 else 1)
     drawn = paddle.to_tensor(draw.random([*rows, seen]) < 0.9) if masked else None
-    layer.drawn = lambda *sizes: drawn
+    layer.draw_keep_mask = lambda *sizes: drawn
 
     def attend(query, key, value):
-        return layer.attend(query, key, value, place, kept, batch=3, with_normaliser=True)
+        return layer.attend(query, key, value, place, kept, batch=3, with_normalizer=True)
 
     calls, whole = [], compiled.attend_chunks
     monkeypatch.setattr(compiled, "attend_chunks", lambda *given: calls.append(1) or whole(*given))

@@ -89,7 +89,7 @@ def test_what_reads_every_position_is_given_every_position():
     assert not hasattr(model, "leaves_out_unread")
     assert model(**texts([WHOLE])).start_logits.shape == [1, WHOLE]
     hidden = model.reformer(**texts([WHOLE])).last_hidden_state
-    first = model.reformer(**texts([WHOLE]), read=5).last_hidden_state
+    first = model.reformer(**texts([WHOLE]), num_positions=5).last_hidden_state
     np.testing.assert_allclose(first.numpy(), hidden.numpy()[:, :5], rtol=1e-5, atol=1e-5)
 
 

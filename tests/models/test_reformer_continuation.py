@@ -62,7 +62,7 @@ class Plain:
             hook.remove()
         return logits
 
-    def choose(self, rows: paddle.Tensor) -> None:
+    def select_texts(self, rows: paddle.Tensor) -> None:
         self.kept = {attention: kept[rows] for attention, kept in self.kept.items()}
 
 
@@ -191,8 +191,8 @@ def test_plain_layers_are_one_loop_that_goes_on_as_paddles_operations(keys, give
                     going_on.select_texts(paddle.to_tensor(rows))
                 found.append(going_on(paddle.to_tensor(tokens[:, place : place + 1])).numpy())
             for attention in going_on._attentions:
-                attention.take_room()
-            kept = [getattr(attention, name) for attention in going_on._attentions for name in attention.KEPT]
+                attention.remove_room()
+            kept = [getattr(attention, name) for attention in going_on._attentions for name in attention.CACHE_AXES]
             return found, [one.numpy() for one in kept if one is not None]
 
     by_loop = said()

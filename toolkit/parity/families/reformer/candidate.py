@@ -58,7 +58,7 @@ class ReformerStep(PortedStep):
             **super().places(),
             NARROW: place_of_code("ReformerLayer.forward", ReformerLayer.forward),
             **decoding_places(Continuation),
-            "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
+            "recomputed": place_of_code("the reversible layers' backward", reversible._ReversibleRun.backward),
             "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
         }
 
