@@ -25,6 +25,10 @@ from toolkit.tasks.classification import task as classification
         ("__label__a-b:c so, it", ["a-b:c", "so, it"]),
         ("__label__a", ["a", ""]),
         ("so it __label__a is", ["", "so it __label__a is"]),
+        ("so it is __label__a", ["a", "so it is"]),
+        ("so it is\t__label__a __label__b ", ["a b", "so it is"]),
+        ("so it is __label__a, __label__b", ["a b", "so it is"]),
+        ("so it is__label__a", ["", "so it is__label__a"]),
         ("__label__ a", ["", "__label__ a"]),
     ],
 )
@@ -32,16 +36,18 @@ def test_the_labels_of_a_line_of_fasttext(line, expected):
     assert split_labels_and_text(line) == expected
 
 
-def fasttext(path: Path, labels: list[str], end: str = "\n") -> Path:
-    lines = [f"{labels[number % len(labels)]} {text}{end}" for number, text in enumerate(texts(60))]
+def fasttext(path: Path, labels: list[str], end: str = "\n", line: str = "{label} {text}") -> Path:
+    lines = [line.format(label=labels[number % len(labels)], text=text) + end for number, text in enumerate(texts(60))]
     path.write_text("".join(lines), newline="")
     return path
 
 
 @pytest.mark.parametrize("name", ["q.train", "q.txt", "q", "q.ft"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_fasttext_is_read_whatever_its_ending(run, tmp_path, name, end):  # noqa: F811
-    fasttext(tmp_path / name, ["__label__good", "__label__not-good"], end)
+@pytest.mark.parametrize(
+    ("end", "line"), [("\n", "{label} {text}"), ("\r\n", "{label} {text}"), ("\n", "{text}\t{label}")]
+)
+def test_fasttext_is_read_whatever_its_ending(run, tmp_path, name, end, line):  # noqa: F811
+    fasttext(tmp_path / name, ["__label__good", "__label__not-good"], end, line)
     status, _, err = run("recipe", "new", name, "-o", "a.yaml")
     assert (status, err) == (0, "")
     splits = classification.load_splits(load_recipe("a.yaml"))

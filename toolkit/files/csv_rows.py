@@ -40,9 +40,10 @@ MIN_TEXT_WORDS = 12
 TEXT_COLUMN_NAMES = re.compile(
     r"(text|sentence|review|comment|tweet|message|content|document|title|body)s?|utterance", re.IGNORECASE
 )
-#: Prefix of a label of fastText, the labels at the beginning of a line, and the name of each label.
+#: Prefix of a label of fastText, the labels at the beginning or at the end of a line, and the name of each label.
 FASTTEXT_PREFIX = "__label__"
 FASTTEXT_LABELS = re.compile(rf"(?:{FASTTEXT_PREFIX}\S+?(?:\s+|,\s*(?={FASTTEXT_PREFIX})|$))+")
+FASTTEXT_END_LABELS = re.compile(rf"(?:\s+{FASTTEXT_PREFIX}\S+?,?)+\s*$")
 FASTTEXT_LABEL_NAME = re.compile(rf"{FASTTEXT_PREFIX}(\S+?)(?=\s|,\s*{FASTTEXT_PREFIX}|,?\s*$)")
 #: Sentinel after the last line of a csv file, a row unless a quote is open. It is not a valid character.
 END_SENTINEL = "\ufdd0"
@@ -148,16 +149,22 @@ def _open_reader(lines: Iterable[str], layout: Layout) -> Any:
 
 
 def split_labels_and_text(line: str) -> list[str]:
-    """Return the labels of a fastText line, without prefix and separated by blanks, and the text after them."""
-    labels = FASTTEXT_LABELS.match(line)
-    end = labels.end() if labels else 0
-    return [" ".join(FASTTEXT_LABEL_NAME.findall(line[:end])), line[end:].strip()]
+    """Return the labels of a fastText line, without prefix and separated by blanks, and the rest of the line."""
+    labels = FASTTEXT_LABELS.match(line) or FASTTEXT_END_LABELS.search(line)
+    if labels is None:
+        return ["", line.strip()]
+    return [" ".join(FASTTEXT_LABEL_NAME.findall(labels[0])), (line[: labels.start()] + line[labels.end() :]).strip()]
+
+
+def has_fasttext_labels(line: str) -> bool:
+    """Return whether a line begins or ends with a label of fastText."""
+    return line.startswith(FASTTEXT_PREFIX) or FASTTEXT_END_LABELS.search(line) is not None
 
 
 class _WordRows:
     """Rows of lines whose first words are one column each; the last column has the rest of the line.
 
-    A fastText line begins with any number of labels, which form a single column.
+    A fastText line begins or ends with any number of labels, which form a single column.
     """
 
     def __init__(self, lines: Iterable[str], count: int) -> None:
@@ -170,7 +177,7 @@ class _WordRows:
     def __next__(self) -> list[str]:
         line = next(self._lines).rstrip("\r\n")
         self.line_num += 1
-        self._has_labels |= self.line_num == 1 and self._count == 2 and line.startswith(FASTTEXT_PREFIX)
+        self._has_labels |= self.line_num == 1 and self._count == 2 and has_fasttext_labels(line)
         if self._has_labels and line and line != END_SENTINEL:
             return split_labels_and_text(line)
         return line.split(" ", self._count - 1) if line else []

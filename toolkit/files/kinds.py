@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.files.plain import UnreadableFile
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import DELIMITERS, FASTTEXT_PREFIX, SNIFFED_ROWS, split_labels_and_text
+from toolkit.files.csv_rows import DELIMITERS, SNIFFED_ROWS, has_fasttext_labels, split_labels_and_text
 from toolkit.files.packed import content_ending, open_unpacked
 from toolkit.files.text_encoding import BYTE_ORDER_MARKS
 
@@ -94,14 +94,14 @@ def read_head(path: Path) -> str:
 
 
 def find_first_label(text: str) -> str | None:
-    """Return the first label of a text whose lines all begin with labels; None for another text.
+    """Return the first label of a text whose lines all have labels; None for another text.
 
-    Labels have the form ``DESC:manner``, or the form of fastText.
+    Lines begin with a label of the form ``DESC:manner``, or begin or end with labels of fastText.
     """
     lines = [line for line in text.splitlines() if line][:SNIFFED_ROWS]
     if len(lines) < 2:
         return None
-    if all(line.startswith(FASTTEXT_PREFIX) for line in lines):
+    if all(map(has_fasttext_labels, lines)):
         return split_labels_and_text(lines[0])[0]
     return lines[0].partition(" ")[0] if all(map(COLON_LABEL.match, lines)) else None
 

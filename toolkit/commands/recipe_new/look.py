@@ -31,6 +31,7 @@ from toolkit.data.source_layout import check_layout_options
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import (
+    FASTTEXT_PREFIX,
     Layout,
     default_delimiter,
     detect_delimiter,
@@ -322,7 +323,9 @@ def _table(kind: str, files: dict[str, list[Path]], said: Said) -> DataFiles:
     data_files.columns, is_labelled = layout.get("columns"), False
     if kind == "csv" and not layout.keys() - {"encoding"} and (label := find_first_label(read_head(train))):
         data_files.delimiter, data_files.columns, is_labelled = " ", ["label", "text"], True
-        data_files.notes.append(f"each line begins with its label ({label}); the rest of it is the text")
+        is_first = read_head(train).lstrip().startswith((FASTTEXT_PREFIX, label))
+        verb = "begins" if is_first else "ends"
+        data_files.notes.append(f"each line {verb} with its label ({label}); the rest of it is the text")
     elif kind == "csv":
         data_files.quote = _quote(data_files, train, layout)
         data_files.delimiter = layout.get("delimiter") or _delimiter(data_files, train)
