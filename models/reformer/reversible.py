@@ -253,9 +253,8 @@ def run_traced(
     """
     stream = open_stream(x.detach(), residual)
     uses_autograd = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
-    attention_stream = hidden_stream = stream
-    if uses_autograd:
-        attention_stream = hidden_stream = TracedStream(_NewStreamValue.apply(x, stream), stream)
+    traced_stream = TracedStream(_NewStreamValue.apply(x, stream), stream) if uses_autograd else stream
+    attention_stream = hidden_stream = traced_stream
     *layers, last = layers
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)

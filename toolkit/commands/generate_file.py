@@ -82,7 +82,7 @@ def generate_file(
             run, code_tokens, texts["prompt"], [decoding.seed + row - 1 for row in rows], decoding, advance
         )
 
-    writer_options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
+    writer_options = {"overwrite": overwrite, "escapes_formulas": spreadsheet_safe}
     append_columns(table, target, input_columns, {GENERATED_COLUMN: str}, label, console, writer_options)
 
 

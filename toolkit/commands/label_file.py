@@ -116,7 +116,7 @@ def label_file(
     def label_fn(texts: Mapping[str, list[str]], _: list[int], advance: AdvanceFn) -> LabeledRows:
         return task.label_rows(run, texts, advance)
 
-    options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
+    options = {"overwrite": overwrite, "escapes_formulas": spreadsheet_safe}
     append_columns(table, target, input_columns, task.prediction_columns(run), label_fn, console, options)
     return target
 
@@ -176,7 +176,7 @@ def append_columns(
         new_columns: name of each new column -> type of its values.
         label_fn: function that computes the values of the new columns from the inputs.
         console: console for the progress, the speed and notes.
-        options: ``overwrite`` and ``quoted`` of :func:`.table_writer.open_table_writer`.
+        options: ``overwrite`` and ``escapes_formulas`` of :func:`.table_writer.open_table_writer`.
     """
     if duplicates := [name for name in new_columns if name in table.names]:
         raise UserError(
@@ -195,7 +195,7 @@ def append_columns(
     for problem, row_note in notes.items():
         console.print(f"note: {row_note.line(problem)}", soft_wrap=True)
     if writer.formulas:
-        console.print(f"note: {_describe_formulas(writer.formulas, options['quoted'])}", soft_wrap=True)
+        console.print(f"note: {_describe_formulas(writer.formulas, options['escapes_formulas'])}", soft_wrap=True)
 
 
 def _describe_formulas(count: int, spreadsheet_safe: bool) -> str:

@@ -106,7 +106,7 @@ class _MovedScores:
         self.stack = stack
         self.nudge = nudge
 
-    def at(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    def pass_operation(self, name: str, x: torch.Tensor) -> torch.Tensor:
         if name != "scaled_scores":
             return x
         unit = torch.finfo(x.dtype).eps * 2.0 ** math.floor(math.log2(-LATER))
