@@ -36,7 +36,9 @@ def made(folder: Path, accuracy: float | None = 0.8, digest: str | None = "aa" *
     if accuracy is not None:
         measured = {"loss": 2.0, "accuracy": accuracy, "macro_f1": None}
         done = {"steps": 30, "seconds": 4.5, "stopped_early": False, "finished_early": False}
-        results = {"validation": measured, "test": measured, "training": done, "parameters": 1234,
+        baselines = {"most common label": {"test": {"accuracy": 0.25}}}
+        results = {"baselines": baselines, "validation": measured, "test": measured,
+                   "training": done, "parameters": 1234,
                    "examples": {"train": 1000, "validation": 20, "test": 30}}  # fmt: skip
         (folder / "metrics.json").write_text(json.dumps(results))
     return folder
@@ -62,6 +64,7 @@ def test_what_differs_is_shown_and_the_best_marked(tmp_path, capsys, monkeypatch
     assert row(said, "train.learning_rate") == ["0.001", "0.002"] and "data.dataset" not in said
     assert "output_dir" not in said and "numpy" not in said and row(said, "flags.THREADS") == ["one", "other"]
     assert row(said, "test accuracy") == ["0.8", "0.9 *"] and row(said, "test loss") == ["2", "2"]
+    assert row(said, "test, most common label: accuracy") == ["0.25", "0.25"]
     assert row(said, "test macro_f1") == ["", ""] and row(said, "parity") == ["unknown", "unknown"]
     assert row(said, "train") == ["1,000, " + "b" * 12] * 2
     assert "cannot be compared" not in said
@@ -95,7 +98,7 @@ def test_an_unfinished_run_counts_with_its_best_validation_so_far(tmp_path, caps
     assert row(said, "state") == ["finished", "unfinished"] and row(said, "steps") == ["30", "30"]
     assert row(said, "validation accuracy") == ["0.8 *", "0.75"] and row(said, "test accuracy") == ["0.8", ""]
     assert "Recipe: the same in all runs" in said
-    assert "/a/run" in said.replace("\n", "") and "/b/run" in said  # the names are the same
+    assert "…/a/run" in said and "…/b/run" in said  # the names are the same
 
 
 def test_the_page_has_the_tables_and_all_curves(tmp_path, capsys, monkeypatch):
@@ -105,9 +108,13 @@ def test_the_page_has_the_tables_and_all_curves(tmp_path, capsys, monkeypatch):
     assert f"page: {output}" in compared(capsys, monkeypatch, one, other, "--output", output)
     text = output.read_text()
     for title in ("train loss", "validation loss", "validation accuracy"):
-        (figure,) = re.findall(rf"<figure><figcaption>{title}</figcaption>.*?</figure>", text, re.DOTALL)
-        assert figure.count('class="curve s0"') == figure.count('class="curve s1"') == 2  # a curve, and its legend
+        figures = re.findall(rf"<figure><figcaption>{title}</figcaption>.*?</figure>", text, re.DOTALL)
+        axes = ["step", "epoch", *(["second"] if title.startswith("validation") else [])]  # as the rows have them
+        assert [re.search(r">(step|epoch|second)</text>", figure)[1] for figure in figures] == axes
+        for figure in figures:
+            assert figure.count('class="curve-blue"') == figure.count('class="curve-orange"') == 1
     assert 'href="one/report.html"' in text and "<b>x" not in text and "&lt;b&gt;x" in text
+    assert str(tmp_path) not in text and "test, most common label: accuracy</th>" in text
     assert "<b>0.8 *</b>" in text and "train.learning_rate" in text and "http://" not in text
     with pytest.raises(SystemExit) as left:
         cli.main(["compare", str(one), str(other), "--output", str(output)])

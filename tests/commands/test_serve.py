@@ -126,6 +126,9 @@ def test_the_page_loads_nothing_and_has_a_label_for_its_input(url):
         page, headers = answer.read().decode(), answer.headers
     assert "default-src 'none'" in page and headers["Content-Security-Policy"] == "frame-ancestors 'none'"
     assert "tiny &lt;b&gt;" in page and not re.search(r"(src|href)=\"?(http|//)|@import|url\(", page)
+    shown = [json.loads(html.unescape(found)) for found in re.findall(r'data-fields="([^"]*)"', page)]
+    assert len(shown) == 3 and all(fields.keys() == {"text"} and fields["text"] for fields in shown)
+    assert '<section id="program" hidden>' in page and page.count(">Copy</button>") == 3
     assert re.findall(r"<(?:textarea|input|select)[^>]* id=\"(\w+)\"", page) == re.findall(r'<label for="(\w+)"', page)
 
 

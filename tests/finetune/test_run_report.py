@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree.ElementTree import tostring
 
 import numpy as np
 import pytest
@@ -19,14 +20,16 @@ import test_train
 import yaml
 from huggingface_hub import ModelCard
 from rich.console import Console
+from scipy.stats import binomtest
 
 from toolkit import cli
 from toolkit.errors import UserError
 from toolkit.finetune.finetune import finetune
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.page import page
-from toolkit.pages.excerpts import MAX_LENGTH, excerpt
-from toolkit.pages.plot import MAX_POINTS, Series, lines, named_bins, round_ticks
+from toolkit.pages.bins import named_bins
+from toolkit.pages.elements import MAX_LENGTH, excerpt, format_same_decimals, hide_folders, render_page
+from toolkit.pages.plot import MAX_POINTS, Series, draw_lines
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions, write_predictions
 from toolkit.tasks.classification import report as classification
@@ -97,9 +100,9 @@ class Page(HTMLParser):
 
 def shown(sections) -> str:
     """Sections as HTML; it is whole."""
-    text = "".join(tostring(section, encoding="unicode", method="html") for section in sections)
+    text = render_page("pages/document.html", title="", sections=list(sections))
     Page(text)
-    return text
+    return text[text.index("<main>") :]
 
 
 # -- predictions ------------------------------------------------------------------------------------------------------
@@ -210,11 +213,13 @@ def test_the_page_loads_nothing_and_labels_stay_text(run):
     (policy,) = (each["content"] for each in found.all("meta") if "http-equiv" in each)
     assert policy.startswith("default-src 'none'")
     tags = {tag for tag, _ in found.elements}
-    assert not tags & {"script", "img", "link", "b", "base", "iframe", "object", "form", "use", "image"}
+    assert not tags & {"script", "img", "link", "base", "iframe", "object", "form", "image"}
     named = {value for _, attributes in found.elements for value in attributes.values() if "http" in str(value)}
     assert all("<img src=http://x.test/a" in value for value in named)  # in the titles of cells
-    assert {key for _, attributes in found.elements for key in attributes} & {"src", "href", "srcset"} == {"href"}
-    assert {attributes["href"] for _, attributes in found.elements if "href" in attributes} == {"predictions-test.csv"}
+    loading = {"src", "href", "srcset", "xlink:href"}
+    targets = {attributes[key] for _, attributes in found.elements for key in loading & attributes.keys()}
+    assert {target for target in targets if not target.startswith("#")} == {"predictions-test.csv"}
+    assert "<b>a test" not in text
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
     assert not re.search(r"url\(|@import|http", style)
     assert all(label.split("\n")[0] in found.text for label in LABELS) and "\x1b" not in text
@@ -226,8 +231,8 @@ def test_the_page_can_be_read_by_ear(run):
     found = Page(text)
     assert found.all("html") == [{"lang": "en"}] and len(found.all("h1")) == 1
     pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
-    assert len(pictures) == 3 and all("<title>" in picture and "<desc>" in picture for picture in pictures)
-    assert "train: " in pictures[0] and "best: step" in pictures[0]
+    assert len(pictures) == 2 and all("<title>" in picture and "<desc>" in picture for picture in pictures)
+    assert "train: " in pictures[0] and "best: step" in pictures[0] and "learning rate" in pictures[0]
     assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
     assert all("aria-hidden" in each or "role" in each for each in found.all("svg"))
     for name in ("Learning curves", "Which labels are confused", "How good each label is", "Recipe", "Made of"):
@@ -250,6 +255,59 @@ def test_the_gate_that_passed_is_said_and_its_report_linked(run, tmp_path):
         assert {"href": "parity/parity.html"} in found.all("a") and "7 tensors <agree>" in found.text
     (folder / "parity/starts.json").unlink()
     assert "Parity unknown" in Page(page(recipe, folder, results)).text
+
+
+def test_the_page_begins_with_the_main_figure_and_the_baseline_that_wins(run):
+    folder, _ = run
+    recipe, results = load_recipe(folder / "recipe.yaml"), json.loads((folder / "metrics.json").read_text())
+    results["best"]["metric"], results["test"]["accuracy"] = "accuracy", 0.25
+    for baseline, said, styles in (
+        (0.5, "the simpler method is better here", [{"class": "warning"}]),
+        (0.25, "the simpler method is as good here", [{"class": "warning"}]),
+        (0.125, "the model is better", []),
+    ):
+        results["baselines"] = {"a guess": {"test": {"accuracy": baseline}}, "worse": {"test": {"accuracy": 0.0}}}
+        text = page(recipe, folder, results)
+        band = text[text.index('<div class="key-figures">') : text.index("</header>")]
+        assert [each for each in Page(band).all("div") if each.get("class") == "warning"] == styles and said in band
+        low, high = (f"{end:.4f}" for end in binomtest(5, 20).proportion_ci(method="wilson"))
+        assert f"95% interval {low} to {high}, 20 texts" in band and "the best simple method: a guess" in band
+    assert "Most often confused: " in band and "Never predicted: " in band and "calibration error" in band
+    assert "Cut because they are too long: 32 of 32 in train" in band
+    del results["baselines"]
+    assert "simple method" not in page(recipe, folder, results)
+
+
+def test_the_contents_link_to_every_section(run):
+    text = (run[0] / "report.html").read_text(encoding="utf-8")
+    contents = re.findall(r'<li><a href="#([^"]+)">', text[text.index("<nav") : text.index("</nav>")])
+    headings = re.findall(r'<h2 id="([^"]+)">', text)
+    assert contents == headings and len(set(headings)) == len(headings) > 8
+
+
+def test_the_recipe_begins_with_what_differs_from_the_defaults(run):
+    text = (run[0] / "report.html").read_text(encoding="utf-8")
+    different, whole = map(html.unescape, re.findall(r"<pre>(.*?)</pre>", text[text.index('id="recipe"') :], re.DOTALL))
+    changed, values = yaml.safe_load(different), yaml.safe_load(whole)
+    assert changed["train"]["learning_rate"] == 1.0 and "label_smoothing" not in changed["train"]
+    assert "weight_decay" in values["train"] and "weight_decay" not in changed["train"]
+    assert changed["data"]["files"]["train"] == values["data"]["files"]["train"] == "…/train.csv"
+    assert str(run[0].parent) not in text
+
+
+def test_charts_need_no_home_and_no_setting_of_the_user(tmp_path):
+    """A folder that cannot be written, and settings that would draw with LaTeX on a display."""
+    (tmp_path / "matplotlibrc").write_text("backend: TkAgg\ntext.usetex: True\nsvg.fonttype: path\n")
+    code = (
+        "from toolkit.pages.plot import Series, draw_lines\n"
+        "print(draw_lines('Loss', [Series('train', [(1.0, 2.0), (2.0, 1.0)])], 'step'))"
+    )
+    environment = {"HOME": "/proc/none", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    drawn = draw_lines("Loss", [Series("train", [(1.0, 2.0), (2.0, 1.0)])], "step")
+    assert done.stdout == f"{drawn}\n" and ">step</text>" in drawn
 
 
 @pytest.mark.slow
@@ -322,6 +380,9 @@ def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
     assert re.search(r"class7</span></th><td>1\.000</td><td>0\.167</td>", text)  # precision and recall, lowest F1 first
     first = re.search(r"times given.*?<span class=\"name\">(\w+)<", text, re.DOTALL)
     assert first[1] in ("class3", "class7")  # as good as each other
+    assert "the label with the lowest F1 first: 16 of 80" in text and "<summary>64 more</summary>" in text
+    rest = text[text.index("The matrix of all 80 labels") :].partition("</table>")[0]
+    assert rest.count("<tr>") == 81 and 'title="class70 taken for class71: 2 of 3"' in rest
 
 
 def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
@@ -362,7 +423,7 @@ def test_wrong_answers_are_marked_in_their_passage(tmp_path):
     write_predictions(tmp_path / "p.csv", rows)
     text = shown(question_answering.report_sections(tmp_path / "p.csv"))
     assert '…in <mark class="ours theirs">191</mark><mark class="theirs">4</mark> &lt;it&gt; began' in text
-    assert text.count("the model's answer stands elsewhere") == 1 and text.count("<article") == 3
+    assert text.count("(the model&#39;s answer stands elsewhere)") == 1 and text.count("<article") == 3
     words = re.findall(r'<th scope="row">(which|quién|others|how many)</th><td>(\d)', text)
     assert sorted(words) == [("how many", "1"), ("others", "1"), ("quién", "1"), ("which", "1")]
     assert "In which &lt;b&gt;year&lt;/b&gt;?" in text
@@ -406,19 +467,29 @@ def test_curves_take_what_a_run_may_have_written():
     ]
     rows += [{"step": 10, "split": "validation", "loss": None, "accuracy": 0.5}, {"step": 20, "split": "validation"}]
     text = shown(curves(rows, 10))
-    loss, metrics, rate = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
-    assert loss.count("L") < 2 * MAX_POINTS and "accuracy: 0.5 at step 10" in metrics and "best: step 10" in metrics
-    assert "best" not in rate and "nan" not in text and "not finite" in text
+    loss, metrics = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
+    assert loss.count("L ") < 3 * MAX_POINTS and "accuracy: 0.5 at step 10" in metrics and "best: step 10" in metrics
+    assert 'class="curve-blue smoothed"' in loss and "nan" not in text and "not finite" in text
     assert len(text) < 150_000
-    assert shown(curves([], None)) == "" and lines("empty", [Series("x", [(1.0, math.nan)])], "step") is None
+    assert list(curves([], None)) == [] and draw_lines("empty", [Series("x", [(1.0, math.nan)])], "step") is None
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.1, 0.1), (-3, 7), (0, 0), (1e-9, 3e-9), (640, 12_345), (0, 8e-4)])
-def test_ticks_are_round_and_cover_what_is_drawn(low, high):
-    ticks = round_ticks(low, high)
-    assert 2 <= len(ticks) <= 8 and ticks[0] <= low + 1e-12 and ticks[-1] >= high - 1e-12
-    steps = np.diff(ticks)
-    assert np.allclose(steps, steps[0]) and f"{steps[0]:.0e}"[0] in "125"
+def test_numbers_of_a_row_have_the_same_number_of_decimals():
+    assert format_same_decimals([0.205, 0.93461, None]) == ["0.2050", "0.9346", ""]
+    assert format_same_decimals([1234.5, 2.0]) == ["1,234.50", "2.00"] and format_same_decimals([0.0]) == ["0"]
+    assert format_same_decimals([12.3456, 0.1]) == ["12.35", "0.10"] and float(format_same_decimals([2e-7])[0]) == 2e-7
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("file: /home/ann/data/train.csv", "file: …/train.csv"), ("[/a/b/c.json, '/d/e']", "[…/c.json, '…/e']"),
+        ("https://x.test/a/b", "https://x.test/a/b"), ("runs/x/y", "runs/x/y"), ("org/name", "org/name"),
+        ("~/data/x.csv", "…/x.csv"), ("1/2 and/or", "1/2 and/or"),
+    ],
+)  # fmt: skip
+def test_a_page_tells_no_folder_of_the_machine(text, shown):
+    assert hide_folders(text) == shown
 
 
 def test_bins_hold_every_value_once():
@@ -429,8 +500,8 @@ def test_bins_hold_every_value_once():
 
 
 def test_a_long_text_opens_on_a_click():
-    assert tostring(excerpt("short"), encoding="unicode") == '<span dir="auto">short</span>'
-    text = tostring(excerpt("word " * 100_000), encoding="unicode")
+    assert excerpt("short").strip() == '<span dir="auto">short</span>'
+    text = excerpt("word " * 100_000)
     assert "<summary" in text and len(text) < MAX_LENGTH + 1000 and "more characters" in text
 
 

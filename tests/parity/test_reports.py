@@ -140,7 +140,7 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag, attributes) -> None:
         self.elements.append((tag, dict(attributes)))
-        self.in_tensors = (self.in_tensors or ("id", "tensors") in attributes) and tag != "footer"
+        self.in_tensors = (self.in_tensors or ("id", "tensors") in attributes) and tag != "section"
         if tag == "tr" and self.in_tensors:
             self.rows.append([])
         if tag in ("th", "td") and self.in_tensors:
@@ -162,13 +162,30 @@ class Parsed(HTMLParser):
         return [a for found, a in self.elements if found == tag and name in a.get("class", "").split()]
 
 
-def charts(text: str) -> list[Parsed]:
-    return [Parsed(found) for found in re.findall(r'<svg viewBox="[^"]*" role="img".*?</svg>', text, re.DOTALL)]
+class Chart(Parsed):
+    """A chart: its elements, the points of its curves, and its marks."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        curves = re.findall(r'<g class="curve-(\w+)"><path d="([^"]*)"', text)
+        self.curves = {series: [tuple(map(float, point)) for point in re.findall(r"[ML] (\S+) (\S+)", path)]
+                       for series, path in curves}  # fmt: skip
+        marks = re.findall(r'<g class="(noisy|failed) (\w+)">(.*?)</g></g>', text)
+        self.marks = {kind: sum(uses.count("<use ") for each, _, uses in marks if each == kind)
+                      for kind in ("noisy", "failed")}  # fmt: skip
 
 
-def points_of(picture: Parsed, series: str) -> int:
-    curve = sum(len(re.findall("[ML]", path["d"])) for path in picture.of_class(series, "path"))
-    return curve + len(picture.of_class("noisy", "circle")) // 4  # bound, R32, P32 and P64
+def all_charts(text: str) -> list[Chart]:
+    return [Chart(found) for found in re.findall(r'<svg viewBox="[^"]*" role="img".*?</svg>', text, re.DOTALL)]
+
+
+def charts(text: str) -> list[Chart]:
+    """The charts over depth. The first chart of a page is the summary."""
+    return all_charts(text)[1:]
+
+
+def points_of(picture: Chart, series: str) -> int:
+    return len(picture.curves[series]) + picture.marks["noisy"] // 4  # bound, R32, P32 and P64
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -187,8 +204,9 @@ def test_every_tensor_compared_is_on_the_page_and_the_worst_is_first(drift):
 
 def test_the_page_loads_nothing(drift):
     parsed = Parsed(build_page(drift))
-    assert not {tag for tag, _ in parsed.elements} & {"link", "img", "iframe", "object", "image", "use", "a", "base"}
-    assert not {key for _, attributes in parsed.elements for key in attributes} & {"src", "href", "xlink:href", "style"}
+    assert not {tag for tag, _ in parsed.elements} & {"link", "img", "iframe", "object", "image", "base"}
+    targets = {a[key] for _, a in parsed.elements for key in {"src", "href", "xlink:href"} & a.keys()}
+    assert targets and all(target.startswith("#") for target in targets)
     look = parsed.words["style"] + parsed.words["script"]
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch|XMLHttpRequest|import\(", look)
     assert re.search("https?:", build_page(as_content(made_up()))) is None
@@ -222,8 +240,20 @@ def test_the_curves_have_a_point_for_every_output_and_every_gradient(drift):
         assert [told.index(name) for name in names] == sorted(told.index(name) for name in names)
         assert picture.words["desc"].startswith(f"{len(names)} tensors")
     # Where float64 fails the curve is marked; the gradient that is noise in float32 is off the curve.
-    assert len(forward.of_class("failed", "circle")) == len(FORWARD) - 1
-    assert len(backward.of_class("noisy", "circle")) + len(backward.of_class("failed", "circle")) == 4 + 2
+    assert forward.marks["failed"] == len(FORWARD) - 1
+    assert backward.marks["noisy"] + backward.marks["failed"] == 4 + 2
+
+
+def test_the_summary_has_the_largest_distance_of_each_part(drift):
+    summary = all_charts(build_page(drift))[0]
+    largest = {}
+    for tensor in drift["tensors"]:
+        if tensor["informative"]:
+            part = f"{'Backward' if tensor['kind'] == 'gradient' else 'Forward'}, {tensor['dtype']}"
+            largest[part] = max(largest.get(part, 0.0), tensor["margin"])
+    told = dict(re.findall(r"(\w+, \w+): \d+ tensors, largest (\S+?)(?:;|$)", summary.words["desc"]))
+    assert told == {part: f"{margin:.2g}" for part, margin in largest.items()} and len(told) == 4
+    assert all(f"{margin:.2g}" in summary.words["text"] for margin in largest.values())
 
 
 def test_layers_are_marked_in_the_order_of_the_pass():
@@ -235,12 +265,10 @@ def test_layers_are_marked_in_the_order_of_the_pass():
 
 def test_errors_lie_on_a_logarithmic_scale(drift):
     forward, _ = charts(build_page(drift))
-    (path,) = forward.of_class("p32", "path")
-    heights = [float(y) for y in re.findall(r" (\d+\.\d)", path["d"])]
+    heights = [y for _, y in forward.curves["p32"]]
     # Exactly equal lies below everything; equal errors lie level.
     assert heights[0] > max(heights[1:]) and len(set(heights[1:])) == 1
-    (path,) = forward.of_class("r32", "path")
-    assert set(re.findall(r" (\d+\.\d)", path["d"])) == {f"{heights[1]:.1f}"}
+    assert {y for _, y in forward.curves["r32"]} == {heights[1]}
 
 
 def test_a_drift_is_named_as_on_the_terminal(drift):
@@ -250,7 +278,7 @@ def test_a_drift_is_named_as_on_the_terminal(drift):
     assert drift["culprit"]["message"] in parsed.words["p"]
     assert parsed.of_class("drift", "header")
     passed = Parsed(build_page(as_content(made_up())))
-    assert passed.words["span"].startswith("PARITY") and not passed.of_class("failed", "circle")
+    assert passed.words["span"].startswith("PARITY") and not passed.of_class("failed-row", "tr")
     assert "18 tensors of the port agree" in passed.words["h1"]
 
 
@@ -286,15 +314,14 @@ def test_findings_that_the_table_lacks_come_before_those_that_it_has(drift):
 
 def test_one_dtype_alone_has_its_curves_and_no_others():
     picture, _ = charts(build_page(as_content(made_up(dtypes=("float64",)))))
-    drawn = {path["class"] for path in picture.of_class("curve", "path")}
-    assert drawn == {"curve bound", "curve r32", "curve p64"}
+    assert picture.curves.keys() == {"bound", "r32", "p64"}
 
 
 def test_the_page_can_be_read_by_ear_and_at_night(drift):
     parsed = Parsed(build_page(drift))
     assert all(a.get("scope") in ("row", "col") for tag, a in parsed.elements if tag == "th")
     pictures = [a for tag, a in parsed.elements if tag == "svg" and a.get("role") == "img"]
-    assert len(pictures) == 2 and all(p.words["title"] and p.words["desc"] for p in charts(build_page(drift)))
+    assert len(pictures) == 3 and all(p.words["title"] and p.words["desc"] for p in all_charts(build_page(drift)))
     assert ("html", {"lang": "en"}) in parsed.elements
     assert "prefers-color-scheme: dark" in parsed.words["style"] and "@media print" in parsed.words["style"]
 

@@ -364,8 +364,8 @@ def test_entities_of_a_text_and_of_a_file_are_those_of_a_server(run, tmp_path):
 
 def test_a_page_without_any_entity_says_so(tmp_path):
     write_predictions(tmp_path / "x.csv", [{"row": 1, "text": "a", "entities": "[]", "predicted_entities": "[]"}])
-    said = [part.text for part in report_sections(tmp_path / "x.csv")]
-    assert said == ["Entities by type", "None in the data, and none found."]
+    said = [(section.title, *section.parts) for section in report_sections(tmp_path / "x.csv")]
+    assert said == [("Entities by type", "None in the data, and none found.")]
 
 
 @pytest.mark.slow

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import test_language_modeling
@@ -18,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit import cli
-from toolkit.pages.markup import element, html_text, xml_text
+from toolkit.pages.elements import Section, render_page
+from toolkit.parity.report.junit import element
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.escape import markdown, markdown_code, visible
 from toolkit.terminal.progress import ProgressBar
@@ -70,19 +73,20 @@ def test_a_code_span_and_a_cell_stay_one_piece_on_one_line(text):
 
 def test_reports_hold_what_xml_and_html_cannot():
     text = "".join(map(chr, [*range(32), 0x7F, 0x85, 0xFFFE, 0xFFFF, 0xD800])) + "</script><b>&\"']]>"
-    root = element("p", text, title=text)
-    from xml.etree import ElementTree
-
-    parsed = ElementTree.fromstring(xml_text(root).encode())
-    assert "</script><b>&\"']]>" in parsed.text and r"\x00" in parsed.text and r"\ud800" in parsed.text
+    parsed = ElementTree.fromstring(ElementTree.tostring(element("failure", message=text)))
+    page = render_page("pages/document.html", title=text, sections=[Section(text, [text])])
+    shown = html.unescape(page)
+    for found in (parsed.get("message"), shown):
+        assert "</script><b>&\"']]>" in found and r"\x00" in found and r"\ud800" in found
+    assert "\x00" not in page and "\x85" not in page
     tags: list[str] = []
 
     class Reader(HTMLParser):
         def handle_starttag(self, tag: str, attributes: object) -> None:
             tags.append(tag)
 
-    Reader().feed(html_text(root))
-    assert tags == ["p"]
+    Reader().feed(page)
+    assert tags.count("p") == 1 and not {"b", "script"} & set(tags)
 
 
 def front_matter(card: str) -> dict:

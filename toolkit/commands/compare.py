@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
 from rich.console import Console
 from rich.table import Table
@@ -21,10 +20,8 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import metrics_of, series
 from toolkit.finetune.report.page import PAGE, REMEDY
-from toolkit.finetune.report.style import STYLE
-from toolkit.pages.document import document, name, scrolled, table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import lines
+from toolkit.pages.elements import Section, hide_folders, render_macro, render_page, table
+from toolkit.pages.plot import draw_lines
 from toolkit.recipe import yaml_source
 from toolkit.recipe.shipped import new_file
 from toolkit.run_folder.folder import flat, read_starts
@@ -38,6 +35,8 @@ MEASURED_SPLITS = ("validation", "test")
 #: Number of characters of a digest to show.
 DIGEST_LENGTH = 12
 BEST_MARK = " *"
+#: Name of an x axis of the learning curves -> key of a row of metrics.jsonl.
+X_AXES = {"step": "step", "epoch": "epoch", "second": "seconds"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,16 @@ class RunFiles:
         sign = -1 if self.lower_is_better.get(metric) else 1
         best = max(rows, key=lambda row: sign * row[metric], default=None)
         return {} if best is None else {"validation": {key: best.get(key) for key in ("loss", *metrics_of([best]))}}
+
+    @property
+    def baselines(self) -> dict[str, Mapping[str, Any]]:
+        """Split and simple method, such as ``test, TF-IDF``, -> metrics of the method."""
+        return {
+            f"{split_name}, {method}": splits[split_name]
+            for method, splits in self.results.get("baselines", {}).items()
+            for split_name in MEASURED_SPLITS
+            if splits.get(split_name)
+        }
 
     def facts(self) -> dict[str, str]:
         """Return the state of the run: whether it finished, its steps, duration and size, and its parity gate."""
@@ -162,6 +171,7 @@ def comparison_tables(runs: Sequence[RunFiles]) -> list[ComparisonTable]:
     versions = _differing_rows([run.versions for run in runs])
     recipes = _differing_rows([run.recipe for run in runs], without="train.output_dir")
     metrics = list(_metric_rows(runs, incomparable))
+    baselines = list(_baseline_rows(runs))
     marks = (
         [f"{BEST_MARK.strip()} the best of a row"]
         if any(cell.endswith(BEST_MARK) for row in metrics for cell in row)
@@ -172,6 +182,7 @@ def comparison_tables(runs: Sequence[RunFiles]) -> list[ComparisonTable]:
         ComparisonTable("Recipe", recipes, [] if recipes else ["the same in all runs"]),
         ComparisonTable("Data", _table_rows([run.data() for run in runs]), list(incomparable.values())),
         ComparisonTable("Versions", versions, [] if versions else ["the same in all runs"]),
+        *([ComparisonTable("Baselines", baselines)] if baselines else []),
         ComparisonTable("Metrics", metrics, [*marks, *incomparable.values()]),
     ]
 
@@ -218,10 +229,21 @@ def _metric_rows(runs: Sequence[RunFiles], incomparable: Mapping[str, str]) -> I
             yield (f"{split_name} {metric}", *cells)
 
 
+def _baseline_rows(runs: Sequence[RunFiles]) -> Iterator[tuple[str, ...]]:
+    """Yield the metrics of simple methods, for comparison with the runs' metrics."""
+    for key in dict.fromkeys(key for run in runs for key in run.baselines):
+        columns = [run.baselines.get(key, {}) for run in runs]
+        for metric in dict.fromkeys(metric for column in columns for metric in column):
+            values = [column.get(metric) for column in columns]
+            yield (f"{key}: {metric}", *("" if value is None else format_number(value) for value in values))
+
+
 def _run_names(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each run: the name of its folder, or the path if two folders have the same name."""
-    folder_names = [folder.resolve().name for folder in folders]
-    return folder_names if len(set(folder_names)) == len(folder_names) else [str(folder) for folder in folders]
+    """Return a name for each run: the name of its folder, with the folders that differ if two have the same name."""
+    paths = [folder.resolve() for folder in folders]
+    if len({path.name for path in paths}) == len(paths):
+        return [path.name for path in paths]
+    return [f"…/{path.relative_to(os.path.commonpath(paths))}" for path in paths]
 
 
 def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Console) -> None:
@@ -239,52 +261,45 @@ def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Con
 
 def _build_page(tables: Sequence[ComparisonTable], names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> str:
     """Return the HTML of the page with the comparison."""
-    body = element(
-        "body",
-        element("header", element("h1", f"{len(runs)} runs compared"), *_report_links(names, runs, output)),
-        element(
-            "main",
-            *_table_section(tables[-1], names),
-            *_learning_curves(names, runs),
-            *(section for comparison in tables[:-1] for section in _table_section(comparison, names)),
-        ),
-    )
-    return document("Runs compared", STYLE, body)
+    pages = [
+        os.path.relpath(run.folder / PAGE, output.absolute().parent) if (run.folder / PAGE).exists() else ""
+        for run in runs
+    ]
+    sections = [
+        _table_section(tables[-1], names),
+        *_learning_curves(names, runs),
+        *(_table_section(comparison, names) for comparison in tables[:-1]),
+    ]
+    title = f"{len(runs)} runs compared"
+    links = list(zip(map(hide_folders, names), pages, strict=True))
+    return render_page("commands/compare.html", title=title, links=links, sections=sections)
 
 
-def _report_links(names: Sequence[str], runs: Sequence[RunFiles], output: Path) -> Iterator[Element]:
-    for run, run_name in zip(runs, names, strict=True):
-        page = os.path.relpath(run.folder / PAGE, output.absolute().parent)
-        link = element("a", run_name, href=page) if (run.folder / PAGE).exists() else name(run_name)
-        yield element("p", link)
+def _table_section(comparison: ComparisonTable, names: Sequence[str]) -> Section:
+    rows = [
+        [key, *(render_macro("pages/elements.html", "bold_if", hide_folders(cell), BEST_MARK) for cell in cells)]
+        for key, *cells in comparison.rows
+    ]
+    titles = ("", *map(hide_folders, names))
+    return Section(comparison.title, [*comparison.notes, table(titles, rows, class_="compared") if rows else None])
 
 
-def _table_section(comparison: ComparisonTable, names: Sequence[str]) -> Iterator[Element]:
-    section_id = comparison.title.lower()
-    yield element("h2", comparison.title, id=section_id)
-    for note in comparison.notes:
-        yield element("p", note, class_="soft")
-    if comparison.rows:
-        rows = [
-            [key, *(element("b", cell) if cell.endswith(BEST_MARK) else cell for cell in cells)]
-            for key, *cells in comparison.rows
-        ]
-        yield scrolled(table(("", *names), rows, class_="compared"), section_id)
-
-
-def _learning_curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator[Element]:
-    """Yield the learning curves of all runs, with a plot for each metric."""
+def _learning_curves(names: Sequence[str], runs: Sequence[RunFiles]) -> Iterator[Section]:
+    """Yield the learning curves of all runs, with a plot for each metric over each of :data:`X_AXES`."""
     by_split = {
         split_name: [[row for row in run.rows if row.get("split") == split_name] for run in runs]
         for split_name in ("train", "validation")
     }
     validation = [row for rows in by_split["validation"] for row in rows]
     plots = [("train", "loss"), ("validation", "loss"), *(("validation", key) for key in metrics_of(validation))]
-    figures = [
-        lines(f"{split_name} {key}",
-              [series(run, rows, key) for run, rows in zip(names, by_split[split_name], strict=True)], "step")
-        for split_name, key in plots
+    charts = [
+        (x_name, [figure for split_name, key in plots if (figure := draw_lines(
+            f"{split_name} {key}",
+            [series(hide_folders(run), rows, key, x_key, split_name == "train")
+             for run, rows in zip(names, by_split[split_name], strict=True)],
+            x_name,
+        ))])
+        for x_name, x_key in X_AXES.items()
     ]  # fmt: skip
-    if any(figure is not None for figure in figures):
-        yield element("h2", "Learning curves")
-        yield element("div", *figures, class_="charts")
+    if any(figures for _, figures in charts):
+        yield Section("Learning curves", [render_macro("pages/elements.html", "charts_by_axis", charts)])

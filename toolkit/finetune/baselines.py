@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.terminal.progress import format_number
 
@@ -38,10 +38,34 @@ def describe_overfitting(evaluations: Iterable[Mapping[str, Any]], best: Mapping
     )
 
 
-def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> str:
-    """Return a line that compares the model with the best simple method; "" if no method was measured.
+class BaselineComparison(NamedTuple):
+    """The model next to the best simple method, on one metric.
 
-    The metric is the metric that chose the weights, or the first that both have. The split is test, or validation.
+    Attributes:
+        split_name: test, or validation without a test split.
+        metric: the metric that chose the weights, or the first that the model and all methods have.
+        model_value: value of the model.
+        method: name of the best simple method.
+        baseline_value: value of the method.
+        model_wins: whether the model is better than the method.
+    """
+
+    split_name: str
+    metric: str
+    model_value: float
+    method: str
+    baseline_value: float
+    model_wins: bool
+
+    @property
+    def verdict(self) -> str:
+        """What a user should know if the model is not better; empty otherwise."""
+        how = "as good" if self.model_value == self.baseline_value else "better"
+        return "" if self.model_wins else f"the simpler method is {how} here"
+
+
+def find_best_baseline(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> BaselineComparison | None:
+    """Return the comparison of the model with the best simple method; None if no method was measured.
 
     Args:
         results: content of ``metrics.json``.
@@ -52,7 +76,7 @@ def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[
         name: splits[split_name] for name, splits in results.get("baselines", {}).items() if splits.get(split_name)
     }
     if not baseline_metrics:
-        return ""
+        return None
     all_metrics = [results[split_name], *baseline_metrics.values()]
     shared_metrics = [
         name for name in results[split_name] if all(numbers.get(name) is not None for numbers in all_metrics)
@@ -60,11 +84,17 @@ def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[
     chosen_metric = results["best"]["metric"]
     metric = chosen_metric if chosen_metric in shared_metrics else next(iter(shared_metrics), None)
     if metric is None:
-        return ""
+        return None
     sign = 1 if lower_is_better.get(metric) else -1
     method = min(baseline_metrics, key=lambda name: sign * baseline_metrics[name][metric])
     model_value, baseline_value = results[split_name][metric], baseline_metrics[method][metric]
-    comparison = f"{split_name} {metric} {format_number(model_value)}; {method} {format_number(baseline_value)}"
-    if sign * model_value < sign * baseline_value:
-        return comparison
-    return f"{comparison}: the simpler method is {'as good' if model_value == baseline_value else 'better'} here"
+    model_wins = sign * model_value < sign * baseline_value
+    return BaselineComparison(split_name, metric, model_value, method, baseline_value, model_wins)
+
+
+def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> str:
+    """Return a line about :func:`find_best_baseline`; "" if no method was measured."""
+    if (best := find_best_baseline(results, lower_is_better)) is None:
+        return ""
+    values = f"{format_number(best.model_value)}; {best.method} {format_number(best.baseline_value)}"
+    return f"{best.split_name} {best.metric} {values}" + (f": {best.verdict}" if best.verdict else "")

@@ -1,43 +1,61 @@
-"""Curves over the steps of a run, as SVG, and tables of shares."""
+"""Charts as SVG, drawn by matplotlib. Their colors are variables of the style sheet, so they follow light and dark.
+
+Import matplotlib only within :func:`matplotlib_defaults`: commands that draw nothing do not wait for it.
+"""
 
 from __future__ import annotations
 
+import io
+import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from xml.etree.ElementTree import Element
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.pages.markup import element
+import numpy as np
+from markupsafe import Markup
 
-WIDTH, HEIGHT = 620, 270
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 56, 12, 26, 44
+from toolkit.pages.elements import render_macro
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT, HEIGHT_BELOW = 620, 270, 90
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 56, 12, 26, 50
 #: Maximum number of points of a curve. A longer curve is averaged over intervals of equal size.
 MAX_POINTS = 400
 #: Maximum number of hover areas of a figure.
 MAX_HOVER_AREAS = 120
-#: Number of line styles, the classes ``.s0``, ``.s1``, ... of :data:`STYLE`, which the series use in order.
-STYLES = 6
+#: Minimum number of points of a smoothed curve, and share of its points in the moving mean.
+MIN_SMOOTHED, SMOOTHED_SHARE = 40, 0.05
+#: Digits of the distance between two ticks.
+STEPS = (1, 2, 5, 10)
+#: Color of the style sheet -> placeholder in matplotlib's output, which is replaced with ``var(--COLOR)``.
+COLORS = {
+    color: f"#0000{number:02x}"
+    for number, color in enumerate(("blue", "orange", "good", "bad", "grey", "ink", "soft", "line", "band", "paper"), 1)
+}
+#: Color and dashes of the series of a figure, in order.
+LINE_STYLES: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("blue", ()), ("orange", (7, 3)), ("good", (2, 3)), ("bad", (7, 3)), ("grey", (2, 3)), ("ink", ()),
+)  # fmt: skip
+#: Settings of matplotlib.
+SETTINGS: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "toolkit", "text.parse_math": False, "path.simplify": False,
+    "font.size": 11,
+    "figure.facecolor": "none", "axes.facecolor": "none", "axes.edgecolor": COLORS["line"], "axes.linewidth": 0.7,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.axisbelow": True,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": COLORS["line"], "grid.linewidth": 0.7,
+    "axes.labelcolor": COLORS["soft"], "xtick.color": COLORS["line"], "xtick.labelcolor": COLORS["soft"],
+    "ytick.left": False, "ytick.minor.left": False, "ytick.color": COLORS["soft"], "text.color": COLORS["ink"],
+    "lines.linewidth": 1.6, "axes.xmargin": 0, "xtick.major.pad": 7, "axes.labelpad": 6,
+}  # fmt: skip
 
-STYLE = """
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem 2rem; }
-.charts svg.chart { min-width: 30rem; }
-.charts figure { min-width: 0; }
-figcaption { font-weight: 600; font-size: .95rem; }
-.s0 { stroke: var(--blue); } .s1 { stroke: var(--orange); } .s2 { stroke: var(--good); }
-.s3 { stroke: var(--bad); } .s4 { stroke: var(--grey); } .s5 { stroke: var(--ink); }
-.s1, .s3 { stroke-dasharray: 7 3; } .s2, .s4 { stroke-dasharray: 2 4; }
-circle.mark { fill: var(--paper); stroke-width: 1.4; stroke-dasharray: none; }
-.best { stroke: var(--ink); stroke-width: 1; stroke-dasharray: 3 3; }
-svg text.best-text { fill: var(--ink); stroke: none; font-weight: 600; }
-.bar { display: inline-block; height: .72em; background: var(--blue); vertical-align: baseline; }
-.share { white-space: nowrap; }
-.track { display: inline-block; width: 9rem; max-width: 30vw; margin-right: .5rem;
-  background: var(--band); line-height: 1; }
-/* A narrow screen shows a whole picture, smaller: its letters are larger in it. */
-@media screen and (max-width: 40rem) { .charts svg.chart { min-width: 0; font-size: 14px; } }
-@media print { .charts { display: block; } .charts svg.chart { min-width: 0; } }
-"""
+Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -47,10 +65,12 @@ class Series:
     Attributes:
         name: name in the legend.
         points: x and y of each point, by ascending x; points with an infinite y or NaN are left out.
+        is_noisy: whether a long curve is drawn faintly, with its moving mean over it.
     """
 
     name: str
-    points: Sequence[tuple[float, float]]
+    points: Points
+    is_noisy: bool = False
 
     @property
     def points_to_draw(self) -> list[tuple[float, float]]:
@@ -63,76 +83,168 @@ class Series:
         return [(stretch[-1][0], sum(y for _, y in stretch) / len(stretch)) for stretch in stretches]
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A linear map from the range of values to coordinates of the figure.
+class HoverArea(NamedTuple):
+    """An invisible area over a chart, which shows its text on hover: a range of x in data units, and the text."""
 
-    Attributes:
-        lowest: smallest value.
-        highest: largest value.
-        start: coordinate of the smallest value.
-        end: coordinate of the largest value.
-    """
-
-    lowest: float
-    highest: float
     start: float
     end: float
-
-    def __call__(self, value: float) -> float:
-        return self.start + (self.end - self.start) * (value - self.lowest) / (self.highest - self.lowest)
+    text: str
 
 
-def lines(title: str, series: Sequence[Series], x_name: str, best: float | None = None) -> Element | None:
-    """Return a figure with curves over a common axis and a legend; None without finite points.
+@contextmanager
+def matplotlib_defaults() -> Iterator[None]:
+    """Draw with matplotlib's defaults and :data:`SETTINGS` instead of the user's settings, and without warnings.
+
+    If no folder for its cache can be written, matplotlib uses a temporary folder.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
+        yield
+
+
+def make_axes(width: float, heights: Sequence[float], margins: tuple[float, float, float, float]) -> list[Axes]:
+    """Return axes below one another, which share their x axis, in a new figure.
+
+    Args:
+        width: width of the figure.
+        heights: height of each of the axes, with its margins at the top and at the bottom.
+        margins: margins at the left, right, top and bottom.
+    """
+    from matplotlib.figure import Figure
+
+    margin_left, margin_right, margin_top, margin_bottom = margins
+    height = sum(heights)
+    figure = Figure((width / 72, height / 72), dpi=72)
+    all_axes: list[Axes] = []
+    for index, own_height in enumerate(heights):
+        start = height - sum(heights[: index + 1]) + margin_bottom
+        inner_width, inner_height = width - margin_left - margin_right, own_height - margin_top - margin_bottom
+        box = (margin_left / width, start / height, inner_width / width, inner_height / height)
+        all_axes.append(figure.add_axes(box, sharex=all_axes[0] if all_axes else None))
+    return all_axes
+
+
+def to_svg(axes: Axes, title: str, description: str, areas: Sequence[HoverArea] = ()) -> Markup:
+    """Return the figure of ``axes`` as an SVG element.
+
+    The group of an artist with the gid ``class:NAMES`` gets these classes.
+
+    Args:
+        axes: axes of the figure, with the hover areas.
+        title: title for screen readers.
+        description: description for screen readers.
+        areas: hover areas.
+    """
+    figure: Any = axes.figure
+    output = io.StringIO()
+    metadata: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(output, format="svg", metadata=metadata)
+    text = output.getvalue()
+    text = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
+    text = re.sub(r"<!--.*?-->|font(?:-\w+)?: [^;\"]*;? ?| transform=\"rotate\(-0 [^\"]*\"", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="class:([^"]*)">', r'<g class="\1">', text)
+    text = re.sub(r"\s*\n\s*", " ", re.sub(r'<g id="[^"]*">', "<g>", text)).replace("> <", "><")
+    for color, placeholder in COLORS.items():
+        text = text.replace(placeholder, f"var(--{color})")
+    (origin, _), (one, _) = axes.transData.transform([(0, 1), (1, 1)])
+    unit, (width, height) = one - origin, figure.get_size_inches() * 72
+    rectangles = [
+        {
+            "x": origin + unit * area.start,
+            "y": height - axes.bbox.y1,
+            "width": max(unit * (area.end - area.start), 0.1),
+            "height": axes.bbox.height,
+            "text": area.text,
+        }
+        for area in areas
+    ]
+    values = (title, description, round(width), round(height), Markup(text), rectangles)
+    return render_macro("pages/elements.html", "chart", *values)
+
+
+def to_figure(title: str, legend: Sequence[Mapping[str, str]], svg: Markup) -> Markup:
+    """Return a figure with its caption and legend; see :func:`make_legend_entry`."""
+    return render_macro("pages/elements.html", "figure", title, legend, svg)
+
+
+def make_legend_entry(name: str, color: str, dashes: Sequence[float] = (), value: str = "") -> dict[str, str]:
+    """Return an entry of a legend: a line, its name, and its last value."""
+    style = f"stroke: var(--{color}); stroke-dasharray: {' '.join(map(str, dashes)) or 'none'}"
+    return {"name": name, "style": style, "value": value}
+
+
+def draw_lines(
+    title: str, series: Sequence[Series], x_name: str, best: float | None = None, below: Series | None = None
+) -> Markup | None:
+    """Return a figure with curves over a common axis and a legend with their last values; None without finite points.
 
     Args:
         title: caption of the figure.
         series: curves.
         x_name: name of the x axis.
         best: x of a vertical line that marks the best value; None for no line.
+        below: curve in smaller axes below the others; None for no such axes.
     """
-    curves = [(curve.name, curve.points_to_draw) for curve in series]
-    curves = [(name, points) for name, points in curves if points]
+    curves = [(curve, curve.points_to_draw) for curve in series]
+    curves = [(curve, points) for curve, points in curves if points]
     if not curves:
         return None
-    heights = [y for _, points in curves for _, y in points]
-    ticks = round_ticks(min(heights), max(heights))
-    farthest = max(*(x for _, points in curves for x, _ in points), best or 0, 1)
-    x_ticks = [tick for tick in round_ticks(0, farthest, 8) if tick == int(tick) and tick <= farthest]
-    x, y = (
-        Scale(0, farthest, MARGIN_LEFT, WIDTH - MARGIN_RIGHT),
-        Scale(ticks[0], ticks[-1], HEIGHT - MARGIN_BOTTOM, MARGIN_TOP),
-    )
-    picture = element(
-        "svg",
-        element("title", title),
-        element("desc", _describe_curves(curves, x_name)),
-        *_grid(ticks, x_ticks, x, y, x_name),
-        *_best_mark(best, x, x_name),
-        *(part for index, (_, points) in enumerate(curves) for part in _curve(points, index, x, y)),
-        *_hover_areas(curves, x, x_name),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        class_="chart",
-    )
-    legend = element("ul", *(_legend(name, index) for index, (name, _) in enumerate(curves)), class_="legend")
-    return element("figure", element("figcaption", title), legend, element("div", picture, class_="wide"))
+    points_below = below.points_to_draw if below else []
+    margins = (MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM)
+    with matplotlib_defaults():
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        all_axes = make_axes(WIDTH, [HEIGHT, HEIGHT_BELOW + MARGIN_BOTTOM] if points_below else [HEIGHT], margins)
+        axes = all_axes[0]
+        farthest = max(*(x for _, points in curves for x, _ in points), best or 0, 1)
+        axes.set_xlim(0, farthest)
+        for index, (curve, points) in enumerate(curves):
+            color, dashes = LINE_STYLES[index % len(LINE_STYLES)]
+            _draw_curve(axes, points, color, dashes, curve.is_noisy)
+        if points_below and below is not None:
+            _draw_curve(all_axes[1], points_below, "grey", (), False)
+            all_axes[1].set_title(below.name, fontsize=11, loc="left", color=COLORS["soft"])
+        for each in all_axes:
+            each.xaxis.set_major_locator(MaxNLocator(8, integer=farthest > 8, steps=STEPS))
+            each.yaxis.set_major_locator(MaxNLocator(5 if each is axes else 2, steps=STEPS))
+            each.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+            each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+        all_axes[-1].set_xlabel(x_name)
+        if best is not None:
+            axes.axvline(best, color=COLORS["ink"], linewidth=1, dashes=(3, 3))
+            is_right = best > farthest / 2
+            place, offset = (best, 1.0), (-4 if is_right else 4, 6)
+            axes.annotate(f"best: {x_name} {best:,.0f}", place, offset, ("data", "axes fraction"), "offset points",
+                          ha="right" if is_right else "left", weight="bold")  # fmt: skip
+        named_points = [(curve.name, points) for curve, points in curves]
+        areas = _hover_areas([*named_points, (below.name, points_below)] if below else named_points, farthest, x_name)
+        svg = to_svg(axes, title, describe_curves(named_points, x_name), areas)
+    legend = [
+        make_legend_entry(name, *LINE_STYLES[index % len(LINE_STYLES)], f"{points[-1][1]:.4g}")
+        for index, (name, points) in enumerate(named_points)
+    ]
+    return to_figure(title, legend, svg)
 
 
-def round_ticks(lowest: float, highest: float, max_ticks: int = 6) -> list[float]:
-    """Return at least two round, equidistant numbers that cover the range from ``lowest`` to ``highest``."""
-    if highest <= lowest:
-        margin = abs(lowest) * 0.1 or 1.0
-        lowest, highest = lowest - margin, highest + margin
-    rough = (highest - lowest) / (max_ticks - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first, last = math.floor(lowest / step + 1e-9), math.ceil(highest / step - 1e-9)
-    return [index * step for index in range(first, last + 1)]
+def _draw_curve(axes: Axes, points: Points, color: str, dashes: Sequence[float], is_noisy: bool) -> None:
+    x, y = np.array(points, dtype=np.float64).T
+    style: dict[str, Any] = {"color": COLORS[color], "dashes": dashes or (None, None), "gid": f"class:curve-{color}"}
+    is_smoothed = is_noisy and len(points) >= MIN_SMOOTHED
+    (line,) = axes.plot(x, y, **style, clip_on=False, alpha=0.35 if is_smoothed else None)
+    if len(points) <= MIN_SMOOTHED:
+        line.set(marker="o", markersize=4.5, markerfacecolor=COLORS["paper"], markeredgewidth=1.2)
+    if is_smoothed:
+        window = np.ones(max(round(SMOOTHED_SHARE * len(y)), 3))
+        mean = np.convolve(y, window, "same") / np.convolve(np.ones(len(y)), window, "same")
+        axes.plot(x, mean, **{**style, "gid": f"class:curve-{color} smoothed"}, linewidth=2)
 
 
-def _describe_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_name: str) -> str:
+def describe_curves(curves: Sequence[tuple[str, Points]], x_name: str) -> str:
     """Return a description of the curves for readers who cannot see the figure."""
     return "; ".join(
         f"{name}: {points[0][1]:.4g} at {x_name} {points[0][0]:g}, {points[-1][1]:.4g} at {x_name} {points[-1][0]:g}, "
@@ -141,93 +253,20 @@ def _describe_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]
     )
 
 
-def _grid(ticks: Sequence[float], x_ticks: Sequence[float], x: Scale, y: Scale, x_name: str) -> Iterator[Element]:
-    for tick in ticks:
-        yield element("path", d=f"M{MARGIN_LEFT} {y(tick):.1f}H{WIDTH - MARGIN_RIGHT}", class_="grid")
-        yield element("text", f"{tick:.6g}", x=MARGIN_LEFT - 6, y=f"{y(tick) + 4:.1f}", text_anchor="end")
-    bottom = HEIGHT - MARGIN_BOTTOM
-    for tick in x_ticks:
-        yield element("path", d=f"M{x(tick):.1f} {bottom}v4", class_="grid")
-        yield element("text", f"{tick:,.0f}", x=f"{x(tick):.1f}", y=bottom + 17, text_anchor="middle")
-    yield element("text", x_name, x=(MARGIN_LEFT + WIDTH - MARGIN_RIGHT) / 2, y=HEIGHT - 6, text_anchor="middle")
-
-
-def _best_mark(best: float | None, x: Scale, x_name: str) -> Iterator[Element]:
-    if best is None:
-        return
-    place = x(best)
-    anchor = "end" if place > WIDTH / 2 else "start"
-    yield element("path", d=f"M{place:.1f} {MARGIN_TOP - 6}V{HEIGHT - MARGIN_BOTTOM}", class_="best")
-    text_x = place - 4 if anchor == "end" else place + 4
-    words = f"best: {x_name} {best:,.0f}"
-    yield element("text", words, x=f"{text_x:.1f}", y=MARGIN_TOP - 10, text_anchor=anchor, class_="best-text")
-
-
-def _curve(points: Sequence[tuple[float, float]], index: int, x: Scale, y: Scale) -> Iterator[Element]:
-    path = "L".join(f"{x(x_value):.1f} {y(y_value):.1f}" for x_value, y_value in points)
-    yield element("path", d=f"M{path}" + ("h0" if len(points) == 1 else ""), class_=f"curve s{index % STYLES}")
-    if len(points) <= 40:
-        for x_value, y_value in points:
-            place = {"cx": f"{x(x_value):.1f}", "cy": f"{y(y_value):.1f}", "r": 2.4}
-            yield element("circle", class_=f"mark s{index % STYLES}", **place)
-
-
-def _hover_areas(
-    curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], x: Scale, x_name: str
-) -> Iterator[Element]:
-    """Yield an invisible area over each x of a point, which shows the values at this x on hover."""
+def _hover_areas(curves: Sequence[tuple[str, Points]], farthest: float, x_name: str) -> list[HoverArea]:
+    """Return an area over each x of a point, with the values at this x."""
     x_values = sorted({start for _, points in curves for start, _ in points})
     x_values = x_values[:: math.ceil(len(x_values) / MAX_HOVER_AREAS)]
     edges = [(previous + following) / 2 for previous, following in pairwise(x_values)]
-    for x_value, start, end in zip(x_values, [0.0, *edges], [*edges, x.highest], strict=True):
+    areas = []
+    for x_value, start, end in zip(x_values, [0.0, *edges], [*edges, farthest], strict=True):
         values = [
             f"{name} {near[1]:.4g}" for name, points in curves if (near := _nearest_point(points, start, end, x_value))
         ]
-        title = element("title", "\n".join([f"{x_name} {x_value:,.0f}", *values]))
-        width = max(x(end) - x(start), 1.0)
-        box = {
-            "x": f"{x(start):.1f}",
-            "y": MARGIN_TOP,
-            "width": f"{width:.1f}",
-            "height": HEIGHT - MARGIN_BOTTOM - MARGIN_TOP,
-        }
-        yield element("rect", title, class_="hover", **box)
+        areas.append(HoverArea(start, end, "\n".join([f"{x_name} {x_value:,.6g}", *values])))
+    return areas
 
 
-def _nearest_point(
-    points: Sequence[tuple[float, float]], start: float, end: float, x_value: float
-) -> tuple[float, float] | None:
+def _nearest_point(points: Points, start: float, end: float, x_value: float) -> tuple[float, float] | None:
     inside = [point for point in points if start <= point[0] <= end]
     return min(inside, key=lambda point: abs(point[0] - x_value), default=None)
-
-
-def _legend(name: str, index: int) -> Element:
-    line = element("path", d="M1 5H35", class_=f"curve s{index % STYLES}")
-    return element("li", element("svg", line, viewBox="0 0 36 10", aria_hidden="true"), name)
-
-
-def share(value: float, text: str, highest: float = 1.0) -> Element:
-    """Return a number with a bar for the cell of a table; screen readers skip the bar."""
-    width = 100 * min(max(value / highest, 0.0), 1.0) if highest > 0 and math.isfinite(value) else 0.0
-    bar = element("span", class_="bar", style=f"width:{width:.1f}%")
-    return element("span", element("span", bar, class_="track", aria_hidden="true"), text, class_="share")
-
-
-def equal_bins(values: Iterable[float], max_bins: int = 8) -> list[tuple[int, int]]:
-    """Return ranges (first, last), both inclusive, that each contain about the same number of the integers."""
-    sorted_values = sorted(int(value) for value in values)
-    if not sorted_values:
-        return []
-    count = min(max_bins, max(1, len(sorted_values) // 5))
-    lasts = sorted({sorted_values[-(-len(sorted_values) * (index + 1) // count) - 1] for index in range(count)})
-    firsts = [sorted_values[0], *(last + 1 for last in lasts[:-1])]
-    return list(zip(firsts, lasts, strict=True))
-
-
-def named_bins(values: Sequence[int], max_bins: int = 8) -> dict[str, list[int]]:
-    """Return range of integers as text -> indices of the values in this range."""
-    bins: dict[str, list[int]] = {}
-    for first, last in equal_bins(values, max_bins):
-        name = str(first) if first == last else f"{first:,} to {last:,}"
-        bins[name] = [index for index, value in enumerate(values) if first <= value <= last]
-    return bins

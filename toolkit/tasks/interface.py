@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     import datasets
     import numpy as np
     from rich.console import Console
 
     from models.port.tokenization import Tokenizer
+    from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
 
 
@@ -97,7 +96,7 @@ class Task(Protocol):
             outputs: outputs of the split, from :meth:`outputs`.
         """
 
-    def report(self, folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    def report(self, folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
         """Yield the task's sections of a run's page, computed from files only.
 
         Args:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import Element
+
+from markupsafe import Markup
 
 from models import families
 from toolkit.commands.bench.duel import OURS, Duel
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import format_bytes
-from toolkit.pages.document import document, table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import STYLE, Series, lines
+from toolkit.pages.elements import Section, render_macro, render_page, table
+from toolkit.pages.plot import Series, draw_lines
 
 if TYPE_CHECKING:
     from toolkit.commands.bench.gate import GateRuns
@@ -44,7 +45,7 @@ class Results:
 def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
     """Return the table rows of a comparison: quantity, value of the port, value of the other side, and ratio."""
     ours, theirs = duel.sides.values()
-    other = next(side for side in duel.sides if side != OURS)
+    other = _other_side(duel)
     work, memory = duel.workload, duel.memory
     amount = f"{work.new_tokens} tokens" if work.generates else f"{work.texts} texts" if work.texts else "a step"
     each, first = ("texts", "tokens in all") if work.texts else ("tokens", "value of the first")
@@ -125,50 +126,66 @@ def title_of(duel: Duel) -> str:
 
 
 def _build_page(results: Results) -> str:
-    title = "toolkit bench"
-    body: list[Element | None] = [
-        element("h1", title),
-        element(
-            "p",
-            "A ratio is the median of pairs that were measured in turn, with a 95% confidence interval of the "
-            "median. If the interval contains 1, no difference is shown.",
-            class_="soft",
-        ),
+    sections = [
+        Section(title_of(duel), [table(("", "port", _other_side(duel)), _page_rows(duel), class_="numbers")])
+        for duel in results.works.values()
     ]
-    for duel in results.works.values():
-        other = next(side for side in duel.sides if side != OURS)
-        figures = table(("", "port", other, "port / other"), rows_of(duel), class_="numbers")
-        body += [element("h2", title_of(duel)), element("div", figures, class_="wide")]
     if results.gate is not None:
-        body += [element("h2", results.gate.title), element("div", table(("", ""), results.gate.rows()), class_="wide")]
-    for name, duels in results.curves.items():
-        body += _curve_section(name, duels)
+        sections.append(Section(results.gate.title, [table(("", ""), results.gate.rows())]))
+    sections += [_curve_section(name, duels) for name, duels in results.curves.items()]
     versions = {
         f"{side} {key}": value
         for duel in results.works.values()
         for side, measurements in duel.sides.items()
         for key, value in measurements.versions.items()
     }
-    body.append(element("h2", "Where"))
     facts = {**{key: str(value) for key, value in results.hardware.items()}, **versions}
-    body.append(element("div", table(("", "value"), list(facts.items())), class_="facts"))
-    return document(title, STYLE, element("body", element("main", *body)))
+    sections.append(Section("Where", [table(("", "value"), list(facts.items()))]))
+    return render_page("commands/bench/bench.html", title="toolkit bench", sections=sections)
 
 
-def _curve_section(name: str, duels: Sequence[Duel]) -> list[Element]:
+def _other_side(duel: Duel) -> str:
+    return next(side for side in duel.sides if side != OURS)
+
+
+def _page_rows(duel: Duel) -> list[tuple[str | Markup, ...]]:
+    """Return the rows of a comparison; a row with a ratio is followed by a row with the ratio as a bar."""
+    rows: list[tuple[str | Markup, ...]] = []
+    for quantity, ours, theirs, ratio_text in rows_of(duel):
+        rows.append((quantity, ours, theirs))
+        if ratio_text:
+            is_time = ratio_text == str(duel.times)
+            ratio = duel.times.median if is_time else duel.memory
+            interval = (duel.times.low, duel.times.high) if is_time and duel.times.low else None
+            rows.append((f"port / {_other_side(duel)}", _ratio_bar(ratio or 1.0, interval), ratio_text))
+    return rows
+
+
+def _ratio_bar(ratio: float, interval: tuple[float, float] | None) -> Markup:
+    """Return a bar from 1 to a ratio, with its confidence interval; the scale is logarithmic, from 1/8 to 8."""
+
+    def place(value: float) -> float:
+        return 50 + 50 * min(max(math.log(max(value, 1e-9)) / math.log(8), -1.0), 1.0)
+
+    ends = tuple(map(place, interval)) if interval else None
+    return render_macro("commands/bench/ratio.html", "ratio_bar", place(ratio), ends)
+
+
+def _curve_section(name: str, duels: Sequence[Duel]) -> Section:
     """Return plots and a table of comparisons by ``length`` or by ``layers``."""
-    other = next(side for side in duels[0].sides if side != OURS)
-    curves = (_curve(f"seconds by {name}", name, duels, "seconds"),
-              _curve(f"MB above the imports by {name}", name, duels, "memory"))  # fmt: skip
-    titles = (name, "port, s", f"{other}, s", "port / other", "memory, port / other")
-    return [
-        element("h2", f"Over {name}: {title_of(duels[0]).partition(':')[0]}"),
-        element("div", *curves, class_="charts"),
-        element("div", table(titles, [_curve_row(name, duel) for duel in duels]), class_="wide"),
-    ]
+    curves = [_curve(f"seconds by {name}", name, duels, "seconds"),
+              _curve(f"MB above the imports by {name}", name, duels, "memory")]  # fmt: skip
+    titles = (name, "port, s", f"{_other_side(duels[0])}, s", "port / other", "memory, port / other")
+    return Section(
+        f"Over {name}: {title_of(duels[0]).partition(':')[0]}",
+        [
+            render_macro("pages/elements.html", "charts", curves),
+            table(titles, [_curve_row(name, duel) for duel in duels], class_="numbers"),
+        ],
+    )
 
 
-def _curve(title: str, name: str, duels: Sequence[Duel], quantity: str) -> Element | None:
+def _curve(title: str, name: str, duels: Sequence[Duel], quantity: str) -> Markup | None:
     def height(duel: Duel, side: str) -> float:
         measurements = duel.sides[side]
         return median(measurements.seconds) if quantity == "seconds" else measurements.memory / 1e6
@@ -176,7 +193,7 @@ def _curve(title: str, name: str, duels: Sequence[Duel], quantity: str) -> Eleme
     series = [
         Series(side, [(getattr(duel.workload, name), height(duel, side)) for duel in duels]) for side in duels[0].sides
     ]
-    return lines(title, series, name)
+    return draw_lines(title, series, name)
 
 
 def _curve_row(name: str, duel: Duel) -> tuple[str, ...]:

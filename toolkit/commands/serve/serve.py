@@ -47,7 +47,7 @@ def serve_run(folder: Path, console: Console, host: str, port: int, timeout: flo
         service = make_service(run)
         about = describe_run(run, service)
         names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-        app = make_app(service, Worker(), about, build_page(about, service), names, timeout)
+        app = make_app(service, Worker(), about, build_page(about, service, folder), names, timeout)
         server = make_server(app, timeout)
         url_host = f"[{host}]" if ":" in host else host
         console.print(f"{folder}: http://{url_host}:{port}/ until Ctrl-C", highlight=False, soft_wrap=True)

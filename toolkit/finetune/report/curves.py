@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from xml.etree.ElementTree import Element
 
-from toolkit.pages.document import table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import STYLES, Series, lines
+from toolkit.pages.elements import Section, format_same_decimals, render_macro, table
+from toolkit.pages.plot import LINE_STYLES, Series, draw_lines
 from toolkit.run_folder.tracking import LEADING_COLUMNS
 from toolkit.tasks.metrics import COUNTS
-from toolkit.terminal.progress import format_number
 
 #: Keys of a row that are not metrics.
 NON_METRIC_COLUMNS = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COUNTS)
@@ -20,8 +17,8 @@ NON_METRIC_COLUMNS = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COU
 Row = Mapping[str, Any]
 
 
-def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
-    """Yield curves of loss, metrics and learning rate over the steps, and a table of each evaluation.
+def curves(rows: Sequence[Row], best: int | None) -> Iterator[Section]:
+    """Yield the section with curves of loss, metrics and learning rate over the steps, and a table of each evaluation.
 
     Args:
         rows: rows of metrics.jsonl.
@@ -32,31 +29,26 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
     }
     train, validation = by_split.values()
     metrics = metrics_of(validation)
-    shown_metrics = metrics[:STYLES]
-    metrics_note = f" (the first {STYLES} of {len(metrics)})" if len(metrics) > STYLES else ""
+    groups = [metrics[start : start + len(LINE_STYLES)] for start in range(0, len(metrics), len(LINE_STYLES))]
+    losses = [series("train", train, "loss", is_noisy=True), series("validation", validation, "loss")]
     figures = [
-        lines("Loss", [series(name, found, "loss") for name, found in by_split.items()], "step", best),
-        lines(
-            f"Metrics on validation{metrics_note}",
-            [series(name, validation, name) for name in shown_metrics],
-            "step",
-            best,
+        draw_lines("Loss", losses, "step", best, series("learning rate", train, "learning_rate")),
+        *(
+            draw_lines("Metrics on validation", [series(name, validation, name) for name in group], "step", best)
+            for group in groups
         ),
-        lines("Learning rate", [series("learning rate", train, "learning_rate")], "step"),
     ]
-    if not any(figure is not None for figure in figures):
+    if not any(figures):
         return
-    yield element("h2", "Learning curves")
-    yield element("div", *figures, class_="charts")
+    parts = [render_macro("pages/elements.html", "charts", figures)]
     names = ["loss", *metrics]
-    numbers = [
-        (f"{row['step']:,}" + (" (best)" if row["step"] == best else ""), *(_figure(row.get(name)) for name in names))
-        for row in validation
-    ]
-    if numbers:
-        found = table(("step", *names), numbers, "On validation", "numbers")
-        summary = element("summary", f"The numbers of {len(numbers)} evaluations")
-        yield element("details", summary, element("div", found, class_="wide"))
+    columns = [_numbers([row.get(name) for row in validation]) for name in names]
+    steps = [f"{row['step']:,}" + (" (best)" if row["step"] == best else "") for row in validation]
+    if steps:
+        numbers = table(("step", *names), list(zip(steps, *columns, strict=True)), "On validation", "numbers")
+        summary = f"The numbers of {len(steps)} evaluations"
+        parts.append(render_macro("pages/elements.html", "unfolded", summary, numbers))
+    yield Section("Learning curves", parts)
 
 
 def metrics_of(rows: Sequence[Row]) -> list[str]:
@@ -64,11 +56,10 @@ def metrics_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row if key not in NON_METRIC_COLUMNS))
 
 
-def series(name: str, rows: Sequence[Row], key: str) -> Series:
-    """Return the curve of a key over the steps."""
-    return Series(
-        name, [(float(row["step"]), value) for row in rows if (value := _finite_number(row.get(key))) is not None]
-    )
+def series(name: str, rows: Sequence[Row], key: str, x_key: str = "step", is_noisy: bool = False) -> Series:
+    """Return the curve of a key over another key of the rows."""
+    numbers = [(_finite_number(row.get(x_key)), _finite_number(row.get(key))) for row in rows]
+    return Series(name, [(x, y) for x, y in numbers if x is not None and y is not None], is_noisy)
 
 
 def _finite_number(value: Any) -> float | None:
@@ -77,6 +68,6 @@ def _finite_number(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
-def _figure(value: Any) -> str:
-    number = _finite_number(value)
-    return "not finite" if number is None else format_number(number)
+def _numbers(values: Sequence[Any]) -> list[str]:
+    """Return the values of a column with the same number of decimals."""
+    return [text or "not finite" for text in format_same_decimals([_finite_number(value) for value in values])]

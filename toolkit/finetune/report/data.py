@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from xml.etree.ElementTree import Element
+
+from markupsafe import Markup
 
 from toolkit.finetune.data_facts import SHARES
-from toolkit.pages.document import name, scrolled, table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import share
+from toolkit.pages.elements import Section, name, share, table
 
+#: Number of labels in the table of labels; the others open on a click.
+LABELS_SHOWN = 16
 NAMES = {0.0: "shortest", 0.5: "median", 1.0: "longest"}
 
 
-def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Element]:
-    """Yield the sections; for a run of an earlier version, which recorded no more, only the number of rows.
+def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Section]:
+    """Yield the section; for a run of an earlier version, which recorded no more, only the number of rows.
 
     Args:
         results: content of metrics.json.
@@ -38,20 +39,19 @@ def data_sections(results: Mapping[str, Any], examples: str) -> Iterator[Element
         )
         for split_name, size in sizes.items()
     ]
-    caption = f"Lengths are in tokens; a percentage is of the {examples} that are at most as long" if lengths else None
-    yield element("h2", "Data", id="data")
+    caption = f"Lengths are in tokens; a percentage is of the {examples} that are at most as long" if lengths else ""
     titles = ("split", examples, *(["cut"] if cut else []), *shares)
-    yield scrolled(table(titles, rows, caption, "numbers"), "data")
-    yield from _labels(
-        {
-            split_name: facts_of_split["labels"]
-            for split_name, facts_of_split in facts.items()
-            if "labels" in facts_of_split
-        }
-    )
+    labels = {
+        split_name: facts_of_split["labels"]
+        for split_name, facts_of_split in facts.items()
+        if "labels" in facts_of_split
+    }
+    cut_texts = [f"{count:,} of {sizes[split_name]:,} in {split_name}" for split_name, count in cut.items() if count]
+    highlight = f"Cut because they are too long: {', '.join(cut_texts)}" if cut_texts else ""
+    yield Section("Data", [table(titles, rows, caption, "numbers"), *_labels(labels)], highlight)
 
 
-def _labels(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Element]:
+def _labels(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Markup]:
     """Yield how often each label occurs in each split, with its share of the split's labels."""
     if not counts:
         return
@@ -70,4 +70,4 @@ def _labels(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Element]:
     ]
     caption = f"How often each of {len(labels)} labels occurs; a full bar is the most frequent one of a split"
     titles = ("label", *(f"{split_name} ({totals[split_name]:,})" for split_name in counts))
-    yield scrolled(table(titles, rows, caption, "numbers"), "data", "scroll")
+    yield table(titles, rows, caption, "numbers", LABELS_SHOWN)

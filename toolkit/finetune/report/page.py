@@ -6,34 +6,48 @@ The gate's verdict and the metrics come first, then the training, the errors, an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
 from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
-from toolkit.finetune.baselines import compare_with_baselines
+from toolkit.finetune.baselines import compare_with_baselines, find_best_baseline
 from toolkit.finetune.card import describe_early_end
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
 from toolkit.finetune.report.data import data_sections
-from toolkit.finetune.report.style import STYLE
 from toolkit.machine.disk import format_bytes
-from toolkit.pages.document import document, table
-from toolkit.pages.markup import element
+from toolkit.pages.elements import (
+    Section,
+    flatten_values,
+    format_same_decimals,
+    hide_folders,
+    render_macro,
+    render_page,
+    table,
+)
+from toolkit.recipe import yaml_source
+from toolkit.recipe.keys import TASK_KEYS
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT, read_starts, steps_of
-from toolkit.run_folder.predictions import SPLITS, predictions_file
+from toolkit.run_folder.predictions import SPLITS, predictions_file, read_predictions
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks import task_of
-from toolkit.tasks.metrics import COUNTS
-from toolkit.terminal.progress import format_number
+from toolkit.tasks.metrics import COUNTS, wilson_interval
 
 #: Name of the page in a run folder, and of the gate's page.
 PAGE, PARITY_PAGE = "report.html", f"{REPORT}/parity.html"
+#: Task and metric that is a share of the examples -> value of the metric if all examples are correct.
+SHARES = {
+    ("classification", "accuracy"): 1.0,
+    ("classification", "subset_accuracy"): 1.0,
+    ("question_answering", "exact_match"): 100.0,
+}
+#: Stands for the default of a key that has no default of the task.
+UNSET = object()
 #: What to do about a damaged file of a run.
 REMEDY = "restore it from a copy, or train again"
 
@@ -57,61 +71,78 @@ def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any], outpu
 
 
 def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = "") -> str:
-    """The whole document; ``above`` is the prefix of its links to the run's files."""
-    description = task_of(recipe).DESCRIPTION
-    name = folder.resolve().name
-    body = element(
-        "body",
-        _header(recipe, folder, results, name, above),
-        element(
-            "main",
-            *_numbers(results, task_of(recipe).LOWER_IS_BETTER),
-            *curves(read_metrics(folder / "metrics.jsonl"), results["best"]["step"]),
-            *_task(recipe, folder, results, above),
-        ),
-        element(
-            "footer",
-            *data_sections(results, description.unit(recipe)),
-            *_training(recipe, results),
-            *_made_of(recipe, folder),
-        ),
-    )
-    return document(f"{name}: {description.name}", STYLE, body)
+    """Return the HTML of the page.
 
-
-def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str, above: str) -> Element:
-    """The model, and whether the gate showed the port to equal the reference."""
-    starts = read_starts(folder)
-    has_passed = bool(starts) and all(start["skipped"] is None for start in starts)
-    description = task_of(recipe).DESCRIPTION
-    origin = f"starting from {recipe.model.weights}" if recipe.model.weights else "from new weights"
-    title = families.family(recipe.model.name).title
-    model = f"{title} for {description.name}, {results['parameters']:,} parameters, {origin}"
-    link = element("a", "The gate's report", href=f"{above}{PARITY_PAGE}")
-    return element(
-        "header",
-        element("h1", name),
-        element("p", model),
-        *_verdict(starts),
-        element("p", link) if (folder / PARITY_PAGE).exists() else None,
-        class_="passed" if has_passed else "skipped",
+    Args:
+        folder: the run folder.
+        results: the content of metrics.json.
+        above: prefix of the links to the run's files.
+    """
+    task = task_of(recipe)
+    run_name, starts = folder.resolve().name, read_starts(folder)
+    origin = f"starting from {hide_folders(recipe.model.weights)}" if recipe.model.weights else "from new weights"
+    family_title = families.family(recipe.model.name).title
+    sections = [
+        _numbers(results, task.LOWER_IS_BETTER),
+        *curves(read_metrics(folder / "metrics.jsonl"), results["best"]["step"]),
+        *_task_sections(recipe, folder, results, above),
+        *data_sections(results, task.DESCRIPTION.unit(recipe)),
+        _training(recipe, results),
+        _recipe(recipe),
+        _versions(folder),
+    ]
+    return render_page(
+        "finetune/report/report.html",
+        title=f"{run_name}: {task.DESCRIPTION.name}",
+        name=run_name,
+        model=f"{family_title} for {task.DESCRIPTION.name}, {results['parameters']:,} parameters, {origin}",
+        has_passed=bool(starts) and all(start["skipped"] is None for start in starts),
+        verdicts=list(_verdicts(starts)),
+        gate_page=f"{above}{PARITY_PAGE}" if (folder / PARITY_PAGE).exists() else "",
+        highlights=[section for section in sections if section.highlight],
+        sections=sections,
+        **_key_figures(recipe, folder, results),
     )
 
 
-def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
-    """Gate's verdict at each start of the run."""
+def _verdicts(starts: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the gate's verdict at each start of the run, and its reason."""
     if not starts:
-        yield element("p", element("span", "Parity unknown", class_="verdict"), ": the run has no record of the gate")
+        yield "Parity unknown", ": the run has no record of the gate"
     for start in starts:
         before, skip_reason = steps_of(starts, start), start["skipped"]
         word = "Parity" if skip_reason is None else "Parity gate skipped"
         words = start["passed"].removeprefix("parity: ") if skip_reason is None else skip_reason
-        gate_text = f" before {before}: {words}"
-        yield element("p", element("span", word, class_="verdict"), gate_text)
+        yield word, f" before {before}: {words}"
 
 
-def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> Iterator[Element]:
-    """Yield the metrics of each split, next to the metrics of simple methods."""
+def _key_figures(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the main figure, with its confidence interval if it is a share of the examples, and the best baseline."""
+    best = find_best_baseline(results, task_of(recipe).LOWER_IS_BETTER)
+    split_name = next((split_name for split_name in SPLITS if split_name in results), None)
+    metric = best.metric if best else results["best"]["metric"]
+    value = results[split_name].get(metric) if split_name else None
+    if value is None or split_name is None:
+        return {"main_figure": None, "baseline": None}
+    path, whole = predictions_file(folder, split_name), SHARES.get((recipe.task, metric))
+    count = sum(1 for _ in read_predictions(path)) if whole and path.exists() else 0
+    interval = f"of the weights of step {results['best']['step']:,}"
+    if whole and count:
+        low, high = format_same_decimals([whole * end for end in wilson_interval(value / whole, count)])
+        interval = f"95% interval {low} to {high}, {count:,} {task_of(recipe).DESCRIPTION.unit(recipe)}"
+    figures = format_same_decimals([value, best.baseline_value if best else None])
+    main_figure = {"split_name": split_name, "metric": metric, "value": figures[0], "interval": interval}
+    baseline = best and {
+        "method": f"the best simple method: {best.method}",
+        "value": figures[1],
+        "verdict": best.verdict or "the model is better",
+        "wins": not best.model_wins,
+    }
+    return {"main_figure": main_figure, "baseline": baseline}
+
+
+def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> Section:
+    """Return the metrics of each split, next to the metrics of simple methods."""
     splits = [split_name for split_name in SPLITS if split_name in results]
     baseline_metrics = results.get("baselines", {})
     shown_baselines = [
@@ -120,43 +151,33 @@ def _numbers(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) ->
         for split_name in splits[:1]
         if split_name in baseline_metrics[method]
     ]
+    columns = [results[split_name] for split_name in splits]
+    columns += [baseline_metrics[method][split_name] for method, split_name in shown_baselines]
     rows = [
-        (
-            metric,
-            *(_figure(metric, results[split_name]) for split_name in splits),
-            *(_figure(metric, baseline_metrics[method][split_name]) for method, split_name in shown_baselines),
-        )
+        (metric, *_figures(metric, columns))
         for metric in dict.fromkeys(metric for split_name in splits for metric in results[split_name])
     ]
     best = results["best"]
-    yield element("h2", "Results")
     caption = f"Of the weights of step {best['step']:,}, the best validation {best['metric']}"
     titles = ("metric", *splits, *(f"{split_name}: {method}" for method, split_name in shown_baselines))
-    yield element("div", table(titles, rows, caption, "numbers headline"), class_="wide")
-    if line := compare_with_baselines(results, lower_is_better):
-        yield element("p", f"Beside a simple method: {line}.")
+    line = compare_with_baselines(results, lower_is_better)
+    comparison = f"Compared with a simple method: {line}." if line else None
+    return Section("Results", [table(titles, rows, caption, "numbers headline"), comparison])
 
 
-def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Element]:
-    """The task's part, on the test split, or on validation where there is no test."""
+def _task_sections(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Section]:
+    """Yield the task's sections, on the test split, or on validation if there is no test split."""
     split_name = next((split_name for split_name in SPLITS if predictions_file(folder, split_name).exists()), None)
     if split_name is None:
         return
     path = predictions_file(folder, split_name)
-    yield element("h2", f"On {split_name}")
-    yield element(
-        "p",
-        f"What follows is of the {split_name} split; "
-        "each of its examples, with what the model said of it, is a row of ",
-        element("a", path.name, href=f"{above}{path.name}"),
-        ".",
-        class_="soft",
-    )
+    source = render_macro("finetune/report/source.html", "source", split_name, f"{above}{path.name}", path.name)
+    yield Section(f"On {split_name}", [source])
     yield from task_of(recipe).report(folder, path, results)
 
 
-def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
-    """How long it was trained, and on what."""
+def _training(recipe: Recipe, results: Mapping[str, Any]) -> Section:
+    """Return the duration of training, and the machine."""
     training_facts, train = results["training"], recipe.train
     seconds = training_facts["seconds"]
     batch = train.batch_size * train.gradient_accumulation_steps
@@ -173,9 +194,8 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
         (key, format_bytes(int(value)) if key == "memory" else str(value))
         for key, value in results.get("hardware", {}).items()
     ]
-    yield element("h2", "Training")
-    tables = [table(("training", "value"), rows), table(("hardware", "value"), hardware) if hardware else None]
-    yield element("div", *tables, class_="facts")
+    tables = [table(("training", "value"), rows), *([table(("hardware", "value"), hardware)] if hardware else [])]
+    return Section("Training", [render_macro("pages/elements.html", "facts", tables)])
 
 
 def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -188,38 +208,47 @@ def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "tokens a second", f"{passes * tokens / seconds:,.0f}"
 
 
-def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
-    """The recipe, the identity of the data, and the versions."""
-    yield element("h2", "Recipe")
-    yield element("pre", recipe.to_yaml())
-    yield element("h2", "Made of")
+def _recipe(recipe: Recipe) -> Section:
+    """Return the keys of the recipe that differ from their defaults, and then all keys."""
+    text = recipe.to_yaml()
+    values, non_default_values = yaml_source.parse_mapping(text, "recipe"), recipe.model_dump(exclude_defaults=True)
+    task_defaults = {tuple(key.split(".")): default for key, default in TASK_KEYS[recipe.task].items()}
+    different_values = {
+        section: {
+            key: values[section][key]
+            for key, value in keys.items()
+            if key != "output_dir" and value != task_defaults.get((section, key), UNSET)
+        }
+        if isinstance(keys, dict)
+        else keys
+        for section, keys in non_default_values.items()
+    }
+    different_keys, all_keys = (
+        render_macro("pages/elements.html", "preformatted", hide_folders(each))
+        for each in (yaml_source.dump(different_values), text)
+    )
+    details = render_macro("pages/elements.html", "unfolded", "The whole recipe, with all defaults", all_keys)
+    return Section("Recipe", ["What differs from the defaults:", different_keys, details])
+
+
+def _versions(folder: Path) -> Section:
+    """Return the identity of the data, and the versions."""
     tables = []
     if (folder / IDENTITY).exists():
-        shown_baselines = read_json(folder / IDENTITY, REMEDY)
-        if continues := shown_baselines.pop("continues", None):
-            tables.append(table(("continued from", "value"), _rows(continues)))
-        tables.append(table(("SHA-256 of", "hash"), _rows(shown_baselines), class_="hashes"))
+        identity = read_json(folder / IDENTITY, REMEDY)
+        if continues := identity.pop("continues", None):
+            tables.append(table(("continued from", "value"), flatten_values(continues)))
+        tables.append(table(("SHA-256 of", "hash"), flatten_values(identity), class_="hashes"))
     if (folder / "versions.json").exists():
-        versions = read_json(folder / "versions.json", REMEDY)
-        tables.append(table(("version of", "value"), _rows(versions)))
-    yield element("div", *tables, class_="facts")
+        tables.append(table(("version of", "value"), flatten_values(read_json(folder / "versions.json", REMEDY))))
+    return Section("Made of", [render_macro("pages/elements.html", "facts", tables)])
 
 
-def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Element]]:
-    """Nested values as rows of a table: path of keys, and value."""
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _rows(value, f"{name} ")
-        else:
-            yield name, element("span", str(value), class_="name")
-
-
-def _figure(metric: str, numbers: Mapping[str, float | None]) -> str:
-    """A metric of a split; nothing where the split lacks it, such as questions without an answer."""
-    if metric not in numbers:
-        return ""
-    value = numbers[metric]
-    if value is None:
-        return "not finite"
-    return f"{value:,.0f}" if metric in COUNTS else format_number(value)
+def _figures(metric: str, columns: Sequence[Mapping[str, float | None]]) -> list[str]:
+    """Return a metric of each column; nothing where a column lacks it, such as questions without an answer."""
+    values = [column.get(metric) for column in columns]
+    texts = [f"{value or 0:,.0f}" for value in values] if metric in COUNTS else format_same_decimals(values)
+    return [
+        "" if metric not in column else "not finite" if value is None else text
+        for column, value, text in zip(columns, values, texts, strict=True)
+    ]

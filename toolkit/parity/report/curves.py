@@ -1,4 +1,4 @@
-"""Curves of the error over the depth of a model, as SVG: R32, P32 and P64 against R64, relative to each tensor's RMS.
+"""Charts of the error over the depth of a model: R32, P32 and P64 against R64, relative to each tensor's RMS.
 
 The scale is logarithmic. Errors of exactly 0 have a separate band below all others, and an error larger than its tensor
 is drawn at the upper edge. A tensor that is noise in float32, such as a gradient that is 0 by cancellation, is a hollow
@@ -9,33 +9,42 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
-from xml.etree.ElementTree import Element
+from typing import TYPE_CHECKING, Any
 
-from toolkit.pages.markup import element
+import numpy as np
+from markupsafe import Markup
+
+from toolkit.pages.plot import COLORS, HoverArea, make_axes, make_legend_entry, matplotlib_defaults, to_figure, to_svg
 from toolkit.parity.judge.bounds import UNINFORMATIVE, ratio
 
-#: Texts of the series in the legend, in drawing order.
-SERIES = {
-    "bound": "the most that P64 may be off",
-    "r32": "R32: the reference in float32",
-    "p32": "P32: the port in float32",
-    "p64": "P64: the port in float64",
-    "r16": "R16: the reference in bfloat16",
-    "p16": "P16: the port in bfloat16",
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Series in drawing order -> text in the legend, color, and dashes of the line.
+SERIES: dict[str, tuple[str, str, tuple[float, ...]]] = {
+    "bound": ("the most that P64 may be off", "blue", (1, 3)),
+    "r32": ("R32: the reference in float32", "grey", (5, 3)),
+    "p32": ("P32: the port in float32", "orange", ()),
+    "p64": ("P64: the port in float64", "blue", ()),
+    "r16": ("R16: the reference in bfloat16", "grey", (2, 3)),
+    "p16": ("P16: the port in bfloat16", "good", ()),
 }
 #: Series of the port by dtype.
 PORT = {"float64": "p64", "float32": "p32", "bfloat16": "p16"}
 
-WIDTH, HEIGHT = 960, 360
-LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 52, 10, 10, 40
-ZERO_BAND = 26
-#: Lowest decade of the scale. Smaller errors, except 0, are drawn there. The rounding of float64 is about -16.
+WIDTH, HEIGHT, MARGINS = 960, 360, (80, 10, 14, 60)
+#: Height of a row of the chart of margins, and its margins: the left one has the names of the rows.
+ROW_HEIGHT, MARGINS_OF_ROWS = 24, (170, 70, 8, 48)
+#: Width of the chart of margins, and the smallest margin on it: smaller ones are drawn there.
+WIDTH_OF_ROWS, SMALLEST_MARGIN = 620, 1e-4
+#: Lowest decade of the scale; smaller errors, but 0, are drawn there. float64 itself ends at -16.
 LOWEST_DECADE = -20
-#: Width of a label of the x axis.
+#: Distance of the band of exact zeros from the lowest decade, in decades.
+ZERO_BAND = 1.5
+#: Width of the number of a layer on the x axis.
 LABEL_WIDTH = 26
 #: Matches the number of the layer in the name of a tensor.
 LAYER = re.compile(r"\.(?:h|layers|layer|blocks)\.(\d+)\b")
@@ -89,58 +98,91 @@ def _build_point(name: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Point:
     return Point(name, errors, is_noisy, failed_series)
 
 
-@dataclass(frozen=True)
-class Axes:
-    """The axes of a chart, which map tensors and errors to coordinates.
-
-    Attributes:
-        count: number of the tensors.
-        lowest: decade of the smallest error; errors range from 10^lowest to 1.
-    """
-
-    count: int
-    lowest: int
-
-    def x(self, index: float) -> float:
-        return LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * (index + 0.5) / self.count
-
-    def y(self, error: float) -> float:
-        if error == 0:
-            return HEIGHT - BOTTOM_MARGIN - 5
-        decade = min(max(math.log10(error), self.lowest), 0.0) if error < math.inf else 0.0
-        return TOP_MARGIN + (HEIGHT - BOTTOM_MARGIN - ZERO_BAND - TOP_MARGIN) * decade / self.lowest
-
-
-def draw_chart(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Element:
-    """Draw all series of at least one point as an SVG chart.
+def draw_error_chart(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Markup:
+    """Return a figure with all series over the tensors; at least one point.
 
     Args:
         points: the tensors from left to right.
         title: text that a screen reader reads first.
         outer: labels of the parts before the first layer and after the last layer.
     """
-    positive_errors = [error for point in points for error in point.errors.values() if 0 < error < math.inf]
-    lowest = max(math.floor(math.log10(min(positive_errors))), LOWEST_DECADE) if positive_errors else -16
-    axes = Axes(len(points), min(lowest, -1))
-    return element(
-        "svg",
-        element("title", title),
-        element("desc", describe_curves(points)),
-        *_layers(points, axes, outer),
-        *_decades(axes),
-        *(_curve(points, series, axes) for series in SERIES),
-        *_marks(points, axes),
-        *_hovers(points, axes),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        class_="chart",
+    shown = [error for point in points for error in point.errors.values() if 0 < error < math.inf]
+    lowest = max(math.floor(math.log10(min(shown))), LOWEST_DECADE) if shown else -16
+    lowest = min(lowest, -1)
+    with matplotlib_defaults():
+        (axes,) = make_axes(WIDTH, [HEIGHT], MARGINS)
+        axes.set_xlim(-0.5, len(points) - 0.5)
+        axes.set_ylim(lowest - ZERO_BAND - 0.3, 0.3)
+        decades = range(0, lowest - 1, -math.ceil(-lowest / 9))
+        axes.set_yticks([*decades, lowest - ZERO_BAND], [*(f"1e{n}" if n else "≥ 1" for n in decades), "0"])
+        _shade_layers(axes, points, outer)
+        for series, (_, color, dashes) in SERIES.items():
+            _draw_series(axes, points, series, COLORS[color], dashes, lowest)
+        areas = [HoverArea(i - 0.5, i + 0.5, _describe_point(point)) for i, point in enumerate(points)]
+        svg = to_svg(axes, title, describe(points), areas)
+    series_with_errors = {series for point in points for series in point.errors}
+    return to_figure(
+        "", [make_legend_entry(*entry) for series, entry in SERIES.items() if series in series_with_errors], svg
     )
 
 
-def describe_curves(points: Sequence[Point]) -> str:
+def _draw_series(
+    axes: Axes, points: Sequence[Point], series: str, color: str, dashes: Sequence[float], lowest: int
+) -> None:
+    """Draw a line through all tensors of a series; it has a gap where a tensor was not measured.
+
+    Tensors that are noise in float32 are hollow circles, failed ones full circles.
+    """
+
+    def height(error: float) -> float:
+        if error == 0:
+            return lowest - ZERO_BAND
+        return min(max(math.log10(error), lowest), 0.0) if error < math.inf else 0.0
+
+    heights = [
+        height(point.errors[series]) if series in point.errors and not point.is_noisy else math.nan for point in points
+    ]
+    if not np.isnan(heights).all():
+        axes.plot(heights, color=color, dashes=dashes or (None, None), gid=f"class:curve-{series}")
+    for kind, fill, radius in (("noisy", COLORS["paper"], 4), ("failed", COLORS["bad"], 6)):
+        mark_points = [
+            (index, height(point.errors[series]))
+            for index, point in enumerate(points)
+            if series in point.errors
+            and kind == ("failed" if series in point.failed_series else point.is_noisy and "noisy")
+        ]
+        if mark_points:
+            edge = COLORS["bad"] if kind == "failed" else color
+            style: dict[str, Any] = {"marker": "o", "markersize": radius, "markerfacecolor": fill}
+            x, y = zip(*mark_points, strict=True)
+            axes.plot(x, y, linestyle="", markeredgecolor=edge, **style, gid=f"class:{kind} {series}")
+
+
+def _shade_layers(axes: Axes, points: Sequence[Point], outer: tuple[str, str]) -> None:
+    """Shade every other layer, and number the layers below if there is enough space."""
+    groups = [(layer, [i for i, _ in found]) for layer, found in groupby(enumerate(points), lambda e: e[1].layer)]
+    width = WIDTH - MARGINS[0] - MARGINS[1]
+    every = math.ceil(LABEL_WIDTH * max(sum(layer is not None for layer, _ in groups), 1) / width)
+    labels = []
+    for place, (layer, indices) in enumerate(groups):
+        middle = (indices[0] + indices[-1]) / 2
+        if layer is None:
+            if len(indices) / len(points) * width > 3 * LABEL_WIDTH:
+                labels.append((middle, outer[0] if place == 0 else outer[1]))
+            continue
+        if layer % 2 == 0:
+            axes.axvspan(indices[0] - 0.5, indices[-1] + 0.5, color=COLORS["band"], linewidth=0)
+        if layer % every == 0:
+            labels.append((middle, str(layer)))
+    axes.set_xticks([middle for middle, _ in labels], [label for _, label in labels])
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlabel("layer")
+
+
+def describe(points: Sequence[Point]) -> str:
     """Describe the curves in words."""
     parts = []
-    for series, meaning in SERIES.items():
+    for series, (meaning, *_) in SERIES.items():
         errors = sorted(point.errors[series] for point in points if series in point.errors and not point.is_noisy)
         if errors:
             middle = errors[len(errors) // 2]
@@ -149,81 +191,44 @@ def describe_curves(points: Sequence[Point]) -> str:
     return f"{len(points)} tensors, {num_failed} of them beyond their bounds. " + ". ".join(parts)
 
 
-def _decades(axes: Axes) -> Iterator[Element]:
-    """Yield the lines and labels of the y axis."""
-    step = math.ceil(-axes.lowest / 9)
-    for decade in range(0, axes.lowest - 1, -step):
-        yield from _level(axes.y(10.0**decade), "≥ 1" if decade == 0 else f"1e{decade}")
-    yield from _level(axes.y(0), "0")
+def _describe_point(point: Point) -> str:
+    """Return the name of a tensor and its errors."""
+    figures = [
+        f"{series.upper() if series != 'bound' else 'bound of P64'} {error:.1e}"
+        for series, error in point.errors.items()
+    ]
+    return "\n".join([point.name, *figures, *(["noise in float32"] if point.is_noisy else [])])
 
 
-def _level(y: float, label: str) -> Iterator[Element]:
-    yield element("path", d=f"M{LEFT_MARGIN} {y:.1f}H{WIDTH - RIGHT_MARGIN}", class_="grid")
-    yield element("text", label, x=LEFT_MARGIN - 6, y=f"{y + 4:.1f}", text_anchor="end")
+def draw_margin_chart(margins: Mapping[str, Sequence[float]]) -> Markup:
+    """Return a figure with the distances of groups of tensors, each over its bound.
 
-
-def _layers(points: Sequence[Point], axes: Axes, outer: tuple[str, str]) -> Iterator[Element]:
-    """Yield a shade for every second layer, and the numbers of the layers that fit below the chart."""
-    groups = [(layer, [i for i, _ in group]) for layer, group in groupby(enumerate(points), lambda item: item[1].layer)]
-    layer_width = (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) / max(sum(layer is not None for layer, _ in groups), 1)
-    label_step = math.ceil(LABEL_WIDTH / layer_width)
-    bottom = HEIGHT - BOTTOM_MARGIN
-    for group_index, (layer, indices) in enumerate(groups):
-        left_x, right_x = axes.x(indices[0] - 0.5), axes.x(indices[-1] + 0.5)
-        middle = f"{(left_x + right_x) / 2:.1f}"
-        if layer is None:
-            label = outer[0] if group_index == 0 else outer[1]
-            if right_x - left_x > 3 * LABEL_WIDTH:
-                yield element("text", label, x=middle, y=bottom + 16, text_anchor="middle")
-            continue
-        if layer % 2 == 0:
-            box = {
-                "x": f"{left_x:.1f}",
-                "y": TOP_MARGIN,
-                "width": f"{right_x - left_x:.1f}",
-                "height": bottom - TOP_MARGIN,
-            }
-            yield element("rect", class_="layer", **box)
-        if layer % label_step == 0:
-            yield element("text", str(layer), x=middle, y=bottom + 16, text_anchor="middle", class_="layer-number")
-    yield element(
-        "text", "layer", x=LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) / 2, y=HEIGHT - 6, text_anchor="middle"
-    )
-
-
-def _curve(points: Sequence[Point], series: str, axes: Axes) -> Element | None:
-    """Return the line of a series, with gaps at tensors without a measurement; None for an empty line."""
-    steps, pen = [], "M"
-    for index, point in enumerate(points):
-        if series not in point.errors:
-            pen = "M"
-        elif not point.is_noisy:
-            # A stroke of length 0 shows an isolated point.
-            steps.append(f"{pen}{axes.x(index):.1f} {axes.y(point.errors[series]):.1f}" + ("h0" if pen == "M" else ""))
-            pen = "L"
-    return element("path", d="".join(steps), class_=f"curve {series}") if steps else None
-
-
-def _marks(points: Sequence[Point], axes: Axes) -> Iterator[Element]:
-    """Yield hollow circles for tensors that are noise in float32, and full circles for failed tensors."""
-    for index, point in enumerate(points):
-        for series, error in point.errors.items():
-            is_failed = series in point.failed_series
-            if is_failed or point.is_noisy:
-                position = {"cx": f"{axes.x(index):.1f}", "cy": f"{axes.y(error):.1f}", "r": 3 if is_failed else 2}
-                yield element("circle", class_=f"{'failed' if is_failed else 'noisy'} {series}", **position)
-
-
-def _hovers(points: Sequence[Point], axes: Axes) -> Iterator[Element]:
-    """Yield an invisible strip over each tensor, whose tooltip has the name and the errors."""
-    width = f"{(WIDTH - LEFT_MARGIN - RIGHT_MARGIN) / len(points):.2f}"
-    for index, point in enumerate(points):
-        figures = [
-            f"{series.upper() if series != 'bound' else 'bound of P64'} {error:.1e}"
-            for series, error in point.errors.items()
-        ]
-        title = element("title", "\n".join([point.name, *figures, *(["noise in float32"] if point.is_noisy else [])]))
-        x = f"{axes.x(index - 0.5):.1f}"
-        yield element(
-            "rect", title, x=x, y=TOP_MARGIN, width=width, height=HEIGHT - BOTTOM_MARGIN - TOP_MARGIN, class_="hover"
+    Args:
+        margins: name of a group -> errors in units of their bounds, one of each tensor; at least one.
+    """
+    height = ROW_HEIGHT * len(margins) + MARGINS_OF_ROWS[2] + MARGINS_OF_ROWS[3]
+    log_margins = {name: np.log10(np.clip(values, SMALLEST_MARGIN, 1e9)) for name, values in margins.items()}
+    texts = [f"{name}: {len(values)} tensors, largest {max(values):.2g}" for name, values in margins.items()]
+    with matplotlib_defaults():
+        (axes,) = make_axes(WIDTH_OF_ROWS, [height], MARGINS_OF_ROWS)
+        lowest, highest = (
+            round(math.log10(SMALLEST_MARGIN)),
+            max(*(values.max() for values in log_margins.values()), 0.3),
         )
+        axes.set(xlim=(lowest, highest), ylim=(len(margins) - 0.5, -0.5))
+        decades = range(lowest, math.floor(highest) + 1, math.ceil((highest - lowest) / 7))
+        axes.set_xticks(decades, [f"{'≤ ' * (decade == lowest)}{10.0**decade:g}" for decade in decades])
+        axes.set_yticks(range(len(margins)), list(margins))
+        axes.grid(False)
+        axes.axvline(0, color=COLORS["bad"], dashes=(3, 2), linewidth=1.2)
+        for row, (values, exact) in enumerate(zip(log_margins.values(), margins.values(), strict=True)):
+            color = COLORS["bad" if max(exact) > 1 else "blue"]
+            axes.plot([values.min(), values.max()], [row, row], color=color, linewidth=1)
+            axes.plot(np.quantile(values, [0.25, 0.75]), [row, row], color=color, linewidth=6, alpha=0.5)
+            axes.plot(values.max(), row, "o", color=color, markersize=6, clip_on=False, gid="class:largest")
+            axes.annotate(
+                f"{max(exact):.2g}", (1, row), (8, 0), ("axes fraction", "data"), "offset points", va="center"
+            )
+        axes.set_xlabel("distance from R64 / its bound; the dashed line is the bound")
+        svg = to_svg(axes, "Distance of the port, over its bound", "; ".join(texts))
+    return to_figure("", [], svg)

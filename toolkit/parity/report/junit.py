@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from xml.etree.ElementTree import Element, indent
+from xml.etree.ElementTree import Element, indent, tostring
 
-from toolkit.pages.markup import element, xml_text
 from toolkit.parity.report.json import with_infinities
+from toolkit.terminal.escape import visible
 
 #: Test cases of each suite, by verdict and dtype.
 Suites = dict[tuple[str, str], list[Element]]
@@ -44,7 +44,14 @@ def build_junit(content: Mapping[str, Any]) -> str:
     }
     root = element("testsuites", *suite_elements, name="parity", **counts, time=f"{content['seconds']['gate']:.3f}")
     indent(root, " ")
-    return xml_text(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def element(tag: str, *children: Element | None, **attributes: object) -> Element:
+    """Return an element of XML with children and attributes; None values are skipped."""
+    new_element = Element(tag, {key: visible(str(value)) for key, value in attributes.items() if value is not None})
+    new_element.extend(child for child in children if child is not None)
+    return new_element
 
 
 def _gate_suite(content: Mapping[str, Any]) -> Element:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from xml.etree.ElementTree import Element
 
-from toolkit.pages.document import document, name, scrolled, table
-from toolkit.pages.markup import element
+from markupsafe import Markup
+
+from toolkit.pages.elements import Section, hide_folders, name, render_macro, render_page, table
 from toolkit.parity.followup.trace import describe_operation
 from toolkit.parity.judge.culprit import is_of_part
 from toolkit.parity.judge.findings import Finding
-from toolkit.parity.report.assets import SCRIPT, STYLE
-from toolkit.parity.report.curves import SERIES, Point, draw_chart, points_of
+from toolkit.parity.report.curves import draw_error_chart, draw_margin_chart, points_of
 from toolkit.parity.report.json import with_infinities
 from toolkit.parity.report.training import training_section
 
@@ -29,8 +28,14 @@ CAPTION = (
     "noise in float32, such as gradients that are 0 by cancellation. Full red marks: beyond the bound. Point at a "
     "place to see the tensor's name."
 )
-#: Charts of errors: heading, title, test of the kinds of tensors to draw, and labels before the first layer and after
-#: the last layer.
+MARGIN_CAPTION = (
+    "Each row is a part of the comparison. The dot is the tensor that is farthest from R64, with its number at the "
+    "right; the thick bar is the middle half of the tensors. Beyond the dashed line a tensor fails."
+)
+#: Heading of the section on single operations.
+OPERATIONS = "Operation by operation, each on the reference's own input"
+#: Pictures of errors: heading, title, the kinds of tensors that are drawn, and what comes before the first layer and
+#: after the last one.
 CURVES: tuple[tuple[str, str, Callable[[str], bool], tuple[str, str]], ...] = (
     (
         "Forward: every module's output in execution order",
@@ -75,90 +80,85 @@ COLUMNS = (
 def build_page(content: Mapping[str, Any]) -> str:
     """Return the HTML of the page."""
     content = with_infinities(content)
-    title = f"{_verdict(content)}: {content['model']} {content['head']}, parity with the reference"
-    body = element(
-        "body",
-        _header(content),
-        element(
-            "main",
-            *training_section(content["training"]),
-            *_curves(content["tensors"]),
-            *_operations(content),
-            *_findings(content),
-            *_notes(content),
-            *_tensors(content),
-        ),
-        element("footer", *_facts(content)),
-        element("script", SCRIPT),
+    culprit = content["culprit"]
+    where = content["summary"].partition(": ")[2] if culprit is None else culprit["place"]
+    what = culprit and (f"{culprit['verdict']} {culprit['dtype']}".strip(), hide_folders(culprit["headline"]))
+    facts = [content["model"], content["head"], content["device"], ", ".join(content["dtypes"])]
+    facts += [f"seed {content['seed']}", f"{content['seconds']['gate']:.1f} s"]
+    facts += ["cached"] if content["cached"] else []
+    tensors = sorted(content["tensors"], key=lambda tensor: (not tensor["informative"], -tensor["margin"]))
+    sections = [
+        *_summary(content["tensors"]),
+        *training_section(content["training"]),
+        *_curves(content["tensors"]),
+        *_operations(content),
+        *_findings(content),
+        *_notes(content),
+        _tensors(tensors),
+        *_facts(content),
+    ]
+    return render_page(
+        "parity/report/parity.html",
+        title=f"{_verdict(content)}: {content['model']} {content['head']}, parity with the reference",
+        verdict=_verdict(content),
+        where=hide_folders(where),
+        what=what,
+        facts="; ".join(facts),
+        sections=sections,
     )
-    return document(title, STYLE, body)
 
 
 def _verdict(content: Mapping[str, Any]) -> str:
     return {0: "PARITY", 1: "DRIFT", 3: "INCONCLUSIVE"}[content["exit_status"]]
 
 
-def _header(content: Mapping[str, Any]) -> Element:
-    """Return the header with the verdict and the place at fault, in the words of the terminal."""
-    culprit = content["culprit"]
-    place = content["summary"].partition(": ")[2] if culprit is None else culprit["place"]
-    finding = None
-    if culprit is not None:
-        finding = element(
-            "p", element("strong", f"{culprit['verdict']} {culprit['dtype']}".strip()), f": {culprit['headline']}"
-        )
-    facts = [content["model"], content["head"], content["device"], ", ".join(content["dtypes"])]
-    facts += [f"seed {content['seed']}", f"{content['seconds']['gate']:.1f} s"]
-    facts += ["cached"] if content["cached"] else []
-    return element(
-        "header",
-        element("h1", element("span", _verdict(content), class_="verdict"), f" {place}"),
-        finding,
-        element("p", "; ".join(facts), class_="soft"),
-        class_=_verdict(content).lower(),
-    )
+def _summary(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
+    """Yield the section with the legend in words, and all distances over their bounds."""
+    margins: dict[str, list[float]] = {}
+    for heading, _, belongs, _ in CURVES:
+        for tensor in tensors:
+            if belongs(tensor["kind"]) and tensor["informative"]:
+                part = heading.replace(":", " ").split()[0]
+                margins.setdefault(f"{part}, {tensor['dtype']}", []).append(tensor["margin"])
+    if margins:
+        legend = render_macro("parity/report/elements.html", "legend_in_words")
+        yield Section("Distance over bound", [legend, draw_margin_chart(margins), MARGIN_CAPTION])
 
 
-def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
-    points_by_curve = [
-        points_of(tensor for tensor in tensors if belongs(tensor["kind"])) for _, _, belongs, _ in CURVES
-    ]
-    for (heading, title, _, outer), points in zip(CURVES, points_by_curve, strict=True):
-        if points:
-            yield element("h2", heading)
-            yield _figure(points if outer[0] == "embedding" else points[::-1], title, outer)
-    if any(points_by_curve):
-        yield element("p", CAPTION, class_="soft")
+def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Section]:
+    sections = []
+    for heading, title, belongs, outer in CURVES:
+        if points := points_of(tensor for tensor in tensors if belongs(tensor["kind"])):
+            ordered_points = points if outer[0] == "embedding" else points[::-1]
+            sections.append(Section(heading, [draw_error_chart(ordered_points, title, outer)]))
+    if sections:
+        yield Section("Distance over depth", [CAPTION])
+    yield from sections
 
 
-def _figure(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Element:
-    series_names = {series for point in points for series in point.errors}
-    legend = element("ul", *(_legend(series) for series in SERIES if series in series_names), class_="legend")
-    return element("figure", legend, element("div", draw_chart(points, title, outer), class_="wide"))
-
-
-def _legend(series: str) -> Element:
-    line = element("path", d="M1 5H35", class_=f"curve {series}")
-    return element("li", element("svg", line, viewBox="0 0 36 10", aria_hidden="true"), SERIES[series])
-
-
-def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Yield the section on the operations that are wrong in isolation."""
+def _operations(content: Mapping[str, Any]) -> Iterable[Section]:
+    """Which operations are wrong by themselves."""
     trace = content["trace"]
     if trace is None:
         return
-    yield element("h2", "Operation by operation, each on the reference's own input")
     if trace["problem"] is not None:
-        yield element("p", f"Operation trace unavailable: {trace['problem']}.")
+        yield Section(OPERATIONS, [f"Operation trace unavailable: {trace['problem']}."])
         return
     faulty = trace["faulty"]
     worst = f"; the worst of the others stands at {trace['worst']:.2g} of its bound"
     cause = _part_at_fault(content)
     follows = f", which may follow from {cause}" if faulty and cause else ""
-    yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{follows}{worst}.")
+    parts: list[Markup | str] = [
+        f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{follows}{worst}."
+    ]
     if faulty and not cause:
-        rows = [(name(describe_operation(op["name"])), op["dtype"], name(op["where"]), op["message"]) for op in faulty]
-        yield table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
+        rows = [
+            (name(describe_operation(op["name"])), op["dtype"], name(hide_folders(op["where"])), op["message"])
+            for op in faulty
+        ]
+        titles = ("in the order of execution", "dtype", "line", "what")
+        parts.append(table(titles, rows[:FINDINGS_SHOWN], class_="cards"))
+    yield Section(OPERATIONS, parts)
 
 
 def _part_at_fault(content: Mapping[str, Any]) -> str:
@@ -170,8 +170,8 @@ def _part_at_fault(content: Mapping[str, Any]) -> str:
     return finding.name if is_of_part(finding) else ""
 
 
-def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Yield the section of findings: the culprit, then findings that the table of tensors lacks, then all others."""
+def _findings(content: Mapping[str, Any]) -> Iterable[Section]:
+    """List the findings: the culprit, then those on no compared tensor, which the table below lacks."""
     if not content["findings"]:
         return
     compared_keys = {(tensor["name"], tensor["dtype"]) for tensor in content["tensors"]}
@@ -183,24 +183,20 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
             finding["dtype"],
         ) in compared_keys
 
-    findings = sorted(content["findings"], key=sort_key)
-    rows = [
-        (name(finding["name"]), finding["verdict"], finding["dtype"], finding["message"])
-        for finding in findings[:FINDINGS_SHOWN]
-    ]
-    yield element("h2", f"Findings: {len(findings)}", id="findings")
-    yield scrolled(table(("where", "verdict", "dtype", "what"), rows, class_="findings"), "findings")
-    if len(findings) > FINDINGS_SHOWN:
-        yield element("p", f"and {len(findings) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
+    found = sorted(content["findings"], key=sort_key)
+    rows = [(name(f["name"]), f["verdict"], f["dtype"], hide_folders(f["message"])) for f in found[:FINDINGS_SHOWN]]
+    parts: list[Markup | str] = [table(("where", "verdict", "dtype", "what"), rows, class_="findings cards")]
+    if len(found) > FINDINGS_SHOWN:
+        parts.append(f"and {len(found) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
+    yield Section(f"Findings: {len(found)}", parts)
 
 
-def _notes(content: Mapping[str, Any]) -> Iterable[Element]:
+def _notes(content: Mapping[str, Any]) -> Iterable[Section]:
     notes = [*(note["text"] for note in content["notes"]), *_recomputing_notes(content)]
     if content["not_compared"]:
         notes.append(f"buffers that are not compared: {', '.join(content['not_compared'])}")
     if notes:
-        yield element("h2", "Notes")
-        yield element("ul", *(element("li", note) for note in notes))
+        yield Section("Notes", [render_macro("pages/elements.html", "bullets", map(hide_folders, notes))])
 
 
 def _recomputing_notes(content: Mapping[str, Any]) -> Iterable[str]:
@@ -216,34 +212,14 @@ def _recomputing_notes(content: Mapping[str, Any]) -> Iterable[str]:
                 )
 
 
-def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Yield the table of all compared tensors, in descending order of their margins."""
-    tensors = sorted(content["tensors"], key=lambda tensor: (not tensor["informative"], -tensor["margin"]))
-    choices = {key: dict.fromkeys(tensor[key] for tensor in tensors) for key in ("kind", "dtype")}
-    choices["result"] = dict.fromkeys(_result(tensor) for tensor in tensors)
-    heads = [
-        element("th", element("button", title, type="button"), scope="col", data_sort=sort) for title, sort in COLUMNS
-    ]
-    heads[8].set("aria-sort", "descending")
-    rows = [_row(tensor) for tensor in tensors]
-    tensor_table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), id="tensors")
-    yield element("h2", f"Tensors compared: {len(tensors)}", id="compared")
-    yield element(
-        "p", "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
-    )
-    yield _controls(choices)
-    yield scrolled(tensor_table, "compared", "scroll")
-
-
-def _row(tensor: Mapping[str, Any]) -> Element:
-    figures = (tensor[key] for key in ("error", "bound", "error_max", "bound_max", "relative"))
-    cells = [tensor["kind"], tensor["dtype"], *(f"{figure:.2e}" for figure in figures), f"{tensor['margin']:.3g}"]
-    result = _result(tensor)
-    style = {"failed": "failed-row", "passed": None}.get(result, "skipped-row")
-    name = element("th", tensor["name"], scope="row", class_="name")
-    row = element("tr", name, *(element("td", cell) for cell in [*cells, result]), class_=style)
-    row.tail = "\n"
-    return row
+def _tensors(tensors: Sequence[Mapping[str, Any]]) -> Section:
+    """Return the section with all compared tensors, the largest margin first."""
+    choices = {key: list(dict.fromkeys(tensor[key] for tensor in tensors)) for key in ("kind", "dtype")}
+    choices["result"] = list(dict.fromkeys(_result(tensor) for tensor in tensors))
+    rows = [(tensor, _result(tensor)) for tensor in tensors]
+    explanation = "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
+    compared = render_macro("parity/report/elements.html", "tensor_table", COLUMNS, choices, rows)
+    return Section(f"Tensors compared: {len(tensors)}", [explanation, compared])
 
 
 def _result(tensor: Mapping[str, Any]) -> str:
@@ -252,17 +228,8 @@ def _result(tensor: Mapping[str, Any]) -> str:
     return "passed" if tensor["passed"] else "failed"
 
 
-def _controls(choices: Mapping[str, Iterable[str]]) -> Element:
-    controls = [element("label", "name has ", element("input", type="search", name="text"))]
-    for key, values in choices.items():
-        options = [element("option", value) for value in values]
-        select = element("select", element("option", "all", value=""), *options, name=key)
-        controls.append(element("label", f"{key} ", select))
-    return element("form", *controls, element("output", name="count"))
-
-
-def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Yield the conditions of the measurement."""
+def _facts(content: Mapping[str, Any]) -> Iterable[Section]:
+    """Yield the sections with the conditions of the measurement."""
     versions = content["versions"]
     names = dict.fromkeys(name for side in versions.values() for name in side)
     sides = list(versions)
@@ -279,20 +246,17 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
         ("measurements", "of an earlier, equal gate" if content["cached"] else "of this gate"),
         ("schema of parity.json", str(content["schema"])),
     ]
-    yield element("h2", "Measured with")
-    yield element(
-        "div",
+    tables = [
         table(("side", "seconds", "peak memory"), costs),
-        table(("what", "value"), conditions),
-        table(("version of", *sides), rows),
-        table(("flag", "value"), [(name, str(value)) for name, value in content["flags"].items()]),
-        class_="facts",
-    )
-    yield element("h2", "Configuration")
-    yield element("pre", json.dumps(content["config"], indent=1))
-    hashes = [(file, name(value)) for file, value in content["hashes"].items()]
-    yield element("h2", "SHA-256 of what both sides were given")
-    yield table(("file", "hash"), hashes)
+        table(("what", "value"), [(key, hide_folders(value)) for key, value in conditions]),
+        table(("version of", *sides), [[hide_folders(cell) for cell in row] for row in rows]),
+        table(("flag", "value"), [(key, hide_folders(str(value))) for key, value in content["flags"].items()]),
+    ]
+    yield Section("Measured with", [render_macro("pages/elements.html", "facts", tables)])
+    config = hide_folders(json.dumps(content["config"], indent=1))
+    yield Section("Configuration", [render_macro("pages/elements.html", "preformatted", config)])
+    hashes = [(hide_folders(file), name(value)) for file, value in content["hashes"].items()]
+    yield Section("SHA-256 of what both sides were given", [table(("file", "hash"), hashes)])
 
 
 def _gigabytes(num_bytes: float | None) -> str:

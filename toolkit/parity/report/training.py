@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from xml.etree.ElementTree import Element
 
-from toolkit.pages.markup import element
-from toolkit.pages.plot import Series, lines
+from toolkit.pages.elements import Section, render_macro
+from toolkit.pages.plot import Series, draw_lines
 
 CAPTION = (
     "Each side trains by itself from the same weights, batches and draws. The band of a step is the farthest that runs "
@@ -17,12 +16,11 @@ CAPTION = (
 )
 
 
-def training_section(content: Mapping[str, Any] | None) -> Iterable[Element]:
-    """Yield the elements of the section; none for a gate without training."""
+def training_section(content: Mapping[str, Any] | None) -> Iterable[Section]:
+    """Yield the section; none for a gate without training."""
     if content is None:
         return
     losses, bands = content["losses"], content["bands"]
-    yield element("h2", f"Training: {content['steps']} steps of each side by itself")
     distances: list[Series] = []
     for dtype, band in bands.items():
         side = f"P{dtype[-2:]}"
@@ -32,11 +30,11 @@ def training_section(content: Mapping[str, Any] | None) -> Iterable[Element]:
             Series(f"band of {side}", _points(map(_log, band))),
         ]
     figures = (
-        lines("Loss", [Series(name, _points(values)) for name, values in losses.items()], "step"),
-        lines("Distance of the port's loss from R64, log10", distances, "step"),
+        draw_lines("Loss", [Series(name, _points(values)) for name, values in losses.items()], "step"),
+        draw_lines("Distance of the port's loss from R64, log10", distances, "step"),
     )
-    yield element("div", *figures, class_="charts")
-    yield element("p", CAPTION, class_="soft")
+    charts = render_macro("pages/elements.html", "charts", figures)
+    yield Section(f"Training: {content['steps']} steps of each side by itself", [charts, CAPTION])
 
 
 def _points(numbers: Iterable[float]) -> Sequence[tuple[float, float]]:

@@ -10,14 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
 import numpy as np
+from markupsafe import Markup
 
-from toolkit.pages.document import name, scrolled, table
-from toolkit.pages.excerpts import excerpt
-from toolkit.pages.markup import element
-from toolkit.pages.plot import share
+from toolkit.pages.elements import Section, excerpt, name, render_macro, share, table
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.calibration import BINS, bins_of, describe_calibration, expected_calibration_error
@@ -28,8 +25,10 @@ from toolkit.tasks.metrics import confusion, scores_of_classes
 
 #: Maximum number of labels in a confusion matrix. With more labels, it has the labels with the most mistakes.
 MATRIX_LABELS = 30
-#: Number of label pairs and of mistakes in the lists.
-PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
+#: Maximum number of labels in the whole matrix, which opens on a click.
+MAX_MATRIX_LABELS = 120
+#: Number of label pairs and of mistakes in the lists, and maximum number of each on the page.
+PAIRS_SHOWN, MISTAKES_SHOWN, MAX_ROWS = 20, 25, 200
 #: How to read the matrix.
 MATRIX_EXPLANATION = (
     "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
@@ -64,7 +63,7 @@ class LabelOutcome:
     surest: dict[tuple[str, bool], tuple[float, int, dict[str, str]]] = field(default_factory=dict)
 
 
-def report_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
+def report_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> Iterator[Section]:
     """Yield the sections, in order.
 
     Args:
@@ -88,9 +87,9 @@ def report_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> I
     yield from _matrix(outcome.names, matrix)
     yield from _per_label(outcome.names, labels, predicted_labels)
     yield from _calibration(np.asarray(outcome.probability), labels == predicted_labels, calibration)
-    yield from _mistakes(outcome)
+    yield from _mistakes(outcome, int((labels != predicted_labels).sum()))
     yield from _side_by_side(outcome)
-    yield from accuracy_by_length(
+    yield accuracy_by_length(
         outcome.tokens, labels == predicted_labels, "accuracy", "Texts by the number of tokens that the model read"
     )
 
@@ -117,7 +116,7 @@ def read_outcome(predictions_path: Path) -> LabelOutcome:
             outcome.surest[key] = max(text, outcome.surest.get(key, text), key=lambda candidate: candidate[:2])
             if not is_correct:
                 heapq.heappush(surest, text)
-                if len(surest) > MISTAKES_SHOWN:
+                if len(surest) > MAX_ROWS:
                     heapq.heappop(surest)
         if outcome is None:
             raise ValueError("it has no rows")
@@ -125,7 +124,7 @@ def read_outcome(predictions_path: Path) -> LabelOutcome:
     return outcome
 
 
-def _calibration(probability: np.ndarray, is_correct: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Element]:
+def _calibration(probability: np.ndarray, is_correct: np.ndarray, calibration: Mapping[str, Any]) -> Iterator[Section]:
     """Show how close the probabilities are to the accuracy."""
     bin_indices = bins_of(probability)
     rows = [
@@ -139,74 +138,77 @@ def _calibration(probability: np.ndarray, is_correct: np.ndarray, calibration: M
         if (in_bin := bin_indices == index).any()
     ]
     error = expected_calibration_error(probability, is_correct)
-    yield element("h2", "How sure the model is", id="calibration")
+    figures = f"The mean probability is {probability.mean():.3f}, the accuracy {is_correct.mean():.3f}"
     explanation = (
-        f"The mean probability is {probability.mean():.3f}, the accuracy {is_correct.mean():.3f}. Their distance "
-        f"within the bins below, the expected calibration error, is {error:.3f}; at 0 each probability can be believed."
+        f"{figures}. Their distance within the bins below, the expected calibration error, is {error:.3f}; at 0 each "
+        "probability can be believed."
     )
     explanation += f" For them the {describe_calibration(calibration)}." if calibration else ""
-    yield element("p", explanation, class_="soft")
     titles = ("probability", "texts", "mean probability", "accuracy")
-    yield scrolled(table(titles, rows, "Texts by the probability of their predicted label"), "calibration")
+    bins = table(titles, rows, "Texts by the probability of their predicted label")
+    yield Section("How sure the model is", [explanation, bins], f"{figures}: calibration error {error:.3f}")
 
 
-def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
-    yield element("h2", "Which labels are confused", id="confusion")
+def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Section]:
     mistakes = matrix - np.diag(np.diag(matrix))
-    if not mistakes.any():
-        yield element("p", "No text has been given a wrong label.")
-    shown_labels, caption = np.arange(len(names)), f"Confusion matrix of {len(names)} labels"
-    if len(names) > MATRIX_LABELS:
+    all_labels = np.arange(len(names))
+    parts: list[Markup | str] = [] if mistakes.any() else ["No text has been given a wrong label."]
+    parts.append(MATRIX_EXPLANATION)
+    if len(names) <= MATRIX_LABELS:
+        parts.append(_grid(names, matrix, all_labels, f"Confusion matrix of {len(names)} labels"))
+    else:
         mistakes_by_label = mistakes.sum(axis=0) + mistakes.sum(axis=1)
         shown_labels = np.sort(np.argsort(-mistakes_by_label, kind="stable")[:MATRIX_LABELS])
         caption = f"The {MATRIX_LABELS} labels of {len(names)} with the most mistakes"
-    yield element("p", MATRIX_EXPLANATION, class_="soft")
-    yield scrolled(_grid(names, matrix, shown_labels, caption), "confusion")
-    if len(names) > 2 and mistakes.any():
-        yield _confused_pairs(names, mistakes)
+        parts.append(_grid(names, matrix, shown_labels, caption))
+        if len(names) <= MAX_MATRIX_LABELS:
+            summary = f"The matrix of all {len(names)} labels"
+            parts.append(render_macro("pages/elements.html", "unfolded", summary, _grid(names, matrix, all_labels, "")))
+    highlight = ""
+    if mistakes.any():
+        i, j = divmod(int(mistakes.argmax()), len(names))
+        highlight = (
+            f"Most often confused: {names[i]} is taken for {names[j]}, {mistakes[i, j]:,} of {matrix[i].sum():,}"
+        )
+        parts += [_confused_pairs(names, mistakes)] if len(names) > 2 else []
+    yield Section("Which labels are confused", parts, highlight)
 
 
-def _confused_pairs(names: Sequence[str], mistakes: np.ndarray) -> Element:
+def _confused_pairs(names: Sequence[str], mistakes: np.ndarray) -> Markup:
     """Return the table of the label pairs that are confused most often."""
-    order = np.argsort(-mistakes, axis=None, kind="stable")[:PAIRS_SHOWN]
+    order = np.argsort(-mistakes, axis=None, kind="stable")[:MAX_ROWS]
     pairs = [divmod(int(index), len(names)) for index in order if mistakes.flat[index]]
     max_count = int(mistakes.max())
     rows = [
         (name(names[i]), name(names[j]), share(int(mistakes[i, j]), f"{mistakes[i, j]:,}", max_count)) for i, j in pairs
     ]
-    return table(("label", "taken for", "texts"), rows, "The pairs of labels that are confused most often")
+    caption = "The pairs of labels that are confused most often"
+    return table(("label", "taken for", "texts"), rows, caption, "", PAIRS_SHOWN, int(np.count_nonzero(mistakes)))
 
 
-def _grid(names: Sequence[str], matrix: np.ndarray, shown_labels: np.ndarray, caption: str) -> Element:
-    has_others = len(shown_labels) < len(names)
-    heads = [element("th", element("span", _shorten(names[j]), title=names[j]), scope="col") for j in shown_labels]
-    heads += [element("th", element("span", "others"), scope="col")] if has_others else []
-    rows = []
-    for i in shown_labels:
-        total = int(matrix[i].sum())
-        cells = [_cell(int(matrix[i, j]), total, names[i], names[j], bool(i == j)) for j in shown_labels]
-        if has_others:
-            cells.append(_cell(total - int(matrix[i, shown_labels].sum()), total, names[i], "another label", False))
-        rows.append(element("tr", element("th", _shorten(names[i]), scope="row", title=names[i]), *cells))
-    corner = element("th", "label \\ given", scope="col")
-    return element(
-        "table",
-        element("caption", caption),
-        element("thead", element("tr", corner, *heads)),
-        element("tbody", *rows),
-        class_="matrix upright" if len(shown_labels) > 6 else "matrix",
-    )
+def _grid(names: Sequence[str], matrix: np.ndarray, shown_labels: np.ndarray, caption: str) -> Markup:
+    """Return the confusion matrix of some labels; if there are more labels, the last column counts them together."""
+    totals = matrix.sum(axis=1)
+    columns = [matrix[:, j] for j in shown_labels]
+    heads = [(names[j], _shorten(names[j])) for j in shown_labels]
+    if len(shown_labels) < len(names):
+        columns.append(totals - matrix[:, shown_labels].sum(axis=1))
+        heads.append(("another label", "others"))
+    rows = [
+        (
+            (names[i], _shorten(names[i])),
+            int(totals[i]),
+            [
+                (int(column[i]), max(1, round(NUM_SHADES * column[i] / totals[i])) if column[i] else 0)
+                for column in columns
+            ],
+        )
+        for i in shown_labels
+    ]
+    return render_macro("tasks/classification/matrix.html", "matrix", caption, heads, rows)
 
 
-def _cell(count: int, total: int, label: str, predicted_label: str, is_correct: bool) -> Element:
-    if not count:
-        return element("td", "·" if total else "", class_="none")
-    shade = max(1, round(NUM_SHADES * count / total))
-    title = f"{label} taken for {predicted_label}: {count:,} of {total:,}"
-    return element("td", f"{count:,}", class_=f"{'right' if is_correct else 'wrong'} shade{shade}", title=title)
-
-
-def _per_label(names: Sequence[str], labels: np.ndarray, predicted_labels: np.ndarray) -> Iterator[Element]:
+def _per_label(names: Sequence[str], labels: np.ndarray, predicted_labels: np.ndarray) -> Iterator[Section]:
     scores = scores_of_classes(confusion(labels, predicted_labels, len(names)))
     _, _, f1, support, num_predicted = scores
     occurring_labels = [index for index in range(len(names)) if support[index] or num_predicted[index]]
@@ -215,10 +217,10 @@ def _per_label(names: Sequence[str], labels: np.ndarray, predicted_labels: np.nd
     caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if is_long else "")
     if num_absent := len(names) - len(occurring_labels):
         caption += f"; {num_absent} labels occur in this split neither as a label nor as a prediction"
-    yield from label_scores(names, scores, order, caption)
+    yield label_scores(names, scores, order, caption)
 
 
-def _mistakes(outcome: LabelOutcome) -> Iterator[Element]:
+def _mistakes(outcome: LabelOutcome, num_mistakes: int) -> Iterator[Section]:
     if not outcome.mistakes:
         return
     rows = [
@@ -226,13 +228,13 @@ def _mistakes(outcome: LabelOutcome) -> Iterator[Element]:
          f"{float(shown_columns['given']):.3f}", excerpt(shown_columns["text"]))
         for probability, row, shown_columns in outcome.mistakes
     ]  # fmt: skip
-    yield element("h2", "The most confident mistakes", id="mistakes")
     titles = ("row", "probability", "given", "label of the data", "its probability", "text")
     caption = "Texts whose label in the data is not what the model is surest of; some are errors of the data"
-    yield scrolled(table(titles, rows, caption, "texts"), "mistakes")
+    mistakes = table(titles, rows, caption, "texts cards", MISTAKES_SHOWN, num_mistakes)
+    yield Section("The most confident mistakes", [mistakes])
 
 
-def _side_by_side(outcome: LabelOutcome) -> Iterator[Element]:
+def _side_by_side(outcome: LabelOutcome) -> Iterator[Section]:
     """Show for each label a correctly predicted text next to a wrongly predicted text.
 
     Labels with the most confident mistakes come first.
@@ -240,15 +242,17 @@ def _side_by_side(outcome: LabelOutcome) -> Iterator[Element]:
     labels = [label for label in outcome.names if {(label, True), (label, False)} <= outcome.surest.keys()]
     labels.sort(key=lambda label: outcome.surest[label, False][:2], reverse=True)
     rows = []
-    for label in labels[:MISTAKES_SHOWN]:
+    for label in labels[:MAX_ROWS]:
         right, wrong = outcome.surest[label, True], outcome.surest[label, False]
-        wrong_label = element("span", name(wrong[2]["predicted_label"]), f" {wrong[0]:.3f}")
+        wrong_label = name(wrong[2]["predicted_label"]) + f" {wrong[0]:.3f}"
         rows.append((name(label), f"{right[0]:.3f}", excerpt(right[2]["text"]), wrong_label, excerpt(wrong[2]["text"])))
     if rows:
-        yield element("h2", "Right beside wrong", id="beside")
-        titles = ("label", "right at", "text", "taken for", "text")
-        caption = "Of each label the text that was given it most confidently, and the surest one that was not"
-        yield scrolled(table(titles, rows, caption, "beside"), "beside")
+        titles = ("label", "right at", "right text", "taken for", "wrong text")
+        caption = (
+            "Of each label the text that was given it most confidently, and the surest one that was not. "
+            f"{len(labels)} of {len(outcome.names)} labels have both"
+        )
+        yield Section("Right beside wrong", [table(titles, rows, caption, "beside cards", MISTAKES_SHOWN)])
 
 
 def _shorten(text: str) -> str:

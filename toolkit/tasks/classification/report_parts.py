@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from xml.etree.ElementTree import Element
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from toolkit.pages.document import name, scrolled, table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import named_bins, share
+from toolkit.pages.bins import named_bins
+from toolkit.pages.elements import Section, name, share, table
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
+
+#: Number of labels in the table of scores; the others open on a click.
+LABELS_SHOWN = 16
+#: Maximum number of labels that the top of the page names as never predicted.
+MAX_IGNORED = 3
 
 
 def label_names_of(columns: Iterable[str]) -> list[str]:
@@ -18,10 +21,8 @@ def label_names_of(columns: Iterable[str]) -> list[str]:
     return [column.removeprefix(PROBABILITY_OF) for column in columns if column.startswith(PROBABILITY_OF)]
 
 
-def label_scores(
-    names: Sequence[str], scores: Sequence[np.ndarray], order: Iterable[int], caption: str
-) -> Iterator[Element]:
-    """Yield the section that shows precision, recall and F1 of each label.
+def label_scores(names: Sequence[str], scores: Sequence[np.ndarray], order: Iterable[int], caption: str) -> Section:
+    """Return the section that shows precision, recall and F1 of each label.
 
     Args:
         names: names of the labels, in the order of their ids.
@@ -31,6 +32,7 @@ def label_scores(
         caption: caption of the table.
     """
     precision, recall, f1, support, num_predicted = scores
+    order = list(order)
     rows = [
         (
             name(names[index]),
@@ -42,13 +44,17 @@ def label_scores(
         )
         for index in order
     ]
-    yield element("h2", "How good each label is", id="labels")
     titles = ("label", "precision", "recall", "F1", "texts", "times given")
-    yield scrolled(table(titles, rows, caption, "numbers"), "labels", "scroll")
+    never_predicted = [
+        f"{names[index]} ({support[index]:,})" for index in order if support[index] and not num_predicted[index]
+    ]
+    highlight = f"Never predicted: {', '.join(never_predicted[:MAX_IGNORED])}" if never_predicted else ""
+    highlight += f" and {len(never_predicted) - MAX_IGNORED} more labels" if len(never_predicted) > MAX_IGNORED else ""
+    return Section("How good each label is", [table(titles, rows, caption, "numbers", LABELS_SHOWN)], highlight)
 
 
-def accuracy_by_length(tokens: Sequence[int], is_correct: np.ndarray, title: str, caption: str) -> Iterator[Element]:
-    """Yield the section that shows the share of correct texts by their number of tokens.
+def accuracy_by_length(tokens: Sequence[int], is_correct: np.ndarray, title: str, caption: str) -> Section:
+    """Return the section that shows the share of correct texts by their number of tokens.
 
     Args:
         tokens: number of tokens that the model read of each text.
@@ -60,5 +66,4 @@ def accuracy_by_length(tokens: Sequence[int], is_correct: np.ndarray, title: str
         (length, f"{len(indices):,}", share(float(is_correct[indices].mean()), f"{is_correct[indices].mean():.3f}"))
         for length, indices in named_bins(tokens).items()
     ]
-    yield element("h2", "Length and accuracy")
-    yield table(("tokens", "texts", title), rows, caption, "numbers")
+    return Section("Length and accuracy", [table(("tokens", "texts", title), rows, caption, "numbers")])

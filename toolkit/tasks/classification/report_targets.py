@@ -10,14 +10,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from toolkit.pages.document import scrolled, table
-from toolkit.pages.excerpts import excerpt
-from toolkit.pages.markup import element
-from toolkit.pages.plot import named_bins
+from toolkit.pages.bins import named_bins
+from toolkit.pages.elements import Section, excerpt, table
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.calibration import THRESHOLD, describe_calibration
@@ -28,7 +25,7 @@ from toolkit.tasks.metrics import scores_of_several
 ERRORS_SHOWN = 25
 
 
-def several_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> Iterator[Element]:
+def several_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> Iterator[Section]:
     """Yield the scores of each label, and the share of texts with all labels correct by text length.
 
     Raises:
@@ -49,14 +46,13 @@ def several_sections(predictions_path: Path, calibration: Mapping[str, Any]) -> 
     )  # (texts, labels)
     threshold = calibration.get("threshold", THRESHOLD)
     caption = f"Counted as scikit-learn does; a text has the labels whose probability is above {threshold:.2g}"
-    if calibration:
-        yield element("p", f"For them the {describe_calibration(calibration)}.", class_="soft")
-    yield from label_scores(names, scores_of_several(true_labels, predicted_labels), range(len(names)), caption)
+    caption += f". For them the {describe_calibration(calibration)}" if calibration else ""
+    yield label_scores(names, scores_of_several(true_labels, predicted_labels), range(len(names)), caption)
     caption = "Texts whose labels are all right, by the number of tokens that the model read"
-    yield from accuracy_by_length(tokens, (true_labels == predicted_labels).all(axis=1), "all right", caption)
+    yield accuracy_by_length(tokens, (true_labels == predicted_labels).all(axis=1), "all right", caption)
 
 
-def numbers_sections(predictions_path: Path) -> Iterator[Element]:
+def numbers_sections(predictions_path: Path) -> Iterator[Section]:
     """Yield the largest errors, and the mean error by text length.
 
     Raises:
@@ -76,13 +72,12 @@ def numbers_sections(predictions_path: Path) -> Iterator[Element]:
         (str(-number), f"{float(row['predicted_value']):.4g}", f"{float(row['value']):.4g}", excerpt(row["text"]))
         for _, number, row in sorted(largest, key=lambda error_table: error_table[:2], reverse=True)
     ]
-    yield element("h2", "The largest errors", id="errors")
-    error_table = table(("row", "given", "value of the data", "text"), rows, "Some are errors of the data", "texts")
-    yield scrolled(error_table, "errors")
+    titles = ("row", "given", "value of the data", "text")
+    error_table = table(titles, rows, "Some are errors of the data", "texts cards", total=len(errors))
+    yield Section("The largest errors", [error_table])
     all_errors = np.asarray(errors)
     lengths = [
         (name, f"{len(places):,}", f"{all_errors[places].mean():.4g}") for name, places in named_bins(tokens).items()
     ]
-    yield element("h2", "Length and error")
     caption = "The mean absolute error, by the number of tokens that the model read"
-    yield table(("tokens", "texts", "error"), lengths, caption, "numbers")
+    yield Section("Length and error", [table(("tokens", "texts", "error"), lengths, caption, "numbers")])

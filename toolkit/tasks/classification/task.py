@@ -26,12 +26,11 @@ from toolkit.tasks.interface import Description, LabeledRows, PreparedData
 from toolkit.terminal.escape import visible
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     import datasets
     from rich.console import Console
 
     from models.port.tokenization import Tokenizer
+    from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
 
@@ -262,7 +261,7 @@ def _run_probabilities(run: Run, logits: np.ndarray) -> np.ndarray:
     return probabilities(logits, settled(run.recipe.data.problem_type), run.calibration.get("temperature", 1.0))
 
 
-def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
     """Show confused labels, the scores of each label, the most confident mistakes, and accuracy by length."""
     from toolkit.tasks.classification.report import report_sections
 

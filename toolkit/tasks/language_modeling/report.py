@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
-from toolkit.pages.document import name, table
-from toolkit.pages.excerpts import excerpt
-from toolkit.pages.markup import element
-from toolkit.pages.plot import share
+from markupsafe import Markup
+
+from toolkit.pages.elements import Section, excerpt, name, render_macro, share, table
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.language_modeling.samples import SAMPLES_FILE
@@ -44,14 +42,13 @@ class TextOutcome:
     easiest: list[dict[str, str]] = field(default_factory=list)
 
 
-def report_sections(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report_sections(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
     """Yield the sections, in order.
 
     Raises:
         UserError: a file is damaged, or the predictions file is missing.
     """
     outcome = read_outcome(predictions_path)
-    yield element("h2", "Perplexity by control code")
     perplexity = {code: perplexity_of_loss(result.loss / result.tokens) for code, result in outcome.codes.items()}
     highest = max((value for value in perplexity.values() if math.isfinite(value)), default=0.0)
     rows = [
@@ -59,11 +56,12 @@ def report_sections(folder: Path, predictions_path: Path, results: Mapping[str, 
          share(perplexity[code], f"{perplexity[code]:.2f}", highest))
         for code, result in outcome.codes.items()
     ]  # fmt: skip
-    yield table(("control code", "blocks", "tokens", "loss", "perplexity"), rows, "Lower is better", "numbers")
-    yield element("h2", "Blocks that it expected least")
-    yield _blocks(outcome.hardest, "The highest losses")
-    yield element("h2", "Blocks that it expected most")
-    yield _blocks(outcome.easiest, "The lowest losses")
+    titles = ("control code", "blocks", "tokens", "loss", "perplexity")
+    worst = max(perplexity, key=lambda code: perplexity[code])
+    highlight = f"Highest perplexity: {worst}, {perplexity[worst]:.2f}" if len(perplexity) > 1 else ""
+    yield Section("Perplexity by control code", [table(titles, rows, "Lower is better", "numbers")], highlight)
+    yield Section("Blocks that it expected least", [_blocks(outcome.hardest, "The highest losses")])
+    yield Section("Blocks that it expected most", [_blocks(outcome.easiest, "The lowest losses")])
     yield from _samples(folder / SAMPLES_FILE)
 
 
@@ -82,27 +80,24 @@ def read_outcome(predictions_path: Path) -> TextOutcome:
     return outcome
 
 
-def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Element:
+def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Markup:
     lines = [
         (row["block"], name(row["control_code"]), row["tokens"], f"{float(row['loss']):.3f}",
          f"{float(row['perplexity']):.1f}", excerpt(row["text"]))
         for row in rows
     ]  # fmt: skip
-    block_table = table(("block", "control code", "tokens", "loss", "perplexity", "text"), lines, caption, "texts")
-    return element("div", block_table, class_="wide", tabindex=0, role="region", aria_label=caption)
+    titles = ("block", "control code", "tokens", "loss", "perplexity", "text")
+    return table(titles, lines, caption, "texts cards")
 
 
-def _samples(path: Path) -> Iterator[Element]:
+def _samples(path: Path) -> Iterator[Section]:
     """Show how the model continues the first words of texts not used in training."""
     if not path.exists():
         return
-    yield element("h2", "Samples")
-    yield element("p", "Continuations of the first words of a text that is no training text, by the decoding named.")
+    explanation = "Continuations of the first words of a text that is no training text, by the decoding named."
     with reading(path, REMEDY):
-        for sample in json.loads(path.read_text(encoding="utf-8")):
-            texts = [
-                element("p", element("span", f"{decoding}: ", class_="soft"), text, class_="passage", dir="auto")
-                for decoding, text in sample["texts"].items()
-            ]
-            prompt = element("p", element("strong", sample["prompt"], dir="auto"), class_="passage")
-            yield element("article", element("h3", sample["control"]), prompt, *texts, class_="answer")
+        samples = [(one["control"], one["prompt"], one["texts"].items()) for one in json.loads(path.read_text("utf-8"))]
+    yield Section(
+        "Samples",
+        [explanation, *(render_macro("tasks/language_modeling/sample.html", "sample", *sample) for sample in samples)],
+    )

@@ -20,12 +20,11 @@ from toolkit.tasks.interface import Description, LabeledRows, PreparedData
 from toolkit.tasks.metrics import perplexity_of_loss
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     import datasets
     from rich.console import Console
 
     from models.port.tokenization import Tokenizer
+    from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
@@ -341,7 +340,7 @@ def predictions(
         }
 
 
-def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
     """Show the perplexity by control code, the blocks with the highest and lowest loss, and samples of text."""
     from toolkit.tasks.language_modeling.report import report_sections
 

@@ -26,12 +26,11 @@ from toolkit.tasks.language_modeling.task import texts as texts
 from toolkit.tasks.metrics import perplexity_of_loss
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     import datasets
     from rich.console import Console
 
     from models.port.tokenization import Tokenizer
+    from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
     from toolkit.tasks.masked_language_modeling.masking import MaskedBlocks
@@ -131,7 +130,7 @@ def predictions(
         yield {"block": index + 1, "masked_tokens": int(count), **scores, "text": text}
 
 
-def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
     """Yield no sections: the page shows the metrics and curves of every task."""
     return iter(())
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from xml.etree.ElementTree import Element
 
-from toolkit.pages.document import table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import named_bins, share
+from markupsafe import Markup
+
+from toolkit.pages.bins import named_bins
+from toolkit.pages.elements import Section, render_macro, share, table
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 
@@ -26,6 +26,8 @@ QUESTION_WORDS = ("who", "whose", "whom", "what", "which", "when", "where", "why
 WORDS_SHOWN, WORST_SHOWN = 12, 20
 #: Maximum length of a question word. A longer first word belongs to a language without blanks.
 MAX_WORD_CHARACTERS = 20
+#: Template of the answers in their passages.
+ANSWERS = "tasks/question_answering/answers.html"
 #: Exact match and F1 of a question, 0 to 1.
 Scores = tuple[float, float]
 
@@ -47,14 +49,13 @@ class AnswerOutcome:
     worst: list[dict[str, str]] = field(default_factory=list)
 
 
-def report_sections(predictions_path: Path) -> Iterator[Element]:
+def report_sections(predictions_path: Path) -> Iterator[Section]:
     """Yield the sections, in order.
 
     Raises:
         UserError: the file is missing or damaged.
     """
     outcome = read_outcome(predictions_path)
-    yield element("h2", "Answers by the word that asks")
     words = Counter(outcome.words).most_common(WORDS_SHOWN)
     groups: dict[str, Sequence[int]] = {
         word: [index for index, word_of_question in enumerate(outcome.words) if word_of_question == word]
@@ -63,9 +64,16 @@ def report_sections(predictions_path: Path) -> Iterator[Element]:
     common_words = {word for word, _ in words}
     if other_questions := [index for index, word in enumerate(outcome.words) if word not in common_words]:
         groups["others"] = other_questions
-    yield _scores_table("question word", groups, outcome.scores, "Exact match and F1, in percent")
-    yield element("h2", "Answers by the length of the context")
-    yield _scores_table("tokens", named_bins(outcome.tokens), outcome.scores, "Contexts by their number of tokens")
+    by_word = _scores_table("question word", groups, outcome.scores, "Exact match and F1, in percent")
+    f1_of_words = {word: _mean(outcome.scores[index][1] for index in groups[word]) for word in groups}
+    worst_word = min(f1_of_words, key=lambda word: f1_of_words[word])
+    highlight = (
+        f"Lowest F1: questions with {worst_word}, {100 * f1_of_words[worst_word]:.1f}" if len(groups) > 1 else ""
+    )
+    yield Section("Answers by the word that asks", [by_word], highlight)
+    lengths = named_bins(outcome.tokens)
+    by_length = _scores_table("tokens", lengths, outcome.scores, "Contexts by their number of tokens")
+    yield Section("Answers by the length of the context", [by_length])
     with reading(predictions_path, REMEDY):
         yield from _worst_answers(outcome.worst)
 
@@ -102,7 +110,7 @@ def question_word(question: str) -> str:
     return words[0] if words and len(words[0]) <= MAX_WORD_CHARACTERS and len(words) > 1 else "others"
 
 
-def _scores_table(title: str, groups: Mapping[str, Sequence[int]], scores: Sequence[Scores], caption: str) -> Element:
+def _scores_table(title: str, groups: Mapping[str, Sequence[int]], scores: Sequence[Scores], caption: str) -> Markup:
     rows = []
     for name, indices in groups.items():
         exact, f1 = (100 * _mean(scores[index][column] for index in indices) for column in (0, 1))
@@ -115,37 +123,25 @@ def _mean(values: Iterable[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def _worst_answers(rows: Sequence[dict[str, str]]) -> Iterator[Element]:
+def _worst_answers(rows: Sequence[dict[str, str]]) -> Iterator[Section]:
     if not rows:
         return
-    yield element("h2", "The worst answers")
-    yield element(
-        "p",
-        "The lowest F1, of equals the one that the model was surest of. In the passage of the context, ",
-        element("mark", "the model's answer", class_="ours"),
-        " and ",
-        element("mark", "the answer of the data", class_="theirs"),
-        ".",
-    )
+    parts = [render_macro(ANSWERS, "marks", "the model's answer", "the answer of the data")]
     for row in rows:
         answers = json.loads(row["answers"])
-        yield element(
-            "article",
-            element("h3", row["question"], dir="auto"),
-            element(
-                "p",
-                "answered ",
-                element("strong", row["prediction"] or "(no answer)", dir="auto"),
-                f" (probability {float(row['probability']):.2f}), F1 {100 * float(row['f1']):.0f}; the data say ",
-                element("strong", " / ".join(dict.fromkeys(answers)) or "(no answer)", dir="auto"),
-            ),
-            marked_passage(row, answers),
-            class_="answer",
-        )
+        verdict = f" (probability {float(row['probability']):.2f}), F1 {100 * float(row['f1']):.0f}; the data say "
+        all_answers = " / ".join(dict.fromkeys(answers)) or "(no answer)"
+        values = (row["question"], "answered ", row["prediction"] or "(no answer)", verdict, all_answers)
+        parts.append(render_macro(ANSWERS, "answer", *values, *marked_passage(row, answers)))
+    explanation = "The lowest F1, of equals the one that the model was surest of."
+    yield Section("The worst answers", [explanation, *parts])
 
 
-def marked_passage(row: dict[str, str], answers: Sequence[str]) -> Element:
-    """Mark the two answers in a row's passage. Both marks apply to their overlap."""
+def marked_passage(row: dict[str, str], answers: Sequence[str]) -> tuple[list[tuple[str, str]], str]:
+    """Return the parts of a row's passage, each with its marks, and a note about the passage.
+
+    The marks are ``ours`` for the model's answer, ``theirs`` for the answer of the data, both, or none.
+    """
     text, shift = row["passage"], int(row["passage_start"])
     marks = [_span_in_passage(row["start"], row["prediction"], shift, "ours")]
     marks.append(_span_in_passage(row["answer_start"], answers[0] if answers else "", shift, "theirs"))
@@ -153,14 +149,12 @@ def marked_passage(row: dict[str, str], answers: Sequence[str]) -> Element:
         (max(start, 0), min(end, len(text)), kind) for start, end, kind in marks if end > 0 and start < len(text)
     ]
     cuts = sorted({0, len(text), *(position for start, end, _ in visible_marks for position in (start, end))})
-    parts: list[Element | str] = ["…"] if shift else []
+    parts = [("…", "")] if shift else []
     for start, end in pairwise(cuts):
         kinds = [kind for first, last, kind in visible_marks if first <= start and end <= last]
-        parts.append(element("mark", text[start:end], class_=" ".join(kinds)) if kinds else text[start:end])
-    note = None
-    if row["prediction"] and not any(kind == "ours" for *_, kind in visible_marks):
-        note = element("span", " (the model's answer stands elsewhere)", class_="soft")
-    return element("p", *parts, note, class_="passage", dir="auto")
+        parts.append((text[start:end], " ".join(kinds)))
+    is_elsewhere = row["prediction"] and not any(kind == "ours" for *_, kind in visible_marks)
+    return parts, " (the model's answer stands elsewhere)" if is_elsewhere else ""
 
 
 def _span_in_passage(start: str, text: str, shift: int, kind: str) -> tuple[int, int, str]:

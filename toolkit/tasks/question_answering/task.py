@@ -19,12 +19,11 @@ from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     import datasets
     from rich.console import Console
 
     from models.port.tokenization import Tokenizer
+    from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
     from toolkit.tasks.question_answering.squad import Answer
@@ -196,7 +195,7 @@ def passage(item: Example, answer: Answer) -> tuple[int, int]:
     return max(start - margin, 0), min(end + margin, len(item.context))
 
 
-def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
     """Show scores by question word and by context length, and the worst answers."""
     from toolkit.tasks.question_answering.report import report_sections
 

@@ -8,23 +8,21 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
 import numpy as np
+from markupsafe import Markup
 
-from toolkit.pages.document import table
-from toolkit.pages.markup import element
-from toolkit.pages.plot import share
+from toolkit.pages.elements import Section, render_macro, share, table
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.metrics import scores_of_labels
-from toolkit.tasks.question_answering.report import marked_passage
+from toolkit.tasks.question_answering.report import ANSWERS, marked_passage
 
 #: Maximum number of mistakes in the list, and number of characters that are shown around each.
 MAX_MISTAKES, NUM_CONTEXT_CHARACTERS = 20, 100
 
 
-def report_sections(predictions_path: Path) -> Iterator[Element]:
+def report_sections(predictions_path: Path) -> Iterator[Section]:
     """Yield the sections, in order.
 
     Raises:
@@ -50,25 +48,21 @@ def report_sections(predictions_path: Path) -> Iterator[Element]:
                     ]
                     mistakes.append((entity["score"], entity, overlapping[0] if overlapping else None, row["text"]))
             mistakes = sorted(mistakes, key=lambda mistake: -mistake[0])[:MAX_MISTAKES]
-    yield element("h2", "Entities by type")
-    yield (
-        _scores_by_type(counts)
-        if counts["true"] | counts["found"]
-        else element("p", "None in the data, and none found.")
+    has_entities = counts["true"] | counts["found"]
+    yield Section(
+        "Entities by type", [_scores_by_type(counts) if has_entities else "None in the data, and none found."]
     )
     if mistakes:
-        yield element("h2", "The most confident mistakes")
-        yield element("p", element("mark", "The model's entity", class_="ours"), " and ",
-                      element("mark", "that of the data", class_="theirs"), ".")  # fmt: skip
-    for _, entity, reference, text in mistakes:
-        yield _mistake(entity, reference, text)
+        marks = render_macro(ANSWERS, "marks", "the model's entity", "the entity of the data")
+        entries = [_mistake(entity, reference, text) for _, entity, reference, text in mistakes]
+        yield Section("The most confident mistakes", [marks, *entries])
 
 
 def _entity_key(entity: dict[str, Any]) -> tuple[int, int, str]:
     return entity["start"], entity["end"], entity["label"]
 
 
-def _scores_by_type(counts: dict[str, Counter[str]]) -> Element:
+def _scores_by_type(counts: dict[str, Counter[str]]) -> Markup:
     entity_types = sorted(counts["true"] | counts["found"])
     scores = scores_of_labels(
         *(
@@ -76,7 +70,7 @@ def _scores_by_type(counts: dict[str, Counter[str]]) -> Element:
             for count_name in ("right", "true", "found")
         )
     )
-    rows: list[tuple[Element | str, ...]] = [
+    rows: list[tuple[Markup | str, ...]] = [
         (
             entity_type,
             f"{counts['true'][entity_type]:,}",
@@ -89,7 +83,7 @@ def _scores_by_type(counts: dict[str, Counter[str]]) -> Element:
     return table(header, rows, "An entity is found if its first and last word and its type are right", "numbers")
 
 
-def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str) -> Element:
+def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str) -> Markup:
     passage_start = max(entity["start"] - NUM_CONTEXT_CHARACTERS, 0)
     row = {"passage": text[passage_start : entity["end"] + NUM_CONTEXT_CHARACTERS], "passage_start": str(passage_start)}
     row |= {
@@ -99,9 +93,5 @@ def _mistake(entity: dict[str, Any], reference: dict[str, Any] | None, text: str
     }
     verdict = f" {entity['label']} (score {entity['score']:.2f}); the data say "
     theirs = f"{reference['text']} {reference['label']}" if reference else "nothing here"
-    return element(
-        "article",
-        element("p", element("strong", entity["text"], dir="auto"), verdict, element("strong", theirs, dir="auto")),
-        marked_passage(row, [reference["text"]] if reference else []),
-        class_="answer",
-    )
+    passage = marked_passage(row, [reference["text"]] if reference else [])
+    return render_macro(ANSWERS, "answer", "", "", entity["text"], verdict, theirs, *passage)

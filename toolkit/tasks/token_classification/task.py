@@ -24,11 +24,10 @@ from toolkit.tasks.token_classification.labelling import predictions as predicti
 from toolkit.tasks.token_classification.rows import load_splits as load_splits
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     import datasets
 
     from models.port.tokenization import Tokenizer
+    from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
     from toolkit.tasks.token_classification.windows import TaggedWindows
@@ -124,7 +123,7 @@ def _names_of_labels(labels: Sequence[np.ndarray], names: Sequence[str]) -> list
     return [[names[label] for label in labels_of_text] for labels_of_text in labels]
 
 
-def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> Iterator[Section]:
     """Show scores by type of entity, and the most confident mistakes."""
     from toolkit.tasks.token_classification.report import report_sections
 
