@@ -41,6 +41,13 @@ def test_the_help_of_every_command_and_option_says_something():
                 assert len(said.split()) >= 4 and said.endswith("."), f"{name} {option.opts[0]}: {said}"
 
 
+def test_the_help_has_every_command_in_one_group_and_cuts_no_sentence():
+    said = cli.toolkit.get_help(click.Context(cli.toolkit, info_name="toolkit", terminal_width=80))
+    listed = re.findall(r"^  (\w[\w ]*?)  ", said.partition("Your data:")[2], re.MULTILINE)
+    assert sorted(listed) == sorted(cli.toolkit.commands)
+    assert "..." not in said.replace("[ARGS]...", "") and max(map(len, said.splitlines())) <= 80
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; from toolkit import cli\n"

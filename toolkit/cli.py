@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import click
 from models import collector
 from toolkit import __version__
 from toolkit.commands.bench.bench import bench
+from toolkit.commands.group import TwoWords
 from toolkit.errors import ToolkitError, UserError
 from toolkit.machine import interruption
 from toolkit.machine.home import set_writable_home
@@ -127,33 +128,6 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", parameter, context)
         return number
-
-
-@contextlib.contextmanager
-def interrupts_as_aborts() -> Iterator[None]:
-    """Raise click.Abort for a KeyboardInterrupt of the ``with`` block, for which click would print an empty line."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise click.Abort from error
-
-
-class TwoWords(click.Group):
-    """A group whose command names may have two words; the first is a command, too."""
-
-    def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
-        name = " ".join(arguments[:2])
-        if len(arguments) > 1 and name in self.commands:
-            return name, self.commands[name], arguments[2:]
-        return super().resolve_command(context, arguments)
-
-    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        with interrupts_as_aborts():
-            return super().make_context(*arguments, **options)
-
-    def invoke(self, context: click.Context) -> Any:
-        with interrupts_as_aborts():
-            return super().invoke(context)
 
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

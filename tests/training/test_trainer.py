@@ -424,3 +424,19 @@ def test_a_replica_without_a_part_of_the_last_batch_is_given_an_example_that_doe
         batches = list(part)
         assert batches[2] == part.order(0)[12:].tolist() and len(batches) == 3
         assert [part.has_examples(batch) for batch in range(3)] == [True, True, rank == 0]
+
+
+@pytest.mark.parametrize("num_metrics", [0, 1, 6])
+def test_the_line_of_a_validation_fits_80_columns_and_has_the_first_metrics(num_metrics):
+    metrics = {"loss": 0.12345, **{f"metric{number}": 0.98765 for number in range(num_metrics)}}
+    printed: list[str] = []
+    trainer = types.SimpleNamespace(
+        state=types.SimpleNamespace(global_step=650, epoch=1.0),
+        schedule=types.SimpleNamespace(max_steps=650),
+        progress=types.SimpleNamespace(line=printed.append),
+        best=types.SimpleNamespace(stopped=False),
+    )
+    Finetuner.show_evaluation(trainer, [0.25, 0.5], metrics, is_best=True)
+    (line,) = printed
+    assert line.startswith("step 650/650  epoch 1.00  loss 0.375, validation 0.1235") and line.endswith("  best")
+    assert len(line) <= 80 and line.count("metric") == min(num_metrics, 1)

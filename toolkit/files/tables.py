@@ -425,7 +425,7 @@ def convert_content_errors(path: Path) -> Iterator[None]:
 
 def _show_progress(path: Path, chunks: Iterable[Rows]) -> Iterator[Rows]:
     """Yield chunks of rows, with a progress bar after two seconds."""
-    with tqdm(desc=f"reading {path.name}", unit=" rows", delay=2, leave=False) as bar:
+    with tqdm(desc=f"reading {path.name}", unit=" rows", delay=2, leave=False, disable=None) as bar:
         for rows in chunks:
             yield rows
             bar.update(len(rows))

@@ -65,8 +65,8 @@ from toolkit.training.schedule import Best, Schedule, examples_of_step
 from toolkit.training.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 from toolkit.training.token_dropout import TokenDropout
 
-#: Number of metrics that are printed for a validation.
-SHOWN_METRICS = 4
+#: Maximum number of characters of the line that is printed for a validation.
+MAX_COLUMNS = 80
 
 #: Seconds between checkpoints: the most training that a kill may cost if evaluations are far apart.
 CHECKPOINT_SECONDS = 60.0
@@ -278,23 +278,23 @@ class Finetuner(Trainer):
         )
 
     def show_evaluation(self, losses: list[float], metrics: dict[str, float], is_best: bool) -> None:
-        """Print a line with the first metrics of a validation. All metrics are recorded elsewhere.
+        """Print a line of at most 80 columns with the first metrics of a validation; files have all metrics.
 
         Args:
             losses: training loss of each step since the previous validation.
             metrics: metrics of the validation, by name.
             is_best: whether the validation is the best so far.
         """
-        shown_metrics = list(metrics.items())[:SHOWN_METRICS]
-        train_loss = f"train loss {format_number(float(np.mean(losses)))}  " if losses else ""
-        numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown_metrics)
-        self.progress.line(
-            f"step {self.state.global_step}/{self.schedule.max_steps}  epoch {self.state.epoch:.2f}  "
-            f"{train_loss}validation {numbers}{'  best' if is_best else ''}"
-        )
+        loss_text = f"loss {format_number(float(np.mean(losses)))}, " if losses else ""
+        loss_text += f"validation {format_number(metrics['loss'])}"
+        parts = [f"step {self.state.global_step}/{self.schedule.max_steps}", f"epoch {self.state.epoch:.2f}", loss_text]
+        parts += [f"{name} {format_number(value)}" for name, value in metrics.items() if name != "loss"]
+        while len("  ".join([*parts, "best"])) > MAX_COLUMNS and len(parts) > 3:
+            parts.pop()
+        self.progress.line("  ".join(parts) + ("  best" if is_best else ""))
         if self.best.stopped:
-            since = self.best.evaluations_since
-            self.progress.line(f"no better {self.save_best} in {since} evaluations: stopped early")
+            count = self.best.evaluations_since
+            self.progress.line(f"no better {self.save_best} in {count} evaluations: stopped early")
 
     # -- called by the Trainer's loop -------------------------------------------------------------------------------
 

@@ -93,7 +93,8 @@ def tokenize(
     def fill(folder: Path) -> None:
         from toolkit.tasks.classification.targets import multi_hot
 
-        with tqdm(total=len(dataset), desc=f"tokenizing {title}", unit=" texts", delay=2, leave=False) as bar:
+        options = {"unit": " texts", "delay": 2, "leave": False, "disable": None}
+        with tqdm(total=len(dataset), desc=f"tokenizing {title}", **options) as bar:
 
             def encode(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
                 rows, text_indices, is_cut = encode_texts(batch["text"], tokenizer, max_length, in_windows)

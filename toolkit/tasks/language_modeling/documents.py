@@ -221,7 +221,7 @@ def streams_by_code(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str
 
 def tokenize_documents(rows: Any, tokenizer: Any) -> Iterator[tuple[str, list[int]]]:
     """Yield the control code or group of each document, and its tokens."""
-    with tqdm(total=len(rows), desc="tokenizing documents", unit=" texts", delay=2, leave=False) as bar:
+    with tqdm(total=len(rows), desc="tokenizing documents", unit=" texts", delay=2, leave=False, disable=None) as bar:
         for batch in rows.iter(32):
             yield from zip(batch["control"], tokenizer.encode_batch(batch["text"]), strict=True)
             bar.update(len(batch["text"]))

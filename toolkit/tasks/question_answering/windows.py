@@ -62,7 +62,7 @@ class TokenizedTexts:
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer, title: str = "texts") -> TokenizedTexts:
     """Return the tokens of texts with their offsets."""
     ids_of_texts, spans_of_texts = [], []
-    for text in tqdm(texts, desc=f"tokenizing {title}", unit=" texts", delay=2, leave=False):
+    for text in tqdm(texts, desc=f"tokenizing {title}", unit=" texts", delay=2, leave=False, disable=None):
         token_ids, token_spans = tokenizer.encode_with_offsets(text)
         ids_of_texts.append(np.asarray(token_ids, dtype=np.int32))
         spans_of_texts.append(np.asarray(token_spans, dtype=np.int32).reshape(-1, 2))
