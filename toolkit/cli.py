@@ -139,6 +139,11 @@ def complete_key(context: click.Context, parameter: click.Parameter, begun: str)
 
 RUN = click.argument("run", type=PATH)
 RECIPE = click.argument("recipe", type=PATH)
+BASELINE = click.option(
+    "--baseline",
+    is_flag=True,
+    help="Use the simple method that RUN has kept because it was at least as good as the model.",
+)
 #: Changes of a recipe's keys.
 OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_key)
 
@@ -266,13 +271,14 @@ for command in (*COMMANDS, bench):
 @toolkit.command()
 @click.argument("run", type=PATH, required=False)
 @click.option("--split", type=click.Choice(["test", "validation"]), default="test", help="The split to measure.")
+@BASELINE
 @click.option(
     "--squad",
     type=(PATH, PATH),
     metavar="DATASET PREDICTIONS",
     help="Instead of RUN, score a predictions file against a data set, both in SQuAD's format.",
 )
-def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> None:
+def evaluate(run: Path | None, split: str, baseline: bool, squad: tuple[Path, Path] | None) -> None:
     """Measure the best model of the run folder RUN, or any system's answers to SQuAD."""
     if run is None and squad is not None:
         _evaluate_squad(*squad)
@@ -280,8 +286,9 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
     if run is None or squad is not None:
         raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
     from toolkit.commands.predict import evaluate as measure
+    from toolkit.commands.predict import evaluate_baseline
 
-    measure(_run_folder(run), console(), split)
+    (evaluate_baseline if baseline else measure)(_run_folder(run), console(), split)
 
 
 #: Options for the layout of a table.
@@ -311,6 +318,7 @@ def _layout_options(file: str, otherwise: str) -> Callable[[Any], Any]:
 @click.option("--text-pair", "pairs", multiple=True, help="The second text for each --text, if the run reads two.")
 @click.option("--question", help="A question. Needs --context.")
 @click.option("--context", metavar="FILE", help="The text file to find the answer in, or - for the standard input.")
+@BASELINE
 @click.option("--input", "source", metavar="FILE", type=PATH, help=f"Label each row of {KINDS}.")
 @click.option("--output", "target", metavar="FILE", type=PATH, help="The file to write the labelled rows to.")
 @click.option("--text-column", help="The column to label. Default: the recipe's data.text.")
@@ -328,6 +336,7 @@ def predict(
     pairs: tuple[str, ...],
     question: str | None,
     context: str | None,
+    baseline: bool,
     **of_a_file: Any,
 ) -> None:
     """Predict with the best model of RUN, for the given texts or for each row of a file."""
@@ -338,7 +347,7 @@ def predict(
 
         if texts or pairs or question or context:
             raise UserError("--input: cannot be combined with --text, --text-pair, --question or --context")
-        label_file(_run_folder(run), console(), **of_a_file)
+        label_file(_run_folder(run), console(), baseline=baseline, **of_a_file)
         return
     from toolkit.commands.predict import predict as ask
 
@@ -346,7 +355,7 @@ def predict(
         raise UserError(f"--text-pair: {len(pairs)} given for {len(texts)} --text; each text needs one")
     text = None if context is None else _read_text(context)
     given = list(zip(texts, pairs, strict=True)) if pairs else list(texts)
-    ask(_run_folder(run), console(), texts=given, question=question, context=text)
+    ask(_run_folder(run), console(), baseline, texts=given, question=question, context=text)
 
 
 @toolkit.command()
@@ -430,14 +439,15 @@ def generate(run: Path, prompt: str | None, **options: Any) -> None:
     default=60,
     help="How long a request may wait and be computed.",
 )
-def serve(run: Path, host: str, port: int, timeout: float) -> None:
+@BASELINE
+def serve(run: Path, host: str, port: int, timeout: float, baseline: bool) -> None:
     """Answer a page and programs with the best model of RUN, until Ctrl-C.
 
     The page at / is for trying it. Programs POST JSON to /predict or, for language models, /generate.
     """
     from toolkit.commands.serve.serve import serve_run
 
-    serve_run(_run_folder(run), console(), host, port, timeout)
+    serve_run(_run_folder(run), console(), host, port, timeout, baseline)
 
 
 @toolkit.command()

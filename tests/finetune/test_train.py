@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 from small_reformers import SMALL_CONFIG
 
 from toolkit import cli
+from toolkit.commands.predict import evaluate_baseline, predict
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
 from toolkit.finetune.assembly import assemble
@@ -33,6 +34,7 @@ from toolkit.parity.report.report import remove_report
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.folder import differing_keys
 from toolkit.run_folder.tracking import read_metrics
+from toolkit.terminal.console import LiteralConsole
 
 WORDS = {
     "animals": ("cat", "dog", "horse", "lion", "cow"),
@@ -113,6 +115,7 @@ def test_a_run_learns_and_leaves_its_folder(run):
     assert sorted(path.name for path in run.iterdir()) == [
         LEDGER,
         "README.md",
+        "baseline",
         "identity.json",
         "metrics.csv",
         "metrics.json",
@@ -136,6 +139,20 @@ def test_a_run_learns_and_leaves_its_folder(run):
     assert best["value"] == max(row["accuracy"] for row in validation.values())
     assert results["validation"]["accuracy"] == best["value"] == validation[best["step"]]["accuracy"]
     assert results["validation"]["loss"] == validation[best["step"]]["loss"]
+
+
+def test_the_run_keeps_the_simple_method_and_its_figures(run):
+    results = json.loads((run / "metrics.json").read_text())
+    method = results["kept_baseline"]
+    assert evaluate_baseline(run, LiteralConsole(quiet=True)) == results["baselines"][method]["test"]
+    for figures, intervals in (
+        (results["test"], results["intervals"]["test"]),
+        (results["baselines"][method]["test"], results["baseline_intervals"][method]["test"]),
+    ):
+        assert set(intervals) == set(figures)
+        assert all(intervals[name][0] <= figures[name] <= intervals[name][1] for name in figures)
+    (animal,) = predict(run, LiteralConsole(quiet=True), baseline=True, texts=["the cat and the horse"])
+    assert animal.label == "animals"
 
 
 def test_the_model_knows_its_labels(run):

@@ -10,17 +10,25 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from toolkit.finetune.baselines import compare_with_baselines, describe_overfitting
-from toolkit.tasks.classification import baselines
-from toolkit.tasks.classification.baselines import TFIDF, measure_baselines
+from toolkit.tasks.classification import baselines, linear_model
+from toolkit.tasks.classification.baselines import TFIDF
+from toolkit.tasks.classification.linear_model import LinearModel
 from toolkit.tasks.classification.task import LOWER_IS_BETTER
 from toolkit.tasks.language_modeling import ngrams
 from toolkit.tasks.language_modeling.ngrams import KneserNey, perplexity
+from toolkit.terminal.console import LiteralConsole
 
 WORDS = ["red", "green", "blue"]
 
 
 def recipe(problem: str, columns: int = 1) -> Any:
     return SimpleNamespace(data=SimpleNamespace(problem_type=problem, text_columns=["text"] * columns))
+
+
+def measure_baselines(run_recipe: Any, data: DatasetDict) -> dict[str, Any]:
+    """Return the metrics of each method: method -> split -> metric -> value."""
+    measured = baselines.measure_baselines(run_recipe, data, LiteralConsole(quiet=True))
+    return {method: baseline.metrics for method, baseline in measured.items()}
 
 
 def splits(kind: Any, texts: list[str], labels: list[Any], others: list[str], true: list[Any]) -> DatasetDict:
@@ -79,8 +87,8 @@ def test_of_much_text_a_part_is_enough(monkeypatch):
 @pytest.mark.parametrize("problem", ["single_label", "multi_label", "regression"])
 def test_nothing_is_learned_from_the_texts_or_labels_that_are_scored(problem, monkeypatch):
     """Other validation and test rows change no score, feature or common label of a split."""
-    seen, fit = [], baselines.Features.fit
-    monkeypatch.setattr(baselines.Features, "fit", lambda self, texts: seen.append(list(texts)) or fit(self, texts))
+    seen, fit = [], linear_model.Features.fit
+    monkeypatch.setattr(linear_model.Features, "fit", lambda self, texts: seen.append(list(texts)) or fit(self, texts))
     kind, labels = {
         "single_label": (ClassLabel(names=WORDS), [0, 1, 1, 2, 0, 1]),
         "multi_label": (Sequence(ClassLabel(names=WORDS)), [[0], [1], [1], [2], [0, 1], [1]]),
@@ -153,13 +161,13 @@ def results(own: dict[str, float], other: dict[str, float], metric: str, split: 
     ],
 )  # fmt: skip
 def test_a_line_says_which_is_better(own, other, metric, said):
-    assert compare_with_baselines(results(own, other, metric), LOWER_IS_BETTER) == said
+    assert str(compare_with_baselines(results(own, other, metric), LOWER_IS_BETTER) or "") == said
 
 
 def test_without_a_test_split_or_a_baseline():
     without = results({"accuracy": 0.82}, {"accuracy": 0.88}, "accuracy", "validation")
-    assert compare_with_baselines(without, LOWER_IS_BETTER).startswith("validation accuracy 0.82")
-    assert compare_with_baselines({**without, "baselines": {}}, LOWER_IS_BETTER) == ""
+    assert str(compare_with_baselines(without, LOWER_IS_BETTER)).startswith("validation accuracy 0.82")
+    assert compare_with_baselines({**without, "baselines": {}}, LOWER_IS_BETTER) is None
 
 
 @pytest.mark.parametrize(
@@ -198,3 +206,25 @@ def test_texts_are_scored_in_parts(monkeypatch):
 def test_where_there_is_nothing_to_fit_the_common_label_stands_alone(texts, labels):
     data = splits(ClassLabel(names=WORDS), texts, labels, ["a b"], [1])
     assert list(measure_baselines(recipe("single_label"), data)) == ["most common label"]
+
+
+def test_the_line_has_the_intervals_of_both():
+    measured = {
+        **results({"accuracy": 0.82}, {"accuracy": 0.88}, "accuracy"),
+        "intervals": {"test": {"accuracy": [0.79, 0.85]}},
+        "baseline_intervals": {"guess": {"test": {"accuracy": [0.86, 0.9]}}},
+    }
+    line = f"test accuracy 0.82 (95%: 0.79 to 0.85); guess 0.88 (95%: 0.86 to 0.9){BETTER}"
+    assert str(compare_with_baselines(measured, LOWER_IS_BETTER)) == line
+    measured["intervals"]["test"]["accuracy"] = [None, None]  # what JSON has for infinities
+    assert str(compare_with_baselines(measured, LOWER_IS_BETTER)).startswith("test accuracy 0.82; guess 0.88 (95%")
+
+
+def test_a_fitted_method_can_be_kept(tmp_path):
+    data = splits(ClassLabel(names=WORDS), WORDS * 9, [0, 1, 2] * 9, ["a red car", "blue"], [0, 2])
+    measured = baselines.measure_baselines(recipe("single_label"), data, LiteralConsole(quiet=True))
+    assert measured["most common label"].save is None
+    measured[TFIDF].save(tmp_path)
+    model = LinearModel.load(tmp_path)
+    assert model.score(["a green hat"]).argmax() == 1
+    assert model.calibration["temperature"] > 0

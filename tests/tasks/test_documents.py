@@ -18,7 +18,7 @@ from toolkit.tasks.language_modeling.documents import (
     cut_text,
     divide_documents,
     documents_of,
-    unigram_perplexity,
+    log_frequencies,
 )
 
 
@@ -109,8 +109,11 @@ def test_blocks_hold_every_token_once_and_begin_with_their_code(lengths):
 
 def test_the_perplexity_of_frequencies_is_known_for_a_fair_coin():
     coin = Blocks({"A": [0, 1] * 4000}, {"A": 2}, 9, 0)
-    assert unigram_perplexity(coin, coin, 3) == pytest.approx(2, rel=1e-3)
-    assert unigram_perplexity(coin, Blocks({"A": [2, 2]}, {"A": 2}, 9, 0), 3) == pytest.approx(8003)
+    surprise_of_token = -log_frequencies(coin.stream("A"), 3)
+    for blocks, perplexity in ((coin, 2), (Blocks({"A": [2, 2]}, {"A": 2}, 9, 0), 8003)):
+        surprises = {"validation": surprise_of_token[blocks.predicted_tokens()]}
+        measured = language_modeling._measure_surprises(surprises, {"validation": blocks})
+        assert measured.metrics["validation"]["perplexity"] == pytest.approx(perplexity, rel=1e-3)
 
 
 def test_the_python_documentation_repeats_no_paragraph_and_loses_none():

@@ -85,6 +85,10 @@ def test_a_run_learns_and_says_how_well_for_each_code(run):
     assert [row["step"] for row in validation] == [10, 20, 30]
     assert results["best"]["value"] == min(row["perplexity"] for row in validation)
     assert results["best"]["metric"] == "perplexity"
+    assert set(results["intervals"]["test"]) == set(found)
+    for method, splits in results["baselines"].items():
+        low, high = results["baseline_intervals"][method]["test"]["perplexity"]
+        assert low <= splits["test"]["perplexity"] <= high
 
 
 def test_the_loss_is_the_mean_over_tokens_not_over_batches(run):

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks.question_answering import answering, scoring
 from toolkit.tasks.question_answering import task as question_answering
+from toolkit.tasks.question_answering.answering import show_answers
+from toolkit.tasks.question_answering.squad import Answer, Example
 
 RECIPE = {
     "task": "question_answering",
@@ -345,3 +348,28 @@ def test_the_sentence_around_an_answer(text, answer, sentence):
     start = text.index(answer)
     first, past = answering.sentence_around(text, start, start + len(answer))
     assert text[first:past] == sentence
+
+
+def test_some_questions_are_shown_with_the_answer_marked_in_its_sentence():
+    context = "Rome is old. The code of Italy is IT. It has a coast."
+    start = context.index("IT.")
+    examples = [
+        Example(str(n), context, f"What is the code, asked {n}?", (text,), (start,))
+        for n, text in enumerate(["IT", "XY", "IT", "IT", "IT"])
+    ]
+    answer = Answer("IT", start, start + 2, 1.0, 0.9)
+    windows = SimpleNamespace(examples=examples, best_answers=[[answer]] * 5)
+    said = io.StringIO()
+    show_answers(windows, Console(file=said, width=40))
+    assert said.getvalue().splitlines() == [
+        "  What is the code, asked 0?",
+        "    The code of Italy is [IT].",
+        "  What is the code, asked 2?",
+        "    The code of Italy is [IT].",
+        "  What is the code, asked 4?",
+        "    The code of Italy is [IT].",
+    ]
+    said.truncate(0)
+    windows.examples, windows.best_answers = examples[1:2], [[answer]]
+    show_answers(windows, Console(file=said))
+    assert "The code of Italy is [IT].  (correct: XY)" in said.getvalue()

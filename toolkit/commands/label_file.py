@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from toolkit.commands.predict import load_run, read_recipe
+from toolkit.commands.predict import load_baseline, load_run, read_recipe
 from toolkit.data.source_layout import SourceLayout, describe_encoding_doubt, find_source_layout
 from toolkit.errors import UserError
 from toolkit.files.json_rows import TEXT_COLUMN
@@ -74,6 +74,7 @@ def label_file(
     overwrite: bool,
     layout: Mapping[str, str | None] | None = None,
     spreadsheet_safe: bool = False,
+    baseline: bool = False,
     **columns: str | None,
 ) -> Path:
     """Write the rows of a file, with the predictions of a run's best model in new columns at the end.
@@ -87,6 +88,7 @@ def label_file(
         layout: layout of ``source``: ``encoding``, ``delimiter``, ``quote`` and ``columns``. Missing values come from
             the recipe or from the file.
         spreadsheet_safe: whether csv cells that a spreadsheet would read as formulas get an apostrophe in front.
+        baseline: whether the kept baseline predicts instead of the model.
         columns: column names in ``source`` that differ from the recipe: ``text_column``, ``text_pair_column``,
             ``question_column``, ``context_column``.
 
@@ -109,7 +111,7 @@ def label_file(
     if file_layout.kind == "text":
         input_columns = _text_input_column(source, input_columns)
     table = read_source(source, list(input_columns.values()), target, file_layout, console)
-    run = load_run(folder)
+    run = load_baseline(folder) if baseline else load_run(folder)
     if (note := describe_encoding_doubt(recipe, source, layout_options.get("encoding"))) is not None:
         console.print(f"note: {note}", soft_wrap=True)
 

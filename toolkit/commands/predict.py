@@ -15,12 +15,12 @@ from toolkit.files.whole import write_text
 from toolkit.finetune.identity import describe_changed_split
 from toolkit.finetune.model import make_trainer
 from toolkit.finetune.model_config import length_of
-from toolkit.finetune.results import metrics_table
+from toolkit.finetune.results import BASELINE, metrics_table
 from toolkit.machine import runtime
 from toolkit.machine.disk import find_write_obstacle
 from toolkit.machine.memory import READ_BYTES, explain_too_large
 from toolkit.recipe.load import load_recipe
-from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.recipe import Recipe, settled
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_folder.checkpoint import first_not_finite
 from toolkit.run_folder.folder import amending, resume_hint
@@ -32,6 +32,8 @@ from toolkit.terminal.quiet import silence_startup
 
 #: Advice in messages about a model that cannot be loaded.
 MODEL_REMEDY = "restore the run's model folder from a copy, or train again"
+#: Meaning of a note that the rows of a split have changed since the run.
+CHANGED_DATA = "these figures are of other data than the run's, and some rows may have been trained on"
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -138,6 +140,58 @@ def load_measurable_run(folder: Path, recipe: Recipe) -> tuple[Run, Any, Any]:
     return run, splits, prepared_data
 
 
+def load_baseline(folder: Path) -> Run:
+    """Load the baseline that a finished run has kept, instead of its model.
+
+    Raises:
+        UserError: the folder is not a finished run, or the run has no baseline, or it is damaged.
+    """
+    from toolkit.tasks.classification.linear_model import LinearModel
+
+    recipe = read_recipe(folder)
+    if not (folder / BASELINE).is_dir():
+        reason = "a run of classification keeps it if it is at least as good as the model"
+        raise UserError(f"{folder}: has no folder {BASELINE}; {reason}; leave out --baseline")
+    baseline = LinearModel.load(folder / BASELINE)
+    config_path = folder / "model" / "config.json"
+    with reading(config_path, MODEL_REMEDY):
+        labels = read_json(config_path, MODEL_REMEDY)["id2label"]
+        label_names = [labels[index] for index in sorted(labels, key=int)]
+        if len(label_names) != len(baseline.biases):
+            raise ValueError(f"it has {len(label_names)} labels, and {folder / BASELINE} has {len(baseline.biases)}")
+    length, calibration = recipe.data.max_length, baseline.calibration
+    return Run(folder, recipe, task_of(recipe), None, None, label_names, length, calibration, baseline)
+
+
+def evaluate_baseline(folder: Path, console: Console, split_name: str = "test") -> dict[str, float]:
+    """Measure a run's kept baseline on a split; print and return its metrics.
+
+    Args:
+        folder: folder of a finished run.
+        console: console for the table of metrics and notes.
+        split_name: name of the split, ``test`` or ``validation``.
+
+    Raises:
+        UserError: the run, its baseline or the split is missing.
+    """
+    from toolkit.tasks.classification.baselines import score_rows, targets_of, text_intervals
+    from toolkit.tasks.metrics import text_metrics
+
+    run = load_baseline(folder)
+    run.recipe.found.commits.update(recorded_commits(folder))
+    splits = run.task.load_splits(run.recipe)
+    if split_name not in splits:
+        raise UserError(f"{folder}: its data has no {split_name} split; toolkit evaluate {folder} --split validation")
+    rows = splits[split_name]
+    scores, targets = score_rows(rows, run.baseline), targets_of(rows, settled(run.recipe.data.problem_type))
+    metrics = text_metrics(scores, targets)
+    console.print(f"{folder / BASELINE}: {split_name}, {len(rows)} texts", highlight=False, soft_wrap=True)
+    console.print(metrics_table({split_name: metrics}, {split_name: text_intervals(scores, targets)}))
+    if split_change := describe_changed_split(folder, split_name, rows):
+        console.print(f"note: {split_change}; {CHANGED_DATA}", highlight=False, soft_wrap=True)
+    return metrics
+
+
 def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[str, float]:
     """Measure a run's best model on a split, as training did.
 
@@ -162,13 +216,14 @@ def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[s
     dataset = getattr(prepared_data, split_name)
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split_name} split; toolkit evaluate {folder} --split validation")
-    metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split_name)
+    trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
+    metrics = trainer.measure(dataset, split_name)
+    intervals = trainer.intervals(metrics, settled(trainer.outputs), dataset)
     unit = run.task.DESCRIPTION.unit(recipe)
     console.print(f"{folder}: {split_name}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
-    console.print(metrics_table({split_name: metrics}))
+    console.print(metrics_table({split_name: metrics}, {split_name: intervals}))
     if split_change := describe_changed_split(folder, split_name, splits[split_name]):
-        meaning = "these figures are of other data than the run's, and some rows may have been trained on"
-        console.print(f"note: {split_change}; {meaning}", highlight=False, soft_wrap=True)
+        console.print(f"note: {split_change}; {CHANGED_DATA}", highlight=False, soft_wrap=True)
     if (complaint := complaint_of_finished(folder)) is not None:
         console.print(f"note: {complaint}", highlight=False, soft_wrap=True)
     if obstacle := find_write_obstacle(folder):
@@ -176,18 +231,24 @@ def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[s
         return metrics
     with amending(folder):
         measurements = read_json(path, "remove it: it is written again") if path.exists() else {}
-        measurement = {**metrics, unit: len(dataset), **({"data_changed": True} if split_change else {})}
+        measurement = {
+            **metrics,
+            "intervals": intervals,
+            unit: len(dataset),
+            **({"data_changed": True} if split_change else {}),
+        }
         write_text(path, dumps({**measurements, split_name: measurement}, indent=1) + "\n")
     return metrics
 
 
-def predict(folder: Path, console: Console, **inputs: Any) -> Any:
+def predict(folder: Path, console: Console, baseline: bool = False, **inputs: Any) -> Any:
     """Print and return the predictions of a run's best model.
 
     Args:
         folder: folder of a finished run.
         console: console to print to.
-        given: inputs of the task, by the names in its ``PREDICTS_FROM``; for example ``texts``.
+        baseline: whether the kept baseline predicts instead of the model.
+        inputs: inputs of the task, by the names in its ``PREDICTS_FROM``; for example ``texts``.
 
     Raises:
         UserError: the folder is not a finished run, or its task needs other inputs.
@@ -199,4 +260,5 @@ def predict(folder: Path, console: Console, **inputs: Any) -> Any:
         raise UserError(f"{folder}: is a run of {kind} and needs {', '.join(missing_inputs)}: {command}")
     if extra_inputs := [name for name, value in inputs.items() if value and name not in task.PREDICTS_FROM]:
         raise UserError(f"{folder}: is a run of {kind}, which takes no {', '.join(extra_inputs)}: {command}")
-    return task.predict(load_run(folder), console, **{name: inputs[name] for name in task.PREDICTS_FROM})
+    run = load_baseline(folder) if baseline else load_run(folder)
+    return task.predict(run, console, **{name: inputs[name] for name in task.PREDICTS_FROM})

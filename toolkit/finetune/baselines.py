@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from toolkit.terminal.progress import format_number
 
@@ -38,8 +40,50 @@ def describe_overfitting(evaluations: Iterable[Mapping[str, Any]], best: Mapping
     )
 
 
-class BaselineComparison(NamedTuple):
-    """The model next to the best simple method, on one metric.
+@dataclass(frozen=True)
+class BaselineComparison:
+    """A metric of the model and of the best simple method.
+
+    Attributes:
+        split_name: name of the split that was measured.
+        metric: name of the metric.
+        method: name of the method.
+        model_value, method_value: values of the metric.
+        model_interval, method_interval: 95% confidence intervals, [low, high]; empty if unknown.
+        is_model_better: whether the model is better than the method.
+    """
+
+    split_name: str
+    metric: str
+    method: str
+    model_value: float
+    method_value: float
+    model_interval: Sequence[float]
+    method_interval: Sequence[float]
+    is_model_better: bool
+
+    def __str__(self) -> str:
+        model_text = format_with_interval(self.model_value, self.model_interval)
+        method_text = format_with_interval(self.method_value, self.method_interval)
+        line = f"{self.split_name} {self.metric} {model_text}; {self.method} {method_text}"
+        return f"{line}: {self.verdict}" if self.verdict else line
+
+    @property
+    def verdict(self) -> str:
+        """Note for the user if the model is not better than the method; empty otherwise."""
+        how = "as good" if self.model_value == self.method_value else "better"
+        return "" if self.is_model_better else f"the simpler method is {how} here"
+
+
+def format_with_interval(value: float, interval: Sequence[float]) -> str:
+    """Return a number with its 95% confidence interval, such as ``0.82 (95%: 0.79 to 0.85)``."""
+    if not interval:
+        return format_number(value)
+    return f"{format_number(value)} (95%: {format_number(interval[0])} to {format_number(interval[1])})"
+
+
+def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> BaselineComparison | None:
+    """Compare the model with the best simple method; None if no method was measured.
 
     Attributes:
         split_name: test, or validation without a test split.
@@ -88,13 +132,20 @@ def find_best_baseline(results: Mapping[str, Any], lower_is_better: Mapping[str,
     sign = 1 if lower_is_better.get(metric) else -1
     method = min(baseline_metrics, key=lambda name: sign * baseline_metrics[name][metric])
     model_value, baseline_value = results[split_name][metric], baseline_metrics[method][metric]
-    model_wins = sign * model_value < sign * baseline_value
-    return BaselineComparison(split_name, metric, model_value, method, baseline_value, model_wins)
+    method_intervals = results.get("baseline_intervals", {}).get(method, {})
+    return BaselineComparison(
+        split_name,
+        metric,
+        method,
+        model_value,
+        baseline_value,
+        _finite_interval(results.get("intervals", {}).get(split_name, {}).get(metric)),
+        _finite_interval(method_intervals.get(split_name, {}).get(metric)),
+        sign * model_value < sign * baseline_value,
+    )
 
 
-def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> str:
-    """Return a line about :func:`find_best_baseline`; "" if no method was measured."""
-    if (best := find_best_baseline(results, lower_is_better)) is None:
-        return ""
-    values = f"{format_number(best.model_value)}; {best.method} {format_number(best.baseline_value)}"
-    return f"{best.split_name} {best.metric} {values}" + (f": {best.verdict}" if best.verdict else "")
+def _finite_interval(interval: Sequence[float | None] | None) -> list[float]:
+    """Return an interval of ``metrics.json``; empty if it is missing or has no finite ends."""
+    ends = [end for end in interval or () if end is not None and math.isfinite(end)]
+    return ends if len(ends) == 2 else []

@@ -264,8 +264,8 @@ def _results(results: dict[str, Any], lower_is_better: Mapping[str, bool]) -> st
         for split_name in splits
         if split_name in numbers
     ]
-    line = compare_with_baselines(results, lower_is_better)
-    baseline = f" Beside a simple method: {markdown(line)}." if line else ""
+    comparison = compare_with_baselines(results, lower_is_better)
+    baseline = f" Beside a simple method: {markdown(str(comparison))}." if comparison else ""
     calibration_text = describe_calibration(results.get("calibration", {}))
     calibration = (
         f" Where `toolkit predict` makes probabilities, {markdown(calibration_text)}." if calibration_text else ""

@@ -9,6 +9,7 @@ Only the ledger and the gate's report are written before the gate has passed. Af
     model/            the best weights, as transformers reads them      README.md       the model card
     report.html       the results on a page for a browser          predictions-test.csv, predictions-validation.csv
     samples.md        of a language model: samples of its text          adapter.safetensors    with train.lora
+    baseline/         the simple method, if it is at least as good as the model
     metrics.json      the final numbers; written last: a folder that has it is a finished run
     .toolkit-run.json the ledger, which marks the folder as a run's (:mod:`toolkit.files.ownership`); written first
 """

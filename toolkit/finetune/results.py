@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,14 +32,17 @@ from toolkit.tasks import task_of
 from toolkit.tasks.classification.calibration import describe_calibration
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
+from toolkit.terminal.progress import format_number
 
 if TYPE_CHECKING:
-    from toolkit.tasks.interface import PreparedData
+    from toolkit.tasks.interface import Baseline, PreparedData
     from toolkit.training.trainer import Finetuner
 
 
 #: In the run folder with ``train.lora``: what was trained; ``model/`` has the weights with it added.
 ADAPTER = "adapter.safetensors"
+#: In the run folder if a simple method is at least as good as the model: folder of the fitted method.
+BASELINE = "baseline"
 #: Most metrics that are columns of a table of results.
 MAX_COLUMNS = 4
 
@@ -126,6 +129,7 @@ def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) 
     trainer.shared = False  # from here on the first process is alone
     available_outputs = {split_name: arrays for split_name, arrays in outputs.items() if arrays is not None}
     calibration = job.task.calibrate(recipe, prepared_data, available_outputs)
+    baselines = _measure_baselines(recipe, job, trainer.console)
     results = {
         **metrics_by_split,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
@@ -139,13 +143,18 @@ def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) 
         },
         "examples": prepared_data.sizes,
         "data": data_facts(job),
-        **_baselines(recipe, job, trainer.console),
+        **_intervals_of_test(trainer, prepared_data, metrics_by_split, outputs),
+        **_baseline_results(baselines),
         **_class_weights(prepared_data),
         **({"calibration": calibration} if calibration else {}),
         "parameters": job.parameters,
         "hardware": runtime.describe_hardware(),
     }
 
+    comparison = compare_with_baselines(results, job.task.LOWER_IS_BETTER)
+    if comparison and not comparison.is_model_better and (save := baselines[comparison.method].save) is not None:
+        results["kept_baseline"] = comparison.method
+        whole.write_folder(folder / BASELINE, save, writes_manifest=False)
     whole.write_folder(
         folder / "model", lambda unfinished: save_model(recipe, job, trainer.model, unfinished), writes_manifest=False
     )
@@ -165,13 +174,36 @@ def finish(recipe: Recipe, folder: Path, job: AssembledRun, trainer: Finetuner) 
     return results
 
 
-def _baselines(recipe: Recipe, job: AssembledRun, console: Console) -> dict[str, Any]:
+def _measure_baselines(recipe: Recipe, job: AssembledRun, console: Console) -> dict[str, Baseline]:
     """Return the results of simple methods on the run's own splits; empty if ``train.baseline`` is false."""
     if not recipe.train.baseline:
         return {}
-    with console.status("measuring the baselines"):
-        metrics_of_methods = job.task.baselines(recipe, job.tokenizer, job.splits, job.prepared_data)
-    return {"baselines": metrics_of_methods}
+    return job.task.baselines(recipe, job.tokenizer, job.splits, job.prepared_data, console)
+
+
+def _baseline_results(baselines: Mapping[str, Baseline]) -> dict[str, Any]:
+    """Return the keys of ``metrics.json`` with the results of simple methods; empty if none was measured."""
+    if not baselines:
+        return {}
+    return {
+        "baselines": {method: baseline.metrics for method, baseline in baselines.items()},
+        "baseline_intervals": {
+            method: baseline.intervals for method, baseline in baselines.items() if baseline.intervals
+        },
+    }
+
+
+def _intervals_of_test(
+    trainer: Finetuner,
+    prepared_data: PreparedData,
+    metrics_by_split: Mapping[str, Any],
+    outputs: Mapping[str, tuple[np.ndarray, ...] | None],
+) -> dict[str, Any]:
+    """Return the key of ``metrics.json`` with the 95% confidence intervals of the test split; empty without one."""
+    test_outputs = outputs.get("test")
+    if test_outputs is None:
+        return {}
+    return {"intervals": {"test": trainer.intervals(metrics_by_split["test"], test_outputs, prepared_data.test)}}
 
 
 def _class_weights(prepared_data: PreparedData) -> dict[str, dict[str, float]]:
@@ -205,22 +237,44 @@ def write_split_predictions(
             write_predictions(predictions_file(run.folder, split_name), rows)
 
 
-def metrics_table(results: dict[str, dict[str, float]]) -> Table:
-    """Split -> metric -> number, as a table; with many metrics, such as one for each control code, a row for each."""
+def metrics_table(
+    results: Mapping[str, Mapping[str, float]], intervals: Mapping[str, Mapping[str, Sequence[float]]] | None = None
+) -> Table:
+    """Return a table of metrics; with many metrics, such as one for each control code, it has a row for each.
+
+    Args:
+        results: split -> metric -> value.
+        intervals: split -> metric -> 95% confidence interval, which follows the split; None for no intervals.
+    """
+    intervals = intervals or {}
     names = list(dict.fromkeys(name for numbers in results.values() for name in numbers))
     if len(names) > MAX_COLUMNS:
         table = Table("metric")
         for split_name in results:
             table.add_column(split_name, justify="right")
+            if intervals.get(split_name):
+                table.add_column(f"{split_name} 95%", justify="right")
         for name in names:
-            table.add_row(name, *(_figure(name, numbers) for numbers in results.values()))
+            cells = []
+            for split_name, numbers in results.items():
+                cells.append(_figure(name, numbers))
+                if of_split := intervals.get(split_name):
+                    cells.append(_format_interval(of_split.get(name)))
+            table.add_row(name, *cells)
         return table
     table = Table("split")
     for name in names:
         table.add_column(name, justify="right")
     for split_name, numbers in results.items():
         table.add_row(split_name, *(_figure(name, numbers) for name in names))
+        if of_split := intervals.get(split_name):
+            table.add_row(f"{split_name} 95%", *(_format_interval(of_split.get(name)) for name in names))
     return table
+
+
+def _format_interval(interval: Sequence[float] | None) -> str:
+    """Return a confidence interval as the cell of a table; empty if it is unknown."""
+    return f"{format_number(interval[0])} to {format_number(interval[1])}" if interval else ""
 
 
 def _figure(name: str, numbers: Mapping[str, float]) -> str:
@@ -240,13 +294,17 @@ def show_results(results: dict[str, Any], recipe: Recipe, folder: Path, console:
             highlight=False,
         )
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
-    console.print(metrics_table({split_name: results[split_name] for split_name in splits}))
-    if line := compare_with_baselines(results, task.LOWER_IS_BETTER):
-        console.print(f"baseline: {line}", highlight=False, soft_wrap=True)
+    console.print(metrics_table({split_name: results[split_name] for split_name in splits}, results.get("intervals")))
+    if comparison := compare_with_baselines(results, task.LOWER_IS_BETTER):
+        console.print(f"baseline: {comparison}", highlight=False, soft_wrap=True)
     if "threshold" in (calibration := results.get("calibration", {})):
         console.print(f"note   {describe_calibration(calibration)}", highlight=False, soft_wrap=True)
     if line := describe_overfitting(read_metrics(folder / "metrics.jsonl"), best):
         console.print(f"note   {line}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"trained {training_facts['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True)
-    console.print(f"next: {task.DESCRIPTION.command(folder, recipe)}", highlight=False, soft_wrap=True)
+    command = task.DESCRIPTION.command(folder, recipe)
+    console.print(f"next: {command}", highlight=False, soft_wrap=True)
+    if method := results.get("kept_baseline"):
+        line = f"{method} does this task well, and the run has kept it, too: {command} --baseline"
+        console.print(f"tip:  {line}", highlight=False, soft_wrap=True)

@@ -84,6 +84,9 @@ class Task(Protocol):
     def compute_metrics(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
         """Return the metrics by name, computed from the outputs of all examples, in order."""
 
+    def confidence_intervals(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
+        """Return the 95% confidence interval of the metrics of :meth:`compute_metrics`, [low, high], by name."""
+
     def predictions(
         self, run: Run, rows: datasets.Dataset, dataset: Any, outputs: tuple[np.ndarray, ...]
     ) -> Iterator[dict[str, Any]]:
@@ -106,15 +109,21 @@ class Task(Protocol):
         """
 
     def baselines(
-        self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
-    ) -> dict[str, dict[str, dict[str, float]]]:
-        """Return the metrics of simple methods that training should beat: method -> split -> metric -> value.
+        self,
+        recipe: Recipe,
+        tokenizer: Tokenizer,
+        splits: datasets.DatasetDict,
+        prepared_data: PreparedData,
+        console: Console,
+    ) -> dict[str, Baseline]:
+        """Measure simple methods that training should beat; return the results by the method's name.
 
         Args:
             recipe: recipe of the run.
             tokenizer: tokenizer of the model.
             splits: splits of :meth:`load_splits`.
             prepared_data: examples of these splits, from :meth:`prepare`.
+            console: console for the progress.
         """
 
     def calibrate(
@@ -196,6 +205,21 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """Results of a simple method on a run's own data.
+
+    Attributes:
+        metrics: split -> metric -> value.
+        intervals: split -> metric -> 95% confidence interval, [low, high].
+        save: writes the fitted method into a folder; None if runs do not keep it.
+    """
+
+    metrics: Mapping[str, Mapping[str, float]]
+    intervals: Mapping[str, Mapping[str, list[float]]] = field(default_factory=dict)
+    save: Callable[[Path], None] | None = None
+
+
+@dataclass(frozen=True)
 class LabeledRows:
     """Predictions for some rows.
 
@@ -248,10 +272,11 @@ class Run:
         recipe: recipe with which the run was trained.
         task: task of the model.
         tokenizer: tokenizer that was saved with the model.
-        model: port with the best weights.
+        model: port with the best weights; None if a baseline predicts.
         label_names: names of the labels, in the order of their ids; None for a task without labels.
         length: number of tokens to which texts are padded.
-        calibration: result of :meth:`Task.calibrate`.
+        calibration: result of :meth:`Task.calibrate`, or the calibration of the baseline.
+        baseline: kept baseline that predicts instead of the model; None if the model predicts.
     """
 
     folder: Path
@@ -262,3 +287,4 @@ class Run:
     label_names: list[str] | None
     length: int
     calibration: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Any = None

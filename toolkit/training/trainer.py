@@ -27,7 +27,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,7 @@ from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.tracking import Tracker
 from toolkit.tasks.interface import Task
+from toolkit.tasks.intervals import mean_interval
 from toolkit.terminal.progress import ProgressBar, format_number
 from toolkit.training import optimizer, ranks
 from toolkit.training.sampler import EpochPermutation
@@ -233,6 +234,21 @@ class Finetuner(Trainer):
         with ProgressBar(self.console, split_name, batches) as self.progress:
             metrics = self.evaluate(dataset, metric_key_prefix=split_name)
         return _plain_metrics(metrics, split_name)
+
+    def intervals(
+        self, metrics: Mapping[str, float], outputs: tuple[np.ndarray, ...], dataset: Any
+    ) -> dict[str, list[float]]:
+        """Return the 95% confidence interval of each metric of the last measurement, [low, high], by name.
+
+        Args:
+            metrics: metrics of the measurement, from :meth:`measure`.
+            outputs: outputs of the measurement.
+            dataset: data set that was measured.
+        """
+        losses = np.array([float(loss.astype("float32")) for loss in self._batch_losses])
+        loss_interval = mean_interval(metrics["loss"], losses, len(self._get_eval_sampler(dataset)))
+        intervals = {"loss": loss_interval, **self.task.confidence_intervals(outputs, dataset)}
+        return {name: interval for name, interval in intervals.items() if interval}
 
     # -- called by the callback -------------------------------------------------------------------------------------
 
@@ -441,6 +457,7 @@ class Finetuner(Trainer):
             raise SignalInterrupt
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
         self._batches_evaluated = 0
+        self._batch_losses: list[paddle.Tensor] = []
         with checkpoint.undisturbed_random_state():
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
@@ -496,7 +513,9 @@ class Finetuner(Trainer):
             with self.autocast_smart_context_manager():
                 output = model(**inputs)
             outputs = self.task.outputs(output, inputs, self.evaluated)
-        return output.loss.mean().detach(), outputs, outputs[-1]  # the Trainer needs "labels" to compute metrics
+        loss = output.loss.mean().detach()
+        self._batch_losses.append(loss)
+        return loss, outputs, outputs[-1]  # the Trainer needs "labels" to compute metrics
 
     def _metrics(self, output: Any) -> dict[str, float]:
         """Return the task's metrics of the outputs.

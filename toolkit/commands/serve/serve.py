@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import families
-from toolkit.commands.predict import load_run, read_recipe
+from toolkit.commands.predict import load_baseline, load_run, read_recipe
 from toolkit.commands.serve.requests import Service, make_service
 from toolkit.errors import UserError
 from toolkit.run_folder.predictions import SPLITS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def serve_run(folder: Path, console: Console, host: str, port: int, timeout: float) -> None:
+def serve_run(folder: Path, console: Console, host: str, port: int, timeout: float, baseline: bool = False) -> None:
     """Answer requests to a run's best model until a signal arrives.
 
     Args:
@@ -31,6 +31,7 @@ def serve_run(folder: Path, console: Console, host: str, port: int, timeout: flo
         host: name or IP address to listen on.
         port: port to listen on; 0 for a free port.
         timeout: time limit of a request in seconds.
+        baseline: whether the kept baseline predicts instead of the model.
 
     Raises:
         UserError: the folder is not a finished run, or the address cannot be used.
@@ -43,7 +44,8 @@ def serve_run(folder: Path, console: Console, host: str, port: int, timeout: flo
         from toolkit.commands.serve.worker import Worker
 
         address, port = listening_socket.getsockname()[:2]
-        run = load_run(folder)  # in the main thread: in another thread, Paddle would install its signal handlers
+        # In the main thread: in another thread, Paddle would install its signal handlers.
+        run = load_baseline(folder) if baseline else load_run(folder)
         service = make_service(run)
         about = describe_run(run, service)
         names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -82,16 +84,17 @@ def open_socket(host: str, port: int) -> socket.socket:
 def describe_run(run: Run, service: Service) -> dict[str, Any]:
     """Return the description of a run, without paths of files."""
     results = read_json(run.folder / "metrics.json", "restore it from a copy, or train again")
+    metrics = results if run.baseline is None else results["baselines"][results["kept_baseline"]]
     return {
         "run": run.folder.resolve().name,
         "task": run.task.DESCRIPTION.name,
-        "model": families.family(run.recipe.model.name).title,
-        "parameters": results.get("parameters"),
+        "model": families.family(run.recipe.model.name).title if run.baseline is None else results["kept_baseline"],
+        "parameters": results.get("parameters") if run.baseline is None else int(run.baseline.weights.size),
         "length": run.length,
         "labels": run.label_names,
         "control_codes": list(service.codes),
         "metrics": {
-            split_name: results[split_name] for split_name in SPLITS if isinstance(results.get(split_name), Mapping)
+            split_name: metrics[split_name] for split_name in SPLITS if isinstance(metrics.get(split_name), Mapping)
         },
         "path": service.path,
         "fields": list(service.request.model_fields),

@@ -1,63 +1,95 @@
 """Measure simple methods on a run's own splits, in seconds: a constant prediction, and TF-IDF with a linear model.
 
-The constant is the most common label or the mean. TF-IDF is of words and characters. The methods read whole texts, even
-if the model's texts are cut.
+The constant is the most common label or the mean. The methods read whole texts, even if the model's texts are cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toolkit.recipe.recipe import settled
 from toolkit.tasks import metrics
-from toolkit.tasks.classification.pairs import SEPARATOR
+from toolkit.tasks.classification.calibration import calibrate_outputs
+from toolkit.tasks.classification.linear_model import LinearModel
+from toolkit.tasks.interface import Baseline
+from toolkit.tasks.intervals import bootstrap_intervals
+from toolkit.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
+    from rich.console import Console
 
     from toolkit.recipe.recipe import Recipe
 
-#: Function that maps texts to logits (N, L), or to numbers (N, 1).
-Scorer = Callable[[Sequence[str]], np.ndarray]
 CONSTANT_METHODS = {"single_label": "most common label", "multi_label": "most common labels", "regression": "mean"}
 TFIDF = "TF-IDF with a linear model"
-#: Maximum number of characters of training texts for TF-IDF: 20 s on one core. Longer data are sampled evenly.
+#: Maximum number of characters of training texts for TF-IDF. Longer data are sampled evenly.
 MAX_CHARACTERS = 20_000_000
 #: Rows whose texts are in memory at once.
 ROWS_AT_ONCE = 4096
-#: Maximum number of word features and of character features: the most frequent are kept.
-MAX_FEATURES = 50_000
 
 
-def measure_baselines(recipe: Recipe, splits: DatasetDict) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics of each simple method: method -> split -> metric -> value.
+def measure_baselines(recipe: Recipe, splits: Mapping[str, Dataset], console: Console) -> dict[str, Baseline]:
+    """Return the results of each simple method, by the method's name.
 
     Args:
         recipe: recipe of the run.
         splits: splits of :func:`.labels.labelled_splits`.
+        console: console for the progress.
     """
     problem, has_pairs = settled(recipe.data.problem_type), len(recipe.data.text_columns) > 1
     train = _sample_rows(splits["train"], MAX_CHARACTERS)
-    targets = {name: _targets(rows, problem) for name, rows in {**splits, "train": train}.items()}
-    scorers = {CONSTANT_METHODS[problem]: _constant_scorer(targets["train"], problem)}
-    if (tfidf := _fit_tfidf(train["text"], targets["train"], problem, has_pairs)) is not None:
-        scorers[TFIDF] = tfidf
+    targets = {name: targets_of(rows, problem) for name, rows in {**splits, "train": train}.items()}
     evaluated_splits = {name: rows for name, rows in splits.items() if name != "train"}
-    return {
-        method: {
-            name: metrics.text_metrics(_score_rows(rows, score_texts), targets[name])
-            for name, rows in evaluated_splits.items()
-        }
-        for method, score_texts in scorers.items()
+    constant_scores = {
+        name: np.repeat(_constant_score(targets["train"], problem), len(rows), axis=0)
+        for name, rows in evaluated_splits.items()
     }
+    baselines = {CONSTANT_METHODS[problem]: _measure(constant_scores, targets)}
+    num_labels = _num_labels(train)
+    with ProgressBar(console, TFIDF, num_labels + 1) as bar:
+        num_done = 0
+
+        def advance(count: int) -> None:
+            nonlocal num_done
+            num_done += count
+            bar.update(num_done)
+
+        model = LinearModel.fit(train["text"][:], targets["train"], problem, has_pairs, num_labels, advance)
+    if model is not None:
+        scores = {name: score_rows(rows, model) for name, rows in evaluated_splits.items()}
+        calibration = calibrate_outputs({name: (scores[name], targets[name]) for name in scores}, problem)
+        baselines[TFIDF] = replace(_measure(scores, targets), save=replace(model, calibration=calibration).save)
+    return baselines
 
 
-def _score_rows(rows: Dataset, score_texts: Scorer) -> np.ndarray:
+def _measure(scores: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> Baseline:
+    """Return the metrics of scores, and the confidence intervals of the test split."""
+    return Baseline(
+        {name: metrics.text_metrics(scores[name], targets[name]) for name in scores},
+        {name: text_intervals(scores[name], targets[name]) for name in scores if name == "test"},
+    )
+
+
+def text_intervals(logits: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
+    """Return the confidence interval of each metric of :func:`toolkit.tasks.metrics.text_metrics`."""
+    return bootstrap_intervals(lambda rows: metrics.text_metrics(logits[rows], labels[rows]), len(labels))
+
+
+def score_rows(rows: Dataset, model: LinearModel) -> np.ndarray:
+    """Return the scores of the texts of a split, with the texts of only some rows in memory at once."""
     starts = range(0, len(rows), ROWS_AT_ONCE)
-    return np.concatenate([score_texts(rows[start : start + ROWS_AT_ONCE]["text"]) for start in starts])
+    return np.concatenate([model.score(rows[start : start + ROWS_AT_ONCE]["text"]) for start in starts])
+
+
+def _num_labels(rows: Dataset) -> int:
+    """Return the number of labels; 1 in regression."""
+    label = rows.features["label"]
+    return len(getattr(getattr(label, "feature", label), "names", [""]))
 
 
 def _sample_rows(rows: Dataset, max_characters: int) -> Dataset:
@@ -71,7 +103,7 @@ def _sample_rows(rows: Dataset, max_characters: int) -> Dataset:
     return rows.select(np.linspace(0, len(rows) - 1, num_rows).astype(int).tolist())
 
 
-def _targets(rows: Dataset, problem: str) -> np.ndarray:
+def targets_of(rows: Dataset, problem: str) -> np.ndarray:
     """Return the labels in the form that evaluation uses.
 
     They are int64 (N,), float32 (N,) in regression, or float32 (N, L) of 0 and 1 with several labels per text.
@@ -84,97 +116,10 @@ def _targets(rows: Dataset, problem: str) -> np.ndarray:
     return np.asarray(labels, np.float32 if problem == "regression" else np.int64)
 
 
-def _constant_scorer(targets: np.ndarray, problem: str) -> Scorer:
+def _constant_score(targets: np.ndarray, problem: str) -> np.ndarray:
+    """Return the same score for every text, (1, L)."""
     if problem == "single_label":
-        logits = np.bincount(targets).astype(float)[None]
-    elif problem == "multi_label":
-        logits = targets.mean(axis=0, keepdims=True) - 0.5
-    else:
-        logits = targets.mean(keepdims=True)[None]
-    return lambda texts: np.repeat(logits, len(texts), axis=0)
-
-
-def _fit_tfidf(texts: Sequence[str], targets: np.ndarray, problem: str, has_pairs: bool) -> Scorer | None:
-    """Fit a linear model to TF-IDF features; return its scorer, or None if there is nothing to fit.
-
-    That is the case for texts without a word, and for a single label, as in a run that is limited to a few rows. With
-    several labels per text, a label that all training texts or none of them have gets a constant score.
-
-    Args:
-        texts: training texts.
-        targets: result of :func:`_targets`.
-        problem: ``data.problem_type``.
-        has_pairs: whether a text is a pair joined by :data:`.pairs.SEPARATOR`.
-    """
-    from sklearn.linear_model import Ridge
-    from sklearn.svm import LinearSVC
-
-    if (problem == "single_label" and len(set(targets.tolist())) < 2) or not any(map(str.strip, texts)):
-        return None
-    features = Features(has_pairs)
-    train_features = features.fit(texts)
-    if problem == "regression":
-        ridge = Ridge(solver="lsqr").fit(train_features, targets)
-        return lambda new_texts: ridge.predict(features.transform(new_texts))[:, None]
+        return np.bincount(targets).astype(float)[None]
     if problem == "multi_label":
-        learnable_labels = [label for label in range(targets.shape[1]) if 0 < targets[:, label].mean() < 1]
-        models = {label: LinearSVC(random_state=0).fit(train_features, targets[:, label]) for label in learnable_labels}
-        constant_scores = np.where(targets.mean(axis=0) < 1, -1.0, 1.0)
-
-        def score_labels(new_texts: Sequence[str]) -> np.ndarray:
-            new_features = features.transform(new_texts)
-            scores = np.repeat(constant_scores[None], len(new_texts), axis=0)
-            for label, model in models.items():
-                scores[:, label] = model.decision_function(new_features)
-            return scores
-
-        return score_labels
-    model = LinearSVC(random_state=0).fit(train_features, targets)
-
-    def score_classes(new_texts: Sequence[str]) -> np.ndarray:
-        predictions = model.predict(features.transform(new_texts))
-        return np.eye(targets.max() + 1)[predictions]
-
-    return score_classes
-
-
-class Features:
-    """TF-IDF features of words, of word pairs, and of 2 to 5 characters within words.
-
-    Text pairs have the features of each text, their elementwise product, and their cosine.
-
-    Args:
-        has_pairs: whether a text is a pair joined by :data:`.pairs.SEPARATOR`.
-    """
-
-    def __init__(self, has_pairs: bool) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.pipeline import FeatureUnion
-
-        options: dict[str, Any] = {"sublinear_tf": True, "max_features": MAX_FEATURES, "dtype": np.float32}
-        words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+|[^\w\s]", **options)
-        characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **options)
-        self.union = FeatureUnion([("words", words), ("characters", characters)])
-        self.has_pairs = has_pairs
-
-    def fit(self, texts: Sequence[str]) -> Any:
-        """Learn the vocabulary of texts; return their features as a sparse matrix, (N, features)."""
-        self.union.fit([part for text in texts for part in self._parts(text)])
-        return self.transform(texts)
-
-    def transform(self, texts: Sequence[str]) -> Any:
-        """Return the features of texts as a sparse matrix, (N, features)."""
-        part_features = [self.union.transform(list(column)) for column in zip(*map(self._parts, texts), strict=True)]
-        if not self.has_pairs:
-            return part_features[0]
-        from scipy.sparse import csr_matrix, hstack
-
-        shared_features = part_features[0].multiply(part_features[1])
-        cosine = csr_matrix(shared_features.sum(axis=1))  # the rows of TF-IDF have norm 1
-        return hstack([*part_features, shared_features, cosine], format="csr")
-
-    def _parts(self, text: str) -> tuple[str, ...]:
-        if not self.has_pairs:
-            return (text,)
-        first, _, second = text.partition(SEPARATOR)
-        return first, second
+        return targets.mean(axis=0, keepdims=True) - 0.5
+    return targets.mean(keepdims=True)[None]

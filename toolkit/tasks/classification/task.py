@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from models.port.tokenization import Tokenizer
     from toolkit.pages.elements import Section
     from toolkit.recipe.recipe import Recipe
-    from toolkit.tasks.interface import Run
+    from toolkit.tasks.interface import Baseline, Run
 
 HEAD = "sequence_classification"
 
@@ -179,6 +179,13 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     return metrics.text_metrics(*outputs_of_texts(outputs, dataset))
 
 
+def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled texts."""
+    from toolkit.tasks.classification.baselines import text_intervals
+
+    return text_intervals(*outputs_of_texts(outputs, dataset))
+
+
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: datasets.Dataset, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
@@ -282,12 +289,16 @@ def calibrate(
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
-) -> dict[str, dict[str, dict[str, float]]]:
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    splits: datasets.DatasetDict,
+    prepared_data: PreparedData,
+    console: Console,
+) -> dict[str, Baseline]:
     """Measure the simple methods of :func:`.baselines.measure_baselines`."""
     from toolkit.tasks.classification.baselines import measure_baselines
 
-    return measure_baselines(recipe, splits)
+    return measure_baselines(recipe, splits, console)
 
 
 def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:
@@ -375,6 +386,22 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
         texts: any strings. They are padded, and cut or read in windows, as in training.
         advance: called with the number of texts that were read since the last call.
     """
+    if run.baseline is None:
+        logits, truncated_flags = _model_logits(run, texts, advance)
+    else:
+        logits, truncated_flags = run.baseline.score(texts), [False] * len(texts)
+        advance(len(texts))
+    predictions = []
+    for text, label_probabilities, is_truncated in zip(
+        texts, _run_probabilities(run, logits), truncated_flags, strict=True
+    ):
+        label, probability = _best_label(run, label_probabilities)
+        predictions.append(Prediction(text, label, probability, tuple(label_probabilities.tolist()), is_truncated))
+    return predictions
+
+
+def _model_logits(run: Run, texts: Sequence[str], advance: Callable[[int], None]) -> tuple[np.ndarray, Sequence[bool]]:
+    """Return the logits of the run's model for each text, (N, labels), and whether each text was cut."""
     data, batch_size = run.recipe.data, settled(run.recipe.train.eval_batch_size)
     rows, text_indices, truncated_flags = encode_texts(
         texts, run.tokenizer, data.max_length, data.long_texts == "windows"
@@ -385,13 +412,7 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
         batch = order[start : start + batch_size]
         logits[batch] = _logits(run, [rows[index] for index in batch])
         advance((start + len(batch)) * len(texts) // len(rows) - start * len(texts) // len(rows))
-    predictions = []
-    for text, label_probabilities, is_truncated in zip(
-        texts, _run_probabilities(run, mean_of_texts(logits, text_indices)), truncated_flags, strict=True
-    ):
-        label, probability = _best_label(run, label_probabilities)
-        predictions.append(Prediction(text, label, probability, tuple(label_probabilities.tolist()), is_truncated))
-    return predictions
+    return mean_of_texts(logits, text_indices), truncated_flags
 
 
 def _best_label(run: Run, label_probabilities: np.ndarray) -> tuple[str, float]:

@@ -168,12 +168,14 @@ class Blocks:
         first = np.asarray(self.first.get(code, ()), dtype=np.int32)
         return np.concatenate([first, self.predicted_tokens(code)])
 
-    def predicted_tokens(self, code: str) -> np.ndarray:
-        """Return the predicted tokens of a control code or group.
+    def predicted_tokens(self, code: str | None = None) -> np.ndarray:
+        """Return the predicted tokens of a control code or group, block after block; None for all blocks.
 
         These are all its tokens, or all except the first if there are no control codes.
         """
-        block_indices = np.flatnonzero(self.code_of == self.codes.index(code))
+        block_indices = (
+            np.arange(len(self.lengths)) if code is None else np.flatnonzero(self.code_of == self.codes.index(code))
+        )
         return np.concatenate(
             [self.input_ids[i, 1 : self.lengths[i]] for i in block_indices] or [np.zeros(0, np.int32)]
         )
@@ -182,21 +184,6 @@ class Blocks:
     def tokens(self) -> int:
         """Number of predicted tokens."""
         return int((self.lengths - 1).sum())
-
-
-def unigram_perplexity(train: Blocks, evaluated_blocks: Blocks, vocab_size: int) -> float:
-    """Return the perplexity of the token frequencies of `train` on `evaluated_blocks`.
-
-    It is the perplexity of the best model without context.
-    """
-    surprise = -log_frequencies(np.concatenate([train.stream(code) for code in train.codes]), vocab_size)
-    return float(
-        np.exp(
-            np.mean(
-                surprise[np.concatenate([evaluated_blocks.predicted_tokens(code) for code in evaluated_blocks.codes])]
-            )
-        )
-    )
 
 
 def log_frequencies(tokens: np.ndarray, vocab_size: int) -> np.ndarray:

@@ -83,7 +83,14 @@ class KneserNey:
 def perplexity(
     train: tuple[np.ndarray, np.ndarray], evaluated_rows: tuple[np.ndarray, np.ndarray], vocab_size: int
 ) -> float:
-    """Return the perplexity of rows under the trigrams of other rows.
+    """Return the perplexity of rows under the trigrams of other rows; see :func:`token_surprises`."""
+    return float(np.exp(np.mean(token_surprises(train, evaluated_rows, vocab_size))))
+
+
+def token_surprises(
+    train: tuple[np.ndarray, np.ndarray], evaluated_rows: tuple[np.ndarray, np.ndarray], vocab_size: int
+) -> np.ndarray:
+    """Return -log p (nats) of every token except the first of each row, under the trigrams of other rows.
 
     At most :data:`MAX_TOKENS` tokens are counted, evenly spaced.
 
@@ -102,7 +109,7 @@ def perplexity(
         )
         for start in starts
     ]
-    return float(np.exp(np.mean(np.concatenate(surprises))))
+    return np.concatenate(surprises)
 
 
 def _ngrams_of(rows: np.ndarray, lengths: np.ndarray, order: int, size: int) -> np.ndarray:

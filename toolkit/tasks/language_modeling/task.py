@@ -16,7 +16,8 @@ from models import families
 from models.files.plain import UnreadableFile
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.tasks.interface import Description, LabeledRows, PreparedData
+from toolkit.tasks.interface import Baseline, Description, LabeledRows, PreparedData
+from toolkit.tasks.intervals import bootstrap_intervals
 from toolkit.tasks.metrics import perplexity_of_loss
 
 if TYPE_CHECKING:
@@ -309,12 +310,32 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     Each control code or group has a separate perplexity as well.
     """
     sums, counts = outputs
+    return _block_metrics(sums, counts, dataset.code_of, dataset.codes)
+
+
+def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled blocks."""
+    sums, counts = outputs
+    return bootstrap_intervals(
+        lambda blocks: _block_metrics(sums[blocks], counts[blocks], dataset.code_of[blocks], dataset.codes), len(sums)
+    )
+
+
+def _block_metrics(sums: np.ndarray, counts: np.ndarray, code_of: np.ndarray, codes: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of :func:`compute_metrics` for some blocks.
+
+    Args:
+        sums: sum of the token losses of each block, (N,).
+        counts: number of tokens of each block, (N,).
+        code_of: index of the control code or group of each block, (N,).
+        codes: control codes or groups.
+    """
     loss = float(sums.sum() / counts.sum())
     metrics = {"loss": loss, "perplexity": perplexity_of_loss(loss)}
-    for index, code in enumerate(dataset.codes):
-        if code == NO_GROUP:
+    for index, code in enumerate(codes):
+        in_code = code_of == index
+        if code == NO_GROUP or not in_code.any():
             continue
-        in_code = dataset.code_of == index
         metrics[f"{PERPLEXITY_OF}{code}"] = perplexity_of_loss(float(sums[in_code].sum() / counts[in_code].sum()))
     return metrics
 
@@ -348,27 +369,50 @@ def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> 
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
-) -> dict[str, dict[str, dict[str, float]]]:
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    splits: datasets.DatasetDict,
+    prepared_data: PreparedData,
+    console: Console,
+) -> dict[str, Baseline]:
     """Return the perplexities of token frequencies and of trigrams, both counted in the training blocks."""
-    from toolkit.tasks.language_modeling.documents import unigram_perplexity
-    from toolkit.tasks.language_modeling.ngrams import perplexity
+    from toolkit.tasks.language_modeling.documents import log_frequencies
+    from toolkit.tasks.language_modeling.ngrams import token_surprises
 
-    train = prepared_data.train
-    size = tokenizer.vocab_size
+    train, size = prepared_data.train, tokenizer.vocab_size
+    surprise_of_token = -log_frequencies(np.concatenate([train.stream(code) for code in train.codes]), size)
     optional_splits = {"validation": prepared_data.validation, "test": prepared_data.test}
     evaluated_splits = {split_name: rows for split_name, rows in optional_splits.items() if rows is not None}
-    train_rows = train.input_ids, train.lengths
-    return {
-        "token frequencies": {
-            split_name: {"perplexity": unigram_perplexity(train, rows, size)}
-            for split_name, rows in evaluated_splits.items()
-        },
-        "trigrams (Kneser-Ney)": {
-            split_name: {"perplexity": perplexity(train_rows, (rows.input_ids, rows.lengths), size)}
-            for split_name, rows in evaluated_splits.items()
-        },
+    frequencies = {
+        split_name: surprise_of_token[rows.predicted_tokens()] for split_name, rows in evaluated_splits.items()
     }
+    trigrams = {
+        split_name: token_surprises((train.input_ids, train.lengths), (rows.input_ids, rows.lengths), size)
+        for split_name, rows in evaluated_splits.items()
+    }
+    return {
+        "token frequencies": _measure_surprises(frequencies, evaluated_splits),
+        "trigrams (Kneser-Ney)": _measure_surprises(trigrams, evaluated_splits),
+    }
+
+
+def _measure_surprises(surprises: Mapping[str, np.ndarray], blocks: Mapping[str, Blocks]) -> Baseline:
+    """Return the perplexity of each split, and its interval on the test split, from resampled blocks.
+
+    Args:
+        surprises: -log p (nats) of each token except the first of each block, by split.
+        blocks: blocks by split.
+    """
+    metrics = {name: {"perplexity": perplexity_of_loss(float(values.mean()))} for name, values in surprises.items()}
+    if "test" not in surprises:
+        return Baseline(metrics)
+    counts = blocks["test"].lengths - 1
+    sums = np.bincount(np.repeat(np.arange(len(counts)), counts), surprises["test"], len(counts))
+
+    def perplexity_of_blocks(indices: np.ndarray) -> dict[str, float]:
+        return {"perplexity": perplexity_of_loss(float(sums[indices].sum() / counts[indices].sum()))}
+
+    return Baseline(metrics, {"test": bootstrap_intervals(perplexity_of_blocks, len(counts))})
 
 
 def calibrate(

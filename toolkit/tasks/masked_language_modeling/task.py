@@ -14,7 +14,8 @@ import numpy as np
 
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.tasks.interface import Description, PreparedData
+from toolkit.tasks.interface import Baseline, Description, PreparedData
+from toolkit.tasks.intervals import bootstrap_intervals
 from toolkit.tasks.language_modeling.task import CORPORA as CORPORA
 from toolkit.tasks.language_modeling.task import calibrate as calibrate
 from toolkit.tasks.language_modeling.task import check as check
@@ -117,6 +118,13 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     return {"loss": loss, "perplexity": perplexity_of_loss(loss), "accuracy": float(num_correct / counts)}
 
 
+def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, list[float]]:
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled blocks."""
+    return bootstrap_intervals(
+        lambda blocks: compute_metrics(tuple(part[blocks] for part in outputs), dataset), len(outputs[0])
+    )
+
+
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: MaskedBlocks, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
@@ -136,8 +144,12 @@ def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> 
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
-) -> dict[str, dict[str, dict[str, float]]]:
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    splits: datasets.DatasetDict,
+    prepared_data: PreparedData,
+    console: Console,
+) -> dict[str, Baseline]:
     """Return the perplexity and accuracy of token frequencies, which ignore the neighbors of a masked token."""
     from toolkit.tasks.language_modeling.documents import log_frequencies
 
@@ -147,14 +159,18 @@ def baselines(
         for split_name in prepared_data.sizes
         if split_name != "train"
     }
-    scores = {
-        split_name: {
-            "perplexity": perplexity_of_loss(-float(log_probabilities[tokens].mean())),
-            "accuracy": float((tokens == log_probabilities.argmax()).mean()),
-        }
-        for split_name, tokens in chosen_tokens.items()
-    }
-    return {"token frequencies": scores}
+    most_frequent_token = log_probabilities.argmax()
+
+    def scores_of(tokens: np.ndarray) -> dict[str, float]:
+        perplexity = perplexity_of_loss(-float(log_probabilities[tokens].mean()))
+        return {"perplexity": perplexity, "accuracy": float((tokens == most_frequent_token).mean())}
+
+    scores = {split_name: scores_of(tokens) for split_name, tokens in chosen_tokens.items()}
+    if "test" not in chosen_tokens:
+        return {"token frequencies": Baseline(scores)}
+    test_tokens = chosen_tokens["test"]
+    intervals = bootstrap_intervals(lambda indices: scores_of(test_tokens[indices]), len(test_tokens))
+    return {"token frequencies": Baseline(scores, {"test": intervals})}
 
 
 def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console: Console) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from toolkit.tasks.question_answering.windows import Windows
 
 
+#: Number of questions that :func:`show_answers` prints.
+SHOWN_QUESTIONS = 3
+
+
 def predict(run: Run, console: Console, question: str, context: str) -> Answer:
     """Print and return the answer to a question about a context, with its score and the sentence around it."""
     from rich.text import Text
@@ -38,6 +42,24 @@ def predict(run: Run, console: Console, question: str, context: str) -> Answer:
     highlighted_sentence.stylize("bold", best.start - start, best.end - start)
     console.print(highlighted_sentence, soft_wrap=True)
     return best
+
+
+def show_answers(windows: Windows, console: Console) -> None:
+    """Print some questions of a split, spread evenly, with the model's answer marked in its sentence: [answer].
+
+    An answer that differs from all reference answers is followed by the first of them.
+    """
+    from toolkit.tasks.question_answering.scoring import exact_match
+
+    answers_by_question = list(zip(windows.examples, windows.best_answers or (), strict=True))
+    for item, (answer, *_) in answers_by_question[:: max(1, -(-len(answers_by_question) // SHOWN_QUESTIONS))]:
+        console.print(f"  {item.question}", highlight=False, markup=False, soft_wrap=True, style="bold")
+        start, end = sentence_around(item.context, answer.start, answer.end)
+        before, after = item.context[start : answer.start], item.context[answer.end : end]
+        sentence = f"{before}[{answer.text}]{after}" if answer.text else "no answer"
+        is_correct = any(exact_match(answer.text, reference) for reference in item.answers or ("",))
+        remark = "" if is_correct else f"  (correct: {item.answers[0] if item.answers else 'no answer'})"
+        console.print(f"    {sentence}{remark}", highlight=False, markup=False, soft_wrap=True)
 
 
 def answer_question(run: Run, question: str, context: str) -> list[Answer]:

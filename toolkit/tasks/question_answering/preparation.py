@@ -107,5 +107,9 @@ def examples_inside_words(examples: Sequence[Example]) -> list[Example]:
 
 def guess_scores(windows: Windows) -> dict[str, float]:
     """Return the scores of :func:`.scoring.guess`, which answers without a model."""
-    guesses = {item.id: scoring.guess(item.question, item.context) for item in windows.examples}
-    return scoring.score(windows.examples, guesses) if windows.examples else {}
+    return scoring.score(windows.examples, guess_answers(windows)) if windows.examples else {}
+
+
+def guess_answers(windows: Windows) -> dict[str, str]:
+    """Return the answer of :func:`.scoring.guess` to each question, by the question's id."""
+    return {item.id: scoring.guess(item.question, item.context) for item in windows.examples}

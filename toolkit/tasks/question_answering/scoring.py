@@ -12,7 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from toolkit.errors import UserError
+from toolkit.tasks.intervals import bootstrap_intervals
 from toolkit.tasks.question_answering.squad import Example, read_examples, read_predictions
 
 PUNCTUATION = set(string.punctuation)
@@ -41,10 +44,7 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
     if not examples:
         raise ValueError("there are no questions to score")
     has_unanswerable = any(not item.answers for item in examples)
-    agreements = [
-        agreement(predictions[item.id], item.answers, has_unanswerable) if item.id in predictions else (0.0, 0.0)
-        for item in examples
-    ]
+    agreements = _agreements(examples, predictions, has_unanswerable)
     scores = dict(zip(("exact_match", "f1"), _percent(agreements), strict=True))
     if has_unanswerable:
         for group, answerable in (("HasAns", True), ("NoAns", False)):
@@ -55,6 +55,35 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
                 scores[f"{group}_exact"], scores[f"{group}_f1"] = _percent(group_agreements)
                 scores[f"{group}_total"] = len(group_agreements)
     return scores
+
+
+def score_intervals(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[str, list[float]]:
+    """Return the 95% confidence interval of each score of :func:`score` that is a percentage, [low, high], by name."""
+    has_unanswerable = any(not item.answers for item in examples)
+    agreements = np.array(_agreements(examples, predictions, has_unanswerable)).reshape(-1, 2)
+    is_answerable = np.array([bool(item.answers) for item in examples])
+    groups = [("exact_match", "f1", np.ones(len(examples), bool))]
+    if has_unanswerable:
+        groups += [("HasAns_exact", "HasAns_f1", is_answerable), ("NoAns_exact", "NoAns_f1", ~is_answerable)]
+
+    def scores_of(indices: np.ndarray) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        for exact_name, f1_name, in_group in groups:
+            if (group_agreements := agreements[indices[in_group[indices]]]).size:
+                scores[exact_name], scores[f1_name] = (100 * group_agreements.mean(axis=0)).tolist()
+        return scores
+
+    return bootstrap_intervals(scores_of, len(examples))
+
+
+def _agreements(
+    examples: Sequence[Example], predictions: Mapping[str, str], has_unanswerable: bool
+) -> list[tuple[float, float]]:
+    """Return :func:`agreement` for each question; 0 for a question without a prediction."""
+    return [
+        agreement(predictions[item.id], item.answers, has_unanswerable) if item.id in predictions else (0.0, 0.0)
+        for item in examples
+    ]
 
 
 def _percent(agreements: Sequence[tuple[float, float]]) -> tuple[float, float]:

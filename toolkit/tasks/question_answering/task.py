@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.recipe.recipe import settled
-from toolkit.tasks.interface import Description, LabeledRows, PreparedData
+from toolkit.tasks.interface import Baseline, Description, LabeledRows, PreparedData
 from toolkit.tasks.question_answering import scoring, squad
+from toolkit.tasks.question_answering.answering import show_answers
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
@@ -145,6 +146,15 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
     return scoring.score(dataset.examples, _best_texts(dataset))
 
 
+def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[str, list[float]]:
+    """Return the interval of each metric of :func:`compute_metrics`, from resampled questions."""
+    from toolkit.tasks.question_answering import spans
+
+    best_answers = spans.answers(dataset, outputs)
+    predictions = {item.id: best[0].text for item, best in zip(dataset.examples, best_answers, strict=True)}
+    return scoring.score_intervals(dataset.examples, predictions)
+
+
 def _best_texts(windows: Windows) -> dict[str, str]:
     """Return the text of the best answer by id, as in a predictions file."""
     return {item.id: best[0].text for item, best in zip(windows.examples, windows.best_answers or (), strict=True)}
@@ -203,14 +213,23 @@ def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> 
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
-) -> dict[str, dict[str, dict[str, float]]]:
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    splits: datasets.DatasetDict,
+    prepared_data: PreparedData,
+    console: Console,
+) -> dict[str, Baseline]:
     """Return the scores of :func:`.scoring.guess`, which answers without a model."""
-    from toolkit.tasks.question_answering.preparation import guess_scores
+    from toolkit.tasks.question_answering.preparation import guess_answers, guess_scores
 
     windows = {"validation": prepared_data.validation, "test": prepared_data.test}
     scores_by_split = {split_name: guess_scores(rows) for split_name, rows in windows.items() if rows is not None}
-    return {"longest name of the likeliest sentence": scores_by_split}
+    intervals = {
+        split_name: scoring.score_intervals(rows.examples, guess_answers(rows))
+        for split_name, rows in windows.items()
+        if rows is not None and split_name == "test"
+    }
+    return {"longest name of the likeliest sentence": Baseline(scores_by_split, intervals)}
 
 
 def calibrate(
@@ -242,7 +261,8 @@ def write_artifacts(run: Run, trainer: Any, prepared_data: PreparedData, console
     }
     for name, content in ((PREDICTIONS, _best_texts(windows)), (NEXT_BEST, answers_by_id)):
         write_text(run.folder / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    console.print(f"answers on {split_name}: {run.folder / PREDICTIONS}", highlight=False, soft_wrap=True)
+    console.print(f"answers on {split_name}: {run.folder / PREDICTIONS}; for example:", highlight=False, soft_wrap=True)
+    show_answers(windows, console)
 
 
 # -- predictions ----------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ An entity is found if its first word, its last word and its type are all correct
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from toolkit.tasks.intervals import bootstrap_intervals
 from toolkit.tasks.metrics import scores_of_labels
 
 #: A tag of IOB1, IOB2, BIOES or BILOU: outside, or the position of a word in an entity, and the entity's type.
@@ -59,31 +59,34 @@ def score(reference_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequ
         reference_tags: tags of each text in the data.
         predicted_tags: tags of each text that the model predicts.
     """
-    reference_entities, predicted_entities = (
-        [set(entities(tags)) for tags in texts] for texts in (reference_tags, predicted_tags)
-    )
-    counts = [
-        sum(
-            len(reference & predicted)
-            for reference, predicted in zip(reference_entities, predicted_entities, strict=True)
-        )
-    ]
-    counts += [sum(map(len, reference_entities)), sum(map(len, predicted_entities))]
-    scores = scores_of_labels(*(np.array([count]) for count in counts))
-    num_words = sum(map(len, reference_tags))
-    num_correct = sum(
-        reference == predicted
-        for texts in zip(reference_tags, predicted_tags, strict=True)
-        for reference, predicted in zip(*texts, strict=True)
-    )
+    return _scores_of_counts(_counts_of_texts(reference_tags, predicted_tags))
+
+
+def score_intervals(
+    reference_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
+) -> dict[str, list[float]]:
+    """Return the 95% confidence interval of each metric of :func:`score`, from resampled texts."""
+    counts = _counts_of_texts(reference_tags, predicted_tags)
+    return bootstrap_intervals(lambda texts: _scores_of_counts(counts[texts]), len(counts))
+
+
+def _counts_of_texts(reference_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return the counts of each text, (N, 5) int64.
+
+    They are its found entities, its entities, its predicted entities, its words with the correct tag, and its words.
+    """
+    counts = []
+    for reference, predicted in zip(reference_tags, predicted_tags, strict=True):
+        reference_entities, predicted_entities = set(entities(reference)), set(entities(predicted))
+        num_correct = sum(tag == predicted_tag for tag, predicted_tag in zip(reference, predicted, strict=True))
+        num_found = len(reference_entities & predicted_entities)
+        counts.append((num_found, len(reference_entities), len(predicted_entities), num_correct, len(reference)))
+    return np.array(counts, np.int64).reshape(-1, 5)
+
+
+def _scores_of_counts(counts: np.ndarray) -> dict[str, float]:
+    """Return the metrics of :func:`score` from the counts of the texts."""
+    num_found, num_entities, num_predicted, num_correct, num_words = counts.sum(axis=0)
+    scores = scores_of_labels(*(np.array([count]) for count in (num_found, num_entities, num_predicted)))
     averages = {name: float(getattr(scores, name)[0]) for name in ("f1", "precision", "recall")}
-    return {**averages, "accuracy": num_correct / num_words if num_words else 0.0}
-
-
-def most_frequent(words: Iterable[Sequence[str]], tags: Iterable[Sequence[str]]) -> dict[str, str]:
-    """Return the most frequent tag of each word."""
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for text, tags_of_text in zip(words, tags, strict=True):
-        for word, tag in zip(text, tags_of_text, strict=True):
-            counts[word][tag] += 1
-    return {word: count.most_common(1)[0][0] for word, count in counts.items()}
+    return {**averages, "accuracy": float(num_correct / num_words) if num_words else 0.0}

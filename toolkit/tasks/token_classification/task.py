@@ -15,7 +15,7 @@ from toolkit.tasks.classification.task import control_codes as control_codes
 from toolkit.tasks.classification.task import num_loss_terms as num_loss_terms
 from toolkit.tasks.classification.task import texts as texts
 from toolkit.tasks.classification.task import write_artifacts as write_artifacts
-from toolkit.tasks.interface import Description, PreparedData
+from toolkit.tasks.interface import Baseline, Description, PreparedData
 from toolkit.tasks.question_answering.task import calibrate as calibrate
 from toolkit.tasks.token_classification import tags
 from toolkit.tasks.token_classification.labelling import label_rows as label_rows
@@ -25,6 +25,7 @@ from toolkit.tasks.token_classification.rows import load_splits as load_splits
 
 if TYPE_CHECKING:
     import datasets
+    from rich.console import Console
 
     from models.port.tokenization import Tokenizer
     from toolkit.pages.elements import Section
@@ -113,10 +114,19 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: TaggedWindows) -> tu
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> dict[str, float]:
     """Return the metrics of :func:`.tags.score`."""
+    return tags.score(*_tags_of_texts(outputs, dataset))
+
+
+def confidence_intervals(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> dict[str, list[float]]:
+    """Return the interval of each metric of :func:`.tags.score`, from resampled texts."""
+    return tags.score_intervals(*_tags_of_texts(outputs, dataset))
+
+
+def _tags_of_texts(outputs: tuple[np.ndarray, ...], dataset: TaggedWindows) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the tags of each text in the data, and the tags that the model predicts."""
     predicted_labels, _ = dataset.of_words(*outputs)
-    return tags.score(
-        *(_names_of_labels(labels, dataset.names) for labels in (dataset.by_text(dataset.labels), predicted_labels))
-    )
+    reference_labels = dataset.by_text(dataset.labels)
+    return _names_of_labels(reference_labels, dataset.names), _names_of_labels(predicted_labels, dataset.names)
 
 
 def _names_of_labels(labels: Sequence[np.ndarray], names: Sequence[str]) -> list[list[str]]:
@@ -131,20 +141,26 @@ def report(folder: Path, predictions_path: Path, results: Mapping[str, Any]) -> 
 
 
 def baselines(
-    recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, prepared_data: PreparedData
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the scores of each word's most frequent tag in training; words that do not occur there get ``O``."""
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    splits: datasets.DatasetDict,
+    prepared_data: PreparedData,
+    console: Console,
+) -> dict[str, Baseline]:
+    """Return the scores of a linear model of each word and its neighbors; see :mod:`.linear_tagger`."""
+    from toolkit.tasks.token_classification.linear_tagger import METHOD, tag_words
+
     words = {name: [[row["text"][a:b] for a, b in row["words"]] for row in rows] for name, rows in splits.items()}
-    frequent_tags = tags.most_frequent(words["train"], splits["train"]["tags"])
-    scores = {
-        split_name: tags.score(
-            splits[split_name]["tags"][:],
-            [[frequent_tags.get(word, tags.OUTSIDE) for word in text] for text in words[split_name]],
-        )
-        for split_name in prepared_data.sizes
-        if split_name != "train"
+    evaluated_splits = [split_name for split_name in prepared_data.sizes if split_name != "train"]
+    with console.status(f"measuring {METHOD}"):
+        evaluated_words = {split_name: words[split_name] for split_name in evaluated_splits}
+        predicted_tags = tag_words(words["train"], splits["train"]["tags"][:], evaluated_words)
+    true_tags = {split_name: splits[split_name]["tags"][:] for split_name in evaluated_splits}
+    scores = {name: tags.score(true_tags[name], predicted_tags[name]) for name in evaluated_splits}
+    intervals = {
+        name: tags.score_intervals(true_tags[name], predicted_tags[name]) for name in evaluated_splits if name == "test"
     }
-    return {"most frequent tag of each word": scores}
+    return {METHOD: Baseline(scores, intervals)}
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
