@@ -223,6 +223,7 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     ),
     "parity.examples": SMALL,
     "tracking.visualdl": st.booleans(),
+    "tracking.tensorboard": st.booleans(),
     **{f"model.config.{key}": SMALL for key in (
         "attention_head_size", "feed_forward_size", "local_attn_chunk_length", "lsh_attn_chunk_length", "num_hashes",
         "num_attention_heads", "n_layer", "n_head", "dff", "local_num_chunks_before", "local_num_chunks_after",

@@ -122,6 +122,20 @@ def test_the_built_in_corpus_needs_no_file(tmp_path):
     assert splits["train"].features["label"].names == ["fi", "no", "ka"]
 
 
+def test_a_test_split_is_held_out_with_the_same_share_of_each_label(recipe):
+    rows = [{"text": f"text {n}", "label": "rare" if n % 5 == 0 else "common"} for n in range(100)]
+    shares = "  validation_fraction: 0.2\n  test_fraction: 0.1\n"
+    splits = classification.load_splits(recipe(shares, train=rows))
+    assert {name: Counter(part["label"]) for name, part in splits.items()} == {
+        "train": {0: 56, 1: 14},
+        "validation": {0: 16, 1: 4},
+        "test": {0: 8, 1: 2},
+    }
+    assert len({text for part in splits.values() for text in part["text"]}) == 100
+    alone = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
+    assert alone["validation"]["text"][:] == splits["validation"]["text"][:]
+
+
 def test_validation_is_held_out_evenly_and_repeatably(recipe):
     rows = [{"text": f"t{index}", "label": int(index < 40)} for index in range(200)]
     one = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))

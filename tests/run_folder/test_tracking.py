@@ -23,7 +23,7 @@ from toolkit.errors import UserError
 from toolkit.recipe.keys import Data, Tracking, Train
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import record_start
-from toolkit.run_folder.tracking import MetricsFile, Tracker, check_trackers, read_metrics
+from toolkit.run_folder.tracking import WRITER_PACKAGES, MetricsFile, Tracker, check_trackers, read_metrics
 from toolkit.run_folder.wandb import more_private, own_settings
 
 
@@ -156,16 +156,18 @@ def test_a_tracker_that_is_not_installed_is_said_at_once(monkeypatch):
     check_trackers(recipe())
     with pytest.raises(UserError, match=r"tracking\.wandb: wandb is not installed; pip install .*'\.\[tracking\]'"):
         check_trackers(recipe(wandb=True))
-    with pytest.raises(UserError, match=r"tracking\.visualdl"):
-        check_trackers(recipe(visualdl=True))
+    for key, package in WRITER_PACKAGES.items():
+        with pytest.raises(UserError, match=rf"tracking\.{key}: {package} is not installed; pip install {package},"):
+            check_trackers(recipe(**{key: True}))
 
 
-def test_visualdl_writes_into_the_run_folder(tmp_path):
-    pytest.importorskip("visualdl")
-    tracker = Tracker(tmp_path, recipe(visualdl=True))
+@pytest.mark.parametrize(("key", "package"), WRITER_PACKAGES.items())
+def test_log_files_are_written_into_the_run_folder(tmp_path, key, package):
+    pytest.importorskip(package)
+    tracker = Tracker(tmp_path, recipe(**{key: True}))
     tracker.write(row(1, loss=0.5))
     tracker.close()
-    assert list((tmp_path / "visualdl").iterdir())
+    assert list((tmp_path / key).iterdir())
 
 
 # -- Weights & Biases: the real one, offline ------------------------------------------------------------------------

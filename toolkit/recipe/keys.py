@@ -53,6 +53,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.sources": None,
         "data.validation_sources": None,
         "data.test_sources": None,
+        "data.test_fraction": None,
         "train.class_weights": None,
         "train.label_smoothing": 0.0,
         "train.token_dropout": 0.0,
@@ -413,6 +414,7 @@ class Tracking(Section):
     project: str | None = None
     log_model: bool = False
     visualdl: bool = False
+    tensorboard: bool = False
 
 
 class Runtime(Section):

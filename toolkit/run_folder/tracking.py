@@ -1,9 +1,10 @@
-"""Record the metrics of a run in metrics.jsonl and metrics.csv, and in wandb and VisualDL if the recipe enables it."""
+"""Record the metrics of a run in metrics.jsonl and metrics.csv, and in the services that the recipe enables."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import importlib
 import importlib.util
 import io
 import itertools
@@ -26,6 +27,8 @@ from toolkit.run_folder.wandb import UNSAFE_SECONDS, WandbRun, check_wandb
 
 #: Columns of every row, in the order of metrics.csv.
 LEADING_COLUMNS = ("step", "epoch", "split")
+#: Package whose writer of log files has the name of a key of ``tracking``, by this key.
+WRITER_PACKAGES = {"visualdl": "visualdl", "tensorboard": "tensorboardX"}
 #: Prefix of each line of metrics.jsonl.
 LINE_PREFIX = b'{"step": '
 
@@ -38,8 +41,10 @@ def check_trackers(recipe: Recipe) -> None:
     """
     if recipe.tracking.wandb and is_first_process():
         check_wandb(recipe)
-    if recipe.tracking.visualdl and importlib.util.find_spec("visualdl") is None:
-        raise recipe.error("tracking.visualdl", "visualdl is not installed; pip install visualdl, or set it to false")
+    for key, package in WRITER_PACKAGES.items():
+        if getattr(recipe.tracking, key) and importlib.util.find_spec(package) is None:
+            message = f"{package} is not installed; pip install {package}, or set it to false"
+            raise recipe.error(f"tracking.{key}", message)
 
 
 class MetricsFile:
@@ -248,7 +253,7 @@ class Tracker:
         tracking = recipe.tracking if is_first_process() else Tracking()
         self._log_model = tracking.log_model
         self._wandb = WandbRun(folder, recipe, on_warning) if tracking.wandb else None
-        self._visualdl = _start_visualdl(folder) if tracking.visualdl else None
+        self._writers = [_start_writer(folder, key) for key in WRITER_PACKAGES if getattr(tracking, key)]
         if self._wandb is not None:
             for row in self._file.last_kept(UNSAFE_SECONDS):
                 self._wandb.log(row, _named_metrics(row))
@@ -259,9 +264,9 @@ class Tracker:
         numbers = _named_metrics(row)
         if self._wandb is not None:
             self._wandb.log(row, numbers)
-        if self._visualdl is not None:
+        for writer in self._writers:
             for name, value in numbers.items():
-                self._visualdl.add_scalar(name, value, row["step"])
+                writer.add_scalar(name, value, row["step"])
 
     def summarize(self, results: dict[str, Any]) -> None:
         """Record the final metrics, the content of metrics.json, when the run folder is complete."""
@@ -273,8 +278,8 @@ class Tracker:
         """Send all remaining metrics. An exit status other than 0 marks the run as unfinished."""
         if self._wandb is not None:
             self._wandb.close(exit_status)
-        if self._visualdl is not None:
-            self._visualdl.close()
+        for writer in self._writers:
+            writer.close()
 
 
 def _named_metrics(row: dict[str, Any]) -> dict[str, Any]:
@@ -282,7 +287,8 @@ def _named_metrics(row: dict[str, Any]) -> dict[str, Any]:
     return {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
 
 
-def _start_visualdl(folder: Path) -> Any:
-    from visualdl import LogWriter
-
-    return LogWriter(logdir=str(folder / "visualdl"))
+def _start_writer(folder: Path, key: str) -> Any:
+    """Return the writer of the log files of a key of ``tracking``; they are in the folder of this name."""
+    package = importlib.import_module(WRITER_PACKAGES[key])
+    writer_class = package.LogWriter if key == "visualdl" else package.SummaryWriter
+    return writer_class(logdir=str(folder / key))

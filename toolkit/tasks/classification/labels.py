@@ -368,21 +368,26 @@ def _without_missing_texts(recipe: Recipe, split_name: str, rows: Dataset, colum
 
 
 def _divide_rows(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """Draw the indices of ``train`` and ``validation`` by the seed.
+    """Draw the indices of ``train`` and of each split that is held out by the seed.
 
-    If each text has one label, validation gets the same share of each label.
+    If each text has one label, a split that is held out gets the same share of each label.
     """
-    fraction = shares["validation"]
     has_single_labels = isinstance(rows.features["label"], ClassLabel)
     labels = np.asarray(rows["label"][:]) if has_single_labels else np.zeros(len(rows), np.int64)
     random = np.random.default_rng([seed, 1])
-    held_out: list[int] = []
+    held_out: dict[str, list[int]] = {split_name: [] for split_name in shares}
     for label in np.unique(labels):
         indices = random.permutation(np.flatnonzero(labels == label))
-        held_out += indices[: min(round(len(indices) * fraction), len(indices) - 1)].tolist()
-    if not held_out:
-        raise ValueError(f"{fraction} of {len(labels)} rows is none; set a larger one")
-    return {"train": np.setdiff1d(np.arange(len(labels)), held_out).tolist(), "validation": sorted(held_out)}
+        start = 0
+        for split_name, fraction in shares.items():
+            end = min(start + round(len(indices) * fraction), len(indices) - 1)
+            held_out[split_name] += indices[start:end].tolist()
+            start = end
+    for split_name, split_indices in held_out.items():
+        if not split_indices:
+            raise ValueError(f"{shares[split_name]} of {len(labels)} rows is none; set a larger one")
+    train = np.setdiff1d(np.arange(len(labels)), np.concatenate(list(held_out.values())))
+    return {"train": train.tolist(), **{name: sorted(split_indices) for name, split_indices in held_out.items()}}
 
 
 def _describe_feature(feature: Any) -> str:
