@@ -174,6 +174,12 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.option("--new", is_flag=True, help="If the run folder is taken, use the next free one: runs/x-2, runs/x-3, ...")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on this machine's CPUs.")
 @click.option("--gpus", metavar="0,1", help="Train with one process on each of these GPUs.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Run with N seeds; show mean and spread of the metrics.",
+)
 @click.option("--verbose", is_flag=True, help="Print the gate's table and notes also if it passes.")
 def finetune(
     recipe: Path,
@@ -183,6 +189,7 @@ def finetune(
     new: bool,
     processes: int | None,
     gpus: str | None,
+    seeds: int | None,
     verbose: bool,
 ) -> int:
     """Check the port against the reference, then train as RECIPE says.
@@ -193,6 +200,14 @@ def finetune(
     from toolkit.recipe.load import load_recipe
 
     _check_reason(skip_parity)
+    if seeds is not None:
+        if continued is not None or new or processes is not None or gpus is not None:
+            raise UserError("--seeds: cannot be combined with --continue, --new, --processes or --gpus")
+        with collector.pause_garbage_collection():
+            from toolkit.commands.seeds import finetune_with_seeds
+
+        finetune_with_seeds(recipe, overrides, seeds, skip_parity, console(), verbose)
+        return 0
     checked = load_recipe(recipe, overrides)
     if continued is not None:
         from toolkit.finetune.continued import continue_from, note_of

@@ -136,3 +136,19 @@ def test_what_cannot_be_compared_is_one_line(tmp_path, capsys, case):
         cli.main(["compare", *map(str, given)])
     (line,) = capsys.readouterr().err.splitlines()
     assert left.value.code == 2 and says in line
+
+
+def test_runs_that_differ_in_their_seed_have_a_mean_and_a_spread(tmp_path, capsys, monkeypatch):
+    folders = [made(tmp_path / f"seed-{seed}", accuracy) for seed, accuracy in enumerate((0.7, 0.8, 0.9))]
+    for seed, folder in enumerate(folders):
+        path = folder / "recipe.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seed": seed}))
+    page = tmp_path / "page.html"
+    said = compared(capsys, monkeypatch, *folders, "--output", page)
+    assert "Spread over 3 seeds" in said and "standard deviation" in said
+    spread = said[said.index("Spread over") : said.index("Metrics")]
+    assert row(spread, "test accuracy") == ["0.8", "0.1", "0.7", "0.9"]
+    assert "macro_f1" not in spread
+    assert "Spread over 3 seeds" in page.read_text()
+    other = made(tmp_path / "other", 0.8, learning_rate=1)
+    assert "Spread over" not in compared(capsys, monkeypatch, folders[0], other)

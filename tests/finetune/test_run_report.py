@@ -20,7 +20,6 @@ import test_train
 import yaml
 from huggingface_hub import ModelCard
 from rich.console import Console
-from scipy.stats import binomtest
 
 from toolkit import cli
 from toolkit.errors import UserError
@@ -261,6 +260,7 @@ def test_the_page_begins_with_the_main_figure_and_the_baseline_that_wins(run):
     folder, _ = run
     recipe, results = load_recipe(folder / "recipe.yaml"), json.loads((folder / "metrics.json").read_text())
     results["best"]["metric"], results["test"]["accuracy"] = "accuracy", 0.25
+    results["intervals"] = {"test": {"accuracy": [0.1, 0.4375]}}
     for baseline, said, styles in (
         (0.5, "the simpler method is better here", [{"class": "warning"}]),
         (0.25, "the simpler method is as good here", [{"class": "warning"}]),
@@ -270,8 +270,7 @@ def test_the_page_begins_with_the_main_figure_and_the_baseline_that_wins(run):
         text = page(recipe, folder, results)
         band = text[text.index('<div class="key-figures">') : text.index("</header>")]
         assert [each for each in Page(band).all("div") if each.get("class") == "warning"] == styles and said in band
-        low, high = (f"{end:.4f}" for end in binomtest(5, 20).proportion_ci(method="wilson"))
-        assert f"95% interval {low} to {high}, 20 texts" in band and "the best simple method: a guess" in band
+        assert "95% interval 0.1000 to 0.4375" in band and "the best simple method: a guess" in band
     assert "Most often confused: " in band and "Never predicted: " in band and "calibration error" in band
     assert "Cut because they are too long: 32 of 32 in train" in band
     del results["baselines"]

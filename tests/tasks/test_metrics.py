@@ -26,15 +26,6 @@ def test_nothing_to_measure_is_zero_and_not_a_warning():
     assert metrics.classification(np.zeros((0, 3)), np.zeros(0, dtype=np.int64)) == {"accuracy": 0.0, "macro_f1": 0.0}
 
 
-@pytest.mark.parametrize(("correct", "count"), [(0, 5), (5, 5), (1, 1), (486, 520), (3, 7)])
-def test_the_interval_of_a_share_is_that_of_scipy(correct, count):
-    from scipy.stats import binomtest
-
-    ours = metrics.wilson_interval(correct / count, count)
-    theirs = binomtest(correct, count).proportion_ci(method="wilson")
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-7)
-
-
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"should be \[N, L\] and \[N\]"):
         metrics.classification(np.zeros((4, 2)), np.zeros(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,11 +48,13 @@ class ComparisonTable:
         title: heading of the table.
         rows: rows of the table; each has a key and a cell for each run.
         notes: remarks to print below the table.
+        columns: headings of the cells; empty for the names of the runs.
     """
 
     title: str
     rows: list[tuple[str, ...]]
     notes: Sequence[str] = ()
+    columns: Sequence[str] = ()
 
 
 class RunFiles:
@@ -183,8 +186,28 @@ def comparison_tables(runs: Sequence[RunFiles]) -> list[ComparisonTable]:
         ComparisonTable("Data", _table_rows([run.data() for run in runs]), list(incomparable.values())),
         ComparisonTable("Versions", versions, [] if versions else ["the same in all runs"]),
         *([ComparisonTable("Baselines", baselines)] if baselines else []),
+        *_spread_over_seeds(runs, recipes, incomparable),
         ComparisonTable("Metrics", metrics, [*marks, *incomparable.values()]),
     ]
+
+
+def _spread_over_seeds(
+    runs: Sequence[RunFiles], differing_recipe_keys: Sequence[tuple[str, ...]], incomparable: Mapping[str, str]
+) -> Iterator[ComparisonTable]:
+    """Yield a table with the mean and the spread of each metric, if the runs differ only in their seed."""
+    if [key for key, *_ in differing_recipe_keys] != ["seed"]:
+        return
+    rows = []
+    for split_name in MEASURED_SPLITS:
+        metrics_of_runs = [run.metrics.get(split_name, {}) for run in runs]
+        for metric in metrics_of_runs[0]:
+            values = [metrics[metric] for metrics in metrics_of_runs if metrics.get(metric) is not None]
+            if len(values) == len(runs):
+                figures = (statistics.mean(values), statistics.stdev(values), min(values), max(values))
+                rows.append((f"{split_name} {metric}", *map(format_number, figures)))
+    columns = ("mean", "standard deviation", "lowest", "highest")
+    notes = [f"the seed also draws the {split_name} rows, so they differ" for split_name in incomparable]
+    yield ComparisonTable(f"Spread over {len(runs)} seeds", rows, notes, columns)
 
 
 def _table_rows(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -250,8 +273,8 @@ def _print_table(comparison: ComparisonTable, names: Sequence[str], console: Con
     if comparison.rows:
         grid = Table(title=comparison.title, title_justify="left", title_style="bold")
         grid.add_column("")
-        for run in names:
-            grid.add_column(Dotted(run), overflow="fold", no_wrap=comparison.title == "Metrics")
+        for column in comparison.columns or names:
+            grid.add_column(Dotted(column), overflow="fold", no_wrap=comparison.title == "Metrics")
         for key, *cells in comparison.rows:
             grid.add_row(Dotted(key), *(Text(cell, "bold" if cell.endswith(BEST_MARK) else "") for cell in cells))
         console.print(grid)
@@ -280,7 +303,7 @@ def _table_section(comparison: ComparisonTable, names: Sequence[str]) -> Section
         [key, *(render_macro("pages/elements.html", "bold_if", hide_folders(cell), BEST_MARK) for cell in cells)]
         for key, *cells in comparison.rows
     ]
-    titles = ("", *map(hide_folders, names))
+    titles = ("", *map(hide_folders, comparison.columns or names))
     return Section(comparison.title, [*comparison.notes, table(titles, rows, class_="compared") if rows else None])
 
 

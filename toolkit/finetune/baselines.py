@@ -82,34 +82,12 @@ def format_with_interval(value: float, interval: Sequence[float]) -> str:
     return f"{format_number(value)} (95%: {format_number(interval[0])} to {format_number(interval[1])})"
 
 
-def compare_with_baselines(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> BaselineComparison | None:
+def compare_with_baselines(
+    results: Mapping[str, Any], lower_is_better: Mapping[str, bool]
+) -> BaselineComparison | None:
     """Compare the model with the best simple method; None if no method was measured.
 
-    Attributes:
-        split_name: test, or validation without a test split.
-        metric: the metric that chose the weights, or the first that the model and all methods have.
-        model_value: value of the model.
-        method: name of the best simple method.
-        baseline_value: value of the method.
-        model_wins: whether the model is better than the method.
-    """
-
-    split_name: str
-    metric: str
-    model_value: float
-    method: str
-    baseline_value: float
-    model_wins: bool
-
-    @property
-    def verdict(self) -> str:
-        """What a user should know if the model is not better; empty otherwise."""
-        how = "as good" if self.model_value == self.baseline_value else "better"
-        return "" if self.model_wins else f"the simpler method is {how} here"
-
-
-def find_best_baseline(results: Mapping[str, Any], lower_is_better: Mapping[str, bool]) -> BaselineComparison | None:
-    """Return the comparison of the model with the best simple method; None if no method was measured.
+    The metric is the metric that chose the weights, or the first that both have. The split is test, or validation.
 
     Args:
         results: content of ``metrics.json``.
@@ -131,21 +109,21 @@ def find_best_baseline(results: Mapping[str, Any], lower_is_better: Mapping[str,
         return None
     sign = 1 if lower_is_better.get(metric) else -1
     method = min(baseline_metrics, key=lambda name: sign * baseline_metrics[name][metric])
-    model_value, baseline_value = results[split_name][metric], baseline_metrics[method][metric]
+    model_value, method_value = results[split_name][metric], baseline_metrics[method][metric]
     method_intervals = results.get("baseline_intervals", {}).get(method, {})
     return BaselineComparison(
         split_name,
         metric,
         method,
         model_value,
-        baseline_value,
-        _finite_interval(results.get("intervals", {}).get(split_name, {}).get(metric)),
-        _finite_interval(method_intervals.get(split_name, {}).get(metric)),
-        sign * model_value < sign * baseline_value,
+        method_value,
+        finite_interval(results.get("intervals", {}).get(split_name, {}).get(metric)),
+        finite_interval(method_intervals.get(split_name, {}).get(metric)),
+        sign * model_value < sign * method_value,
     )
 
 
-def _finite_interval(interval: Sequence[float | None] | None) -> list[float]:
+def finite_interval(interval: Sequence[float | None] | None) -> list[float]:
     """Return an interval of ``metrics.json``; empty if it is missing or has no finite ends."""
     ends = [end for end in interval or () if end is not None and math.isfinite(end)]
     return ends if len(ends) == 2 else []

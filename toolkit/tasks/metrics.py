@@ -36,13 +36,6 @@ def perplexity_of_loss(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95% confidence interval of a share of ``count`` independent examples (Wilson 1927)."""
-    z = 1.959964
-    center, margin = share + z**2 / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return (center - margin) / (1 + z**2 / count), (center + margin) / (1 + z**2 / count)
-
-
 def confusion(labels: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
     """Return the number of texts by true label (row) and predicted label (column), (num_labels, num_labels).
 

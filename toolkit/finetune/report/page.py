@@ -13,7 +13,7 @@ from typing import Any
 from models import families
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
-from toolkit.finetune.baselines import compare_with_baselines, find_best_baseline
+from toolkit.finetune.baselines import compare_with_baselines, finite_interval
 from toolkit.finetune.card import describe_early_end
 from toolkit.finetune.identity import FILE as IDENTITY
 from toolkit.finetune.report.curves import curves
@@ -32,20 +32,14 @@ from toolkit.recipe import yaml_source
 from toolkit.recipe.keys import TASK_KEYS
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT, read_starts, steps_of
-from toolkit.run_folder.predictions import SPLITS, predictions_file, read_predictions
+from toolkit.run_folder.predictions import SPLITS, predictions_file
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks import task_of
-from toolkit.tasks.metrics import COUNTS, wilson_interval
+from toolkit.tasks.metrics import COUNTS
 
 #: Name of the page in a run folder, and of the gate's page.
 PAGE, PARITY_PAGE = "report.html", f"{REPORT}/parity.html"
-#: Task and metric that is a share of the examples -> value of the metric if all examples are correct.
-SHARES = {
-    ("classification", "accuracy"): 1.0,
-    ("classification", "subset_accuracy"): 1.0,
-    ("question_answering", "exact_match"): 100.0,
-}
 #: Stands for the default of a key that has no default of the task.
 UNSET = object()
 #: What to do about a damaged file of a run.
@@ -117,26 +111,24 @@ def _verdicts(starts: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def _key_figures(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the main figure, with its confidence interval if it is a share of the examples, and the best baseline."""
-    best = find_best_baseline(results, task_of(recipe).LOWER_IS_BETTER)
+    """Return the main figure, with its confidence interval if it has one, and the best baseline."""
+    best = compare_with_baselines(results, task_of(recipe).LOWER_IS_BETTER)
     split_name = next((split_name for split_name in SPLITS if split_name in results), None)
     metric = best.metric if best else results["best"]["metric"]
     value = results[split_name].get(metric) if split_name else None
     if value is None or split_name is None:
         return {"main_figure": None, "baseline": None}
-    path, whole = predictions_file(folder, split_name), SHARES.get((recipe.task, metric))
-    count = sum(1 for _ in read_predictions(path)) if whole and path.exists() else 0
     interval = f"of the weights of step {results['best']['step']:,}"
-    if whole and count:
-        low, high = format_same_decimals([whole * end for end in wilson_interval(value / whole, count)])
-        interval = f"95% interval {low} to {high}, {count:,} {task_of(recipe).DESCRIPTION.unit(recipe)}"
-    figures = format_same_decimals([value, best.baseline_value if best else None])
+    if ends := finite_interval(results.get("intervals", {}).get(split_name, {}).get(metric)):
+        low, high = format_same_decimals(ends)
+        interval = f"95% interval {low} to {high}"
+    figures = format_same_decimals([value, best.method_value if best else None])
     main_figure = {"split_name": split_name, "metric": metric, "value": figures[0], "interval": interval}
     baseline = best and {
         "method": f"the best simple method: {best.method}",
         "value": figures[1],
         "verdict": best.verdict or "the model is better",
-        "wins": not best.model_wins,
+        "wins": not best.is_model_better,
     }
     return {"main_figure": main_figure, "baseline": baseline}
 
