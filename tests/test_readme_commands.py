@@ -224,6 +224,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit predict RUN --text A --text-pair B": Elsewhere("test_text_pairs.py asks such a run"),
     "toolkit predict RUN --text TEXT": Elsewhere("test_token_classification.py asks such a run"),
     "toolkit finetune RECIPE --new": Elsewhere("with names above"),
+    "toolkit finetune RECIPE --seeds 3": Elsewhere("three runs; test_train.py compares some"),
     "toolkit finetune RECIPE --skip-parity REASON": Elsewhere("with names above"),
     "toolkit finetune RECIPE parity.reference_python=PATH": Elsewhere("needs another environment"),
     "toolkit recipe show RECIPE": Elsewhere("with a name above"),
