@@ -106,8 +106,8 @@ class _MovedScores:
         self.stack = stack
         self.nudge = nudge
 
-    def pass_operation(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        if name != "scaled_scores":
+    def pass_operation(self, operation: str, x: torch.Tensor) -> torch.Tensor:
+        if operation != "scaled_scores":
             return x
         unit = torch.finfo(x.dtype).eps * 2.0 ** math.floor(math.log2(-LATER))
         draw = np.random.default_rng([self.nudge, *self.stack.module.encode()])  # the same layer by layer
