@@ -38,7 +38,7 @@ TAMPERINGS = {
     ),
     "add": "from toolkit.parity.measure.error_stats import RunningStats\nRunningStats.add = lambda *a: None",
     "json": "import json\njson.dumps = lambda *a, **k: '{}'",
-    "records": "from toolkit.parity.job import records\nrecords._object = lambda record: {}",
+    "records": "from toolkit.parity.job import records\nrecords._as_object = lambda record: {}",
     "write_json": "from toolkit.parity.job import files\nfiles.write_json = lambda path, _: path.write_text('{}')",
     "write_text": "from toolkit.parity.job import files\nfiles.write_text = lambda path, text: path.write_text('{}')",
     "replace": "import os\nos.replace = lambda *a: None",
