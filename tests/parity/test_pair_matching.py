@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_pairs import described, parameter
+from test_pairs import make_description, parameter
 
 from toolkit.parity.job.pair import DrawFacts
 from toolkit.parity.measure.square_weights import SquareWeights
@@ -15,7 +15,10 @@ from toolkit.parity.pairs.words import split_words
 
 
 def match_names(reference, port) -> dict[str, str]:
-    return {match.reference: match.port for match in propose_map(described(*reference), described(*port)).parameters}
+    return {
+        match.reference: match.port
+        for match in propose_map(make_description(*reference), make_description(*port)).parameters
+    }
 
 
 def test_a_scale_of_a_block_called_gamma_takes_no_norms_weight():
@@ -118,9 +121,9 @@ def test_a_square_table_that_is_looked_up_tells_no_axis():
 
 def test_square_weights_of_a_users_layer_are_matched_by_what_holds_their_outputs():
     weight = parameter("layer.weight", [4, 4], 0, "other")
-    [match] = propose_map(described(weight), described(replace(weight, transposed=True))).parameters
+    [match] = propose_map(make_description(weight), make_description(replace(weight, transposed=True))).parameters
     assert match.transpose
-    [match] = propose_map(described(weight), described(weight)).parameters
+    [match] = propose_map(make_description(weight), make_description(weight)).parameters
     assert not match.transpose
 
 
