@@ -325,7 +325,7 @@ def test_what_a_run_is_using_stays_until_it_ends(tmp_path, monkeypatch, capsys):
     user = """
 import sys
 from toolkit.files import cache
-print(cache.kept("weights", "a", lambda folder: (folder / "x").write_text("x")), flush=True)
+print(cache.get_or_create_entry("weights", "a", lambda folder: (folder / "x").write_text("x")), flush=True)
 sys.stdin.read()
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -42,7 +42,7 @@ from toolkit import cli
 from toolkit.finetune import finetune as train
 from toolkit.parity.job import processes
 
-make_trainer, child = train.make_trainer, processes.child
+make_trainer, child = train.make_trainer, processes.child_process
 
 def make_traced(*arguments):
     trainer = make_trainer(*arguments)
@@ -63,7 +63,7 @@ def child_traced(command, env, **options):
         env = {name: value for name, value in env.items() if not name.startswith("COVERAGE_")}
     return child(command, env=env, **options)
 
-train.make_trainer, processes.child = make_traced, child_traced
+train.make_trainer, processes.child_process = make_traced, child_traced
 sys.exit(cli.main())
 """
 RCFILE = """

@@ -31,8 +31,8 @@ REFERENCE = """
 import json, sys
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.records import as_json, from_json
-from toolkit.parity.reference.tokens import tokens
-print(json.dumps(as_json(tokens(from_json(TokenizerJob, json.loads(sys.stdin.read())), "reformer"))))
+from toolkit.parity.reference.tokens import tokenize_texts
+print(json.dumps(as_json(tokenize_texts(from_json(TokenizerJob, json.loads(sys.stdin.read())), "reformer"))))
 """
 
 

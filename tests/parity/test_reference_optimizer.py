@@ -8,7 +8,7 @@ import sys
 CHECK = """
 import torch
 from toolkit.parity.job.job import TrainingSettings
-from toolkit.parity.reference.optimizer import Optimizer, made, scale_error
+from toolkit.parity.reference.optimizer import Optimizer, make_optimizer, scale_error
 
 assert scale_error(0.9, 0.999, 1) == 0
 assert abs(scale_error(0.9, 0.999, 2) / -3.4e-6 - 1) < 0.01
@@ -30,7 +30,7 @@ assert abs(moved[1] / moved[0] - 1 - scale_error(0.9, 0.999, 2)) < 1e-9, moved
 
 del torch.optim.Adafactor  # came with torch 2.5
 try:
-    made([], TrainingSettings(optimizer="adafactor"))
+    make_optimizer([], TrainingSettings(optimizer="adafactor"))
 except RuntimeError as problem:
     assert "train.optimizer adafactor needs torch 2.5" in str(problem)
 else:
