@@ -17,7 +17,7 @@ def count_flips(kind: str, name: str, value: np.ndarray, drawn: dict[str, np.nda
     """Return the flips that a message about a choice leaves in the facts, with R64's draws."""
     facts, run = CandidateFacts(), name.rpartition("/")[0] or "training"
     choices = Choices(SimpleNamespace(draws={run: drawn}), facts)
-    getattr(choices, f"handle_{kind}")(SimpleNamespace(name=name, value=lambda: value, content=content))
+    choices.handle(SimpleNamespace(kind=kind, name=name, value=lambda: value, content=content))
     found = {**facts.relu_flips, **facts.bucket_flips, **facts.choice_flips}
     place = name.partition(":")[2]
     return found[f"{run}/{place}" if "/" in name else place]

@@ -123,14 +123,14 @@ class PairStep(Step):
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.buffers[name].to(buffer))
 
-    def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
+    def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, has_hooks: bool = True) -> None:
         """As :meth:`.step.Step.run`. Also keep what the step leaves in the buffers that the port must have."""
         with user_code.running(self.source, alone=False):  # a backward of its own
-            super().run(dtype, self._of_matched(keep), nudge, plain, watched)
+            super().run(dtype, self._of_matched(keep), nudge, plain, has_hooks)
         compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
         initial = {**self.buffers, **self.weights}
         for name, value in {**buffers_of(self.model), **frozen_parameters(self.model)}.items():
-            if watched and name in compared:
+            if has_hooks and name in compared:
                 keep(f"buffer:{name}", hide_initial_infinities(value, to_numpy(initial[name])))
 
     def sort_records(self, records: Mapping[str, TensorRecord]) -> dict[str, TensorRecord]:
