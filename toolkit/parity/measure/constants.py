@@ -13,22 +13,22 @@ MAX_SCALE = 1024.0
 MASK_SIZE = 1e3
 
 
-def measure_angle_error(ours: np.ndarray, exact: np.ndarray) -> float:
+def measure_angle_error(own: np.ndarray, exact: np.ndarray) -> float:
     """Return the distance of two position tables (positions, width) in units of rounding of the angle.
 
     A unit is 2^-24 times the position, or 2^-24 for the first. The distance is infinite if shape or dtype differs.
     """
-    if ours.shape != exact.shape or ours.dtype != exact.dtype:
+    if own.shape != exact.shape or own.dtype != exact.dtype:
         return float("inf")
-    angles = np.maximum(np.arange(len(ours), dtype=np.float64), 1.0)[:, None]
-    return float((np.abs(ours.astype(np.float64) - exact) / (UNIT * angles)).max())
+    angles = np.maximum(np.arange(len(own), dtype=np.float64), 1.0)[:, None]
+    return float((np.abs(own.astype(np.float64) - exact) / (UNIT * angles)).max())
 
 
-def measure_table_error(ours: np.ndarray, exact: np.ndarray, float32_table: np.ndarray) -> float:
+def measure_table_error(own: np.ndarray, exact: np.ndarray, float32_table: np.ndarray) -> float:
     """Return the largest error of a buffer's elements, each in units of the element's rounding.
 
     Args:
-        ours: the port's buffer, computed in the dtype of the run.
+        own: the port's buffer, computed in the dtype of the run.
         exact: the reference's buffer of the same shape, computed in float64.
         float32_table: the reference's buffer, computed in float32. In a run below float64, its error also counts as
             rounding: the error of a sine grows with the angle.
@@ -36,16 +36,14 @@ def measure_table_error(ours: np.ndarray, exact: np.ndarray, float32_table: np.n
     Returns:
         The error in units of float32's rounding; infinite if an integer, a NaN or an infinity differs.
     """
-    if ours.dtype.kind != "f" or exact.dtype.kind != "f":
-        return 0.0 if np.array_equal(ours, exact) else np.inf
+    if own.dtype.kind != "f" or exact.dtype.kind != "f":
+        return 0.0 if np.array_equal(own, exact) else np.inf
     finite = np.isfinite(exact)
-    if not np.array_equal(np.isfinite(ours), finite) or not np.array_equal(
-        ours[~finite], exact[~finite], equal_nan=True
-    ):
+    if not np.array_equal(np.isfinite(own), finite) or not np.array_equal(own[~finite], exact[~finite], equal_nan=True):
         return np.inf
-    numbers, truth = ours[finite].astype(np.float64), exact[finite].astype(np.float64)
+    numbers, truth = own[finite].astype(np.float64), exact[finite].astype(np.float64)
     errors = np.abs(numbers - truth)
-    noise = np.abs(float32_table[finite] - truth) if ours.dtype != np.float64 else np.zeros_like(truth)
+    noise = np.abs(float32_table[finite] - truth) if own.dtype != np.float64 else np.zeros_like(truth)
     units = UNIT * _choose_scales(numbers, truth)
     is_plain = np.abs(truth) < MASK_SIZE
     units[is_plain] = np.maximum(units[is_plain], noise[is_plain].max(initial=0.0))

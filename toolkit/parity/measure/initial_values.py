@@ -99,7 +99,9 @@ def sample_values(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
                 zero_rows[name] = rows
                 parameter = np.delete(parameter, rows, 0)
             generator = np.random.default_rng([number, *name.encode()])
-            values.setdefault(name, []).append(_draw_elements(parameter.reshape(-1), generator))
+            flat, limit = parameter.reshape(-1), MAX_SAMPLES // NUM_MODELS
+            sample = flat[generator.choice(flat.size, limit, replace=False)] if flat.size > limit else flat.copy()
+            values.setdefault(name, []).append(sample)
     return Samples({name: np.concatenate(samples) for name, samples in values.items()}, zero_rows)
 
 
@@ -108,11 +110,6 @@ def _find_zero_rows(parameter: np.ndarray) -> np.ndarray:
     rows = parameter.reshape(len(parameter), -1)
     is_zero = ~rows.any(1)
     return np.flatnonzero(is_zero) if rows.shape[1] >= NARROW and not is_zero.all() else np.zeros(0, np.int64)
-
-
-def _draw_elements(elements: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    limit = MAX_SAMPLES // NUM_MODELS
-    return elements[generator.choice(elements.size, limit, replace=False)] if elements.size > limit else elements.copy()
 
 
 def compare_sides(ours: Samples, theirs: Samples) -> dict[str, NewValues]:

@@ -90,11 +90,8 @@ def _draw_gather_rows(rng, x, index):
 def _draw_softmax(rng, scores, divisor=1.0, bias=None):
     """Draw scores, a divisor that does not round, and a bias that hides some scores, as for later positions."""
     exact = 2.0 ** round(np.log2(divisor))
-    return (
-        _draw_scores(rng, scores) * np.float32(exact),
-        exact,
-        bias and np.where(_draw_mask(rng, bias), 0.0, -1e4).astype("f4"),
-    )
+    x = _draw_scores(rng, scores) * np.float32(exact)
+    return x, exact, bias and np.where(_draw_mask(rng, bias), 0.0, -1e4).astype("f4")
 
 
 def _draw_softmax_backward(rng, grad, probabilities, divisor=1.0):
@@ -309,14 +306,13 @@ def _exact_softmax_backward(grad, weights, divisor=1.0):
     return [(exact / divisor, (unit + np.abs(exact)) / divisor + LEAST)]
 
 
-def _iterate_chunks(
-    query, key, value, order, places, key_mask, is_causal, has_self_score, masked_score, self_score, dropout_mask, rate
-):
+def _iterate_chunks(query, key, value, order, places, key_mask, *settings):
     """Yield the indices, queries, keys, values, scores, constant scores and dropout factors of some chunks at a time.
 
     Queries, keys and values are (rings, chunks, width, depth). The mask of constant scores covers masked keys, and the
     scores of positions with themselves.
     """
+    is_causal, has_self_score, masked_score, self_score, dropout_mask, rate = settings
     rings, chunks, size, depth = query.shape
     num_chunks = max(1, MAX_NUMBERS // (rings * size * size * order.shape[1]))
     scale = np.float64(np.float32(1.0 / (1.0 - rate)))

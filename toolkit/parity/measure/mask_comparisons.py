@@ -116,7 +116,9 @@ class MaskComparisons:
         if not data:
             if name not in CHOICES or not branches or any(map(self._is_constant, branches)):
                 self._mark(results, sources)
-        elif any(self._kind_of(tensor) in "fc" for tensor in data) and self._excludes_elements(name, inputs):
+        elif any(self._numbers_of(tensor).dtype.kind in "fc" for tensor in data) and self._excludes_elements(
+            name, branches
+        ):
             self._masking |= sources
 
     def _note_comparison(self, name: str, inputs: list[Any], result: Any) -> Site | None:
@@ -146,9 +148,6 @@ class MaskComparisons:
     def _sources_of(self, tensor: Any) -> set[Site]:
         return self._sources.get(self._key_of(tensor), set())
 
-    def _kind_of(self, tensor: Any) -> str:
-        return self._numbers_of(tensor).dtype.kind
-
     def _is_constant(self, tensor: Any) -> bool:
         return _is_constant(self._numbers_of(tensor))
 
@@ -157,9 +156,8 @@ class MaskComparisons:
         values = self._numbers_of(tensor)
         return values.dtype.kind == "b" or values.size == 1 or bool(np.isin(values, (0, 1)).all())
 
-    def _excludes_elements(self, name: str, inputs: list[Any]) -> bool:
+    def _excludes_elements(self, name: str, branches: list[Any]) -> bool:
         """Return whether an operation with a mask hides the elements that the mask excludes."""
-        branches = [tensor for tensor in inputs if not self._sources_of(tensor)]
         is_choice = name in CHOICES and (len(branches) < 2 or any(map(self._is_constant, branches)))
         return name in MASKING or is_choice
 

@@ -22,7 +22,7 @@ from toolkit.parity.reference.recorder import set_attribute
 def keep_float64() -> Iterator[list[str]]:
     """Inside the ``with`` block, ``.float()`` does not cast float64, as in the reference's language-model loss.
 
-    Yields a list of the source locations where this happened, which the report names as leaks of the reference.
+    Yields a list of the source locations of these calls, which the report names as leaks of the reference.
     """
     leaks: list[str] = []
     original = torch.Tensor.float

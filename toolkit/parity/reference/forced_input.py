@@ -1,4 +1,4 @@
-"""Runs of the reference in which each operation gets R64's input.
+"""Runs of the reference with R64's input for each operation.
 
 R64's tensors at all points are the truth. The next runs replace each tensor by the truth after it is measured. So the
 difference of a tensor is the rounding of a single operation, the noise baseline for the operations of the port.

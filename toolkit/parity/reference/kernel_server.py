@@ -112,14 +112,10 @@ def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: li
     inputs = list(tensors)
     for index in wanted:
         inputs[index].requires_grad_()
-    num_inputs = len(inputs) - count_outputs(kernel)
+    num_inputs = len(inputs) - (2 if kernel == "attention_weights" else 1)  # the outputs
     with torch.enable_grad():
         outputs = as_list(KERNELS[kernel](*inputs[:num_inputs], **options))
     return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[num_inputs:]))
-
-
-def count_outputs(kernel: str) -> int:
-    return 2 if kernel == "attention_weights" else 1
 
 
 def as_list(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:

@@ -26,20 +26,17 @@ from toolkit.parity.reference.tokens import tokenize_texts
 
 def run(job: Job, folder: Path) -> ReferenceResult:
     """Measure R64 and its noise, and tokenize the job's texts."""
-    result = (
-        family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_in_memory(job, folder)
-    )
+    result = family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_whole(job, folder)
     result.tokens = tokenize_texts(job.tokenizer, job.model)
     return result
 
 
-def _run_in_memory(job: Job, folder: Path) -> ReferenceResult:
+def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     """Measure R64 and its noise with the whole model in memory."""
     step = make_step(job, folder)
     output_dir = folder / "reference"
-    files.write_tensors(
-        output_dir / "constants.safetensors", step.constants()
-    )  # written first, since the port starts with them
+    # Written first, since the port starts with the constants.
+    files.write_tensors(output_dir / "constants.safetensors", step.constants())
     is_small = job.pair is not None and job.pair.small
     records: dict[str, TensorRecord] = {}
     plain_tensors: dict[str, np.ndarray] = {}  # loss and gradients, if possible of a run without hooks

@@ -104,14 +104,13 @@ def measure_own_backward(step: Step) -> dict[str, dict[str, float]]:
     """
     errors: dict[str, dict[str, float]] = {}
     for dtype in DTYPES:
-        plain_gradients: dict[str, np.ndarray] = {}
-        step.run(dtype, plain_gradients.__setitem__, has_hooks=False)
-        own_gradients: dict[str, np.ndarray] = {}
-        step.run(dtype, own_gradients.__setitem__, plain=False, has_hooks=False)
+        plain: dict[str, np.ndarray] = {}
+        step.run(dtype, plain.__setitem__, has_hooks=False)
+        own: dict[str, np.ndarray] = {}
+        step.run(dtype, own.__setitem__, plain=False, has_hooks=False)
         errors[dtype] = {
-            name: float(np.linalg.norm(own_gradients[name] - plain_gradients[name]))
-            / max(float(np.linalg.norm(plain_gradients[name])), 1e-300)
-            for name in plain_gradients
-            if is_gradient(name) and name in own_gradients
+            name: float(np.linalg.norm(own[name] - plain[name])) / max(float(np.linalg.norm(plain[name])), 1e-300)
+            for name in plain
+            if is_gradient(name) and name in own
         }
     return errors

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolkit.parity.job.results import OwnLoss
+from toolkit.parity.measure.updates import IGNORED_LABEL
 from toolkit.parity.reference.class_weights import weighted_loss
 
 #: Bound on the distance of the reference's loss from its definition, in units of float64 rounding of its terms.
 UNITS = 300.0
-IGNORED_LABEL = -100
 
 
 class Loss(NamedTuple):

@@ -1,4 +1,4 @@
-"""Points that the tensors of a run pass through, forward and backward, where they are recorded and may be replaced."""
+"""Points that the tensors of a run pass through, forward and backward, and that record and may replace them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ class Points:
     Args:
         keep: called with the name and value of each tensor at its point; ``gradient:NAME`` in the backward.
         truth: replacements by name. Any other tensor passes unchanged.
-        nudge: number that the directions depend on in which replacements move by one unit in the last place; 0 for
-            unchanged replacements. On equal inputs an operation has the same error, which may be small by chance.
+        nudge: 0 for unchanged replacements. Any other number moves each replacement by one unit in the last place, in
+            directions that depend on the number. On equal inputs, an operation would always have the same error, which
+            may be small by chance.
 
     Attributes:
         only: returns whether a name has a point; None if all names have points.

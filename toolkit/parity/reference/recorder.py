@@ -81,11 +81,8 @@ class Draws:
 
         An input within rounding of 0 may have either sign in other runs, which would change a whole row of a gradient.
         """
-        key, input_name, module = (
-            str(draw_name),
-            str(draw_name._replace(kind="input")),
-            draw_name.module + draw_name.call,
-        )
+        key, input_name = str(draw_name), str(draw_name._replace(kind="input"))
+        module = draw_name.module + draw_name.call
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
             self.tensors[input_name] = x.detach().numpy(force=True)
@@ -303,9 +300,8 @@ class Recorder:
     def _dropout_of_channels(self, dimensions, input, p=0.5, training=True, inplace=False):
         """Drop whole channels. If an axis is missing, it is the batch axis, but for ``dropout2d`` the last axis."""
         num_mask_axes = 1 if dimensions != 2 and input.ndim == dimensions + 1 else 2
-        return self._apply_dropout(
-            input, p, training, tuple(input.shape[:num_mask_axes]) + (1,) * (input.ndim - num_mask_axes)
-        )
+        mask_shape = tuple(input.shape[:num_mask_axes]) + (1,) * (input.ndim - num_mask_axes)
+        return self._apply_dropout(input, p, training, mask_shape)
 
     def _apply_dropout(self, x, p, training, mask_shape):
         if not training or p == 0.0:
@@ -315,9 +311,8 @@ class Recorder:
         return self.pass_operation("dropped", result) if self.stack.module.endswith(DROPS_WITHIN) else result
 
     def _relu(self, x):
-        return torch.where(
-            self.draws.positive(TensorName.parse(self.stack.next_name("relu")), x), x, torch.zeros_like(x)
-        )
+        name = TensorName.parse(self.stack.next_name("relu"))
+        return torch.where(self.draws.positive(name, x), x, torch.zeros_like(x))
 
     def _randn(self, *size, **options):
         shape = requested_shape(size, options)

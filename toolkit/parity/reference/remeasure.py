@@ -22,7 +22,6 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     step.train_on(keep_nothing, truth)
     records = {name: TensorRecord(shape=[]) for name in truth}
     num_runs = files.read(folder / "reference" / "remeasure-runs.json", dict[str, int])
-    first = job.noise_runs
-    runs = {dtype: range(first[dtype], first[dtype] + count) for dtype, count in num_runs.items()}
+    runs = {dtype: range(job.noise_runs[dtype], job.noise_runs[dtype] + count) for dtype, count in num_runs.items()}
     measure_noise(step, truth, records, runs)
     return records

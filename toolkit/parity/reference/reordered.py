@@ -113,7 +113,7 @@ class ReorderedSums(TorchDispatchMode):
         return terms.narrow(dim, cut, length - cut).sum(dim, keepdim).add_(terms.narrow(dim, 0, cut).sum(dim, keepdim))
 
     def _cut(self, length: int) -> int | None:
-        """Return the index at which a sum of ``length`` terms is cut; None if it has no other order."""
+        """Return the index that cuts a sum of ``length`` terms in two; None if it has no other order."""
         if length <= 2:
             return None
         if self._shared_cut:

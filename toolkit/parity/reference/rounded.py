@@ -108,15 +108,14 @@ def run(job: Job, folder: Path) -> RoundedConstants:
             groups.append((keys, moves))
         elif len(keys) > 1:
             pending += [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
-    reported = [
+    reported_keys = [
         key
         for keys, moves in groups
         if any(_size(moves[name]) > bound for name, (_, bound) in limits_by_name.items() if name in moves)
         for key in keys
     ]
-    return RoundedConstants(
-        _add_groups([moves for _, moves in groups]), {key: all_constants.descriptions[key] for key in reported}
-    )
+    descriptions = {key: all_constants.descriptions[key] for key in reported_keys}
+    return RoundedConstants(_add_groups([moves for _, moves in groups]), descriptions)
 
 
 def _size(record: TensorRecord) -> float:
@@ -264,13 +263,13 @@ class ConstantRounding(TorchDispatchMode):
             return constant
         return rounded_constant if self._rounds(name, constant, f"{name.strip('_')} {constant:.6g}") else constant
 
-    def _rounds(self, name: str, constant: float, description: str, place: str | None = None) -> bool:
+    def _rounds(self, name: str, constant: float, label: str, place: str | None = None) -> bool:
         """Return whether this run rounds a constant of an operation, and record the constant's description.
 
         Args:
             name: name of the operation.
             constant: the exact constant.
-            description: text for the report, such as ``elu 1.67326``.
+            label: text for the report, such as ``elu 1.67326``.
             place: source line of the operation; None for the running line. A backward has no source line.
         """
         place = place or calling_line(self._caller)
@@ -278,9 +277,7 @@ class ConstantRounding(TorchDispatchMode):
         if self.keys is not None and key not in self.keys:
             return False
         is_backward = torch._C._current_autograd_node() is not None
-        self.descriptions[key] = (
-            f"{description} ({place})" if place else f"{description} of a backward" if is_backward else description
-        )
+        self.descriptions[key] = f"{label} ({place})" if place else f"{label} of a backward" if is_backward else label
         return True
 
     def _compute_norm(self, function: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor:

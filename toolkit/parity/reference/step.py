@@ -180,11 +180,8 @@ class Step:
         )
 
     def _collect_changes(self, get_changes: Callable[[Draws], Mapping[str, float]]) -> dict[str, float]:
-        return {
-            name_in_run(run, name): change
-            for run, draws in self.draws.items()
-            for name, change in get_changes(draws).items()
-        }
+        changes = ((run, get_changes(draws)) for run, draws in self.draws.items())
+        return {name_in_run(run, name): change for run, by_name in changes for name, change in by_name.items()}
 
     @property
     def notes(self) -> list[Note]:
@@ -203,11 +200,10 @@ class Step:
         self.dtype = dtype
         for draws in self.draws.values():
             draws.is_lowered = dtype == "bfloat16"
-        storage_dtype, nudged_names = STORAGE_DTYPES[dtype], self._find_nudged_weights()
+        storage_dtype, units = STORAGE_DTYPES[dtype], QUARTER if dtype == "bfloat16" else 1
+        nudged_names = self._find_nudged_weights()
         values = {
-            name: nudge_copy(
-                value, storage_dtype, nudge if name in nudged_names else 0, QUARTER if dtype == "bfloat16" else 1
-            )
+            name: nudge_copy(value, storage_dtype, nudge if name in nudged_names else 0, units)
             for name, value in self.weights.items()
         }
         self.model.to(dtype=storage_dtype)
@@ -419,9 +415,8 @@ class Step:
                         scores[name] = value
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
-        for run in filter(
-            again.get, again
-        ):  # last: a fault that other evaluations show, too, is named there by its module
+        # Last, because a fault that other evaluations show, too, is named there by its module.
+        for run in filter(again.get, again):
             for name, value in scores.items():
                 keep(name_in_run(run, name), value)
         with torch.no_grad(), self.in_precision(), keep_float64():

@@ -27,12 +27,12 @@ def tokenize_texts(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     tokenizer = reference_tokens.TOKENIZERS[job.kind](job.path or "")
     offsets = reference_tokens.offsets if job.offsets else None
     return [
-        _tokenize_text(tokenizer, text, job.max_length if is_padded else 0, offsets)
+        _tokenize(tokenizer, text, job.max_length if is_padded else 0, offsets)
         for text, is_padded in job.numbered_texts()
     ]
 
 
-def _tokenize_text(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:
+def _tokenize(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:
     """Tokenize a text, and pad it on both sides to ``max_length`` if that is not 0."""
     try:
         ids = list(tokenizer([text])["input_ids"][0])

@@ -22,33 +22,31 @@ from toolkit.files.lossless import write_new_file
 SHARD_BYTES = 10**9
 
 #: First version whose unpickler is safe (CVE-2025-32434).
-MIN_VERSION = (2, 6)
+OLDEST = (2, 6)
 
 #: Matches the name of the function that the unpickler has refused to run.
 REFUSED_NAME = re.compile(r"GLOBAL ([\w.]*[A-Za-z]\w*)")
 
 
-class WeightsError(ValueError):
+class LoadError(ValueError):
     """A file has other content than tensors by name; the message names the content."""
 
 
 def main(target: Path, files: Sequence[Path]) -> None:
     """Write the tensors of all files into the folder ``target``, in shards with an index, as transformers does."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < MIN_VERSION:
-        raise WeightsError(
-            f"torch {torch.__version__} does not unpickle safely; {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer does"
-        )
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
+        raise LoadError(f"torch {torch.__version__} does not unpickle safely; {OLDEST[0]}.{OLDEST[1]} or newer does")
     weight_map: dict[str, str] = {}
     total = 0
     for number, shard in enumerate(split_shards(files), 1):
         name = f"model-{number:05d}.safetensors"
         if duplicate := next((tensor for tensor in shard if tensor in weight_map), None):
-            raise WeightsError(f"two of the files hold {duplicate}")
+            raise LoadError(f"two of the files hold {duplicate}")
         save_file(shard, target / name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, name)
         total += sum(value.nbytes for value in shard.values())
     if not weight_map:
-        raise WeightsError("there are no tensors in it")
+        raise LoadError("there are no tensors in it")
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     write_new_file(target / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
 
@@ -72,31 +70,29 @@ def split_shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def load_pickle(file: Path) -> dict[str, torch.Tensor]:
-    """Load the tensors of a file, by name. Raises WeightsError if the file is damaged or has other content."""
+    """Load the tensors of a file, by name. Raises LoadError if the file is damaged or has other content."""
     is_zip = file.open("rb").read(4) == b"PK\x03\x04"
     try:
         state_dict = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip or None)
     except Exception as error:  # RuntimeError, UnpicklingError, EOFError and others, depending on the damage
         refusal = REFUSED_NAME.search(str(error))
         if refusal:
-            raise WeightsError(f"{file.name} asks for {refusal[1]}, which is code; nothing of it was run") from None
+            raise LoadError(f"{file.name} asks for {refusal[1]}, which is code; nothing of it was run") from None
         if "Weights only load failed" in str(error):
-            raise WeightsError(f"{file.name} is no file of tensors; nothing of it was run") from None
+            raise LoadError(f"{file.name} is no file of tensors; nothing of it was run") from None
         reason = " ".join(str(error).split()).partition(". ")[0][:200]
-        raise WeightsError(f"{file.name} cannot be read as a file of torch, it may be cut short: {reason}") from None
+        raise LoadError(f"{file.name} cannot be read as a file of torch, it may be cut short: {reason}") from None
     if not isinstance(state_dict, dict) or not all(isinstance(name, str) for name in state_dict):
-        raise WeightsError(f"{file.name} holds {type(state_dict).__name__}, not tensors by name (a state_dict)")
+        raise LoadError(f"{file.name} holds {type(state_dict).__name__}, not tensors by name (a state_dict)")
     for name, value in state_dict.items():
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
-            raise WeightsError(
-                f"{file.name} holds {name}, which is no plain tensor; save the model's state_dict() alone"
-            )
+            raise LoadError(f"{file.name} holds {name}, which is no plain tensor; save the model's state_dict() alone")
     return dict(state_dict)
 
 
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
-    except WeightsError as error:
+    except LoadError as error:
         print(error)
         sys.exit(1)

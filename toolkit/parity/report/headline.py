@@ -28,11 +28,7 @@ class Headline(NamedTuple):
 
 
 def choose_headline(
-    culprit: Finding,
-    verdict: Verdict,
-    trace: OperationTrace | None,
-    places: Mapping[str, Place],
-    decayed_names: list[str],
+    culprit: Finding, verdict: Verdict, trace: OperationTrace | None, places: Mapping[str, Place], with_decay: list[str]
 ) -> Headline:
     """Return the headline of the culprit, or of the operation that is wrong in isolation, if the trace has found it.
 
@@ -41,7 +37,7 @@ def choose_headline(
         verdict: verdict of the gate.
         trace: operations that are wrong in isolation; None without a trace.
         places: source locations of the port's modules and other code.
-        decayed_names: names of the parameters with weight decay.
+        with_decay: names of the parameters with weight decay.
     """
     name = TensorName.parse(culprit.name)
     if culprit.verdict == "reference":
@@ -68,7 +64,7 @@ def choose_headline(
         return Headline(f"the gradients of a whole batch: {_describe_code('accumulated', places)}", message)
     if name.kind in ("updated", "moment"):
         code = _describe_code(name.kind, places)
-        message = f"{describe_wrong_parameters(culprit, verdict, decayed_names)}; {culprit.name}: {culprit.message}"
+        message = f"{describe_wrong_parameters(culprit, verdict, with_decay)}; {culprit.name}: {culprit.message}"
         return Headline(f"update {update_number(name)} of the parameters: {code}", message)
     if name.evaluation == NARROW:
         place = f"what the head does not read and the last layer leaves out: {_describe_code(NARROW, places)}"

@@ -85,21 +85,17 @@ def with_infinities(content: Mapping[str, Any]) -> dict[str, Any]:
     trace = content["trace"]
     return {
         **content,
-        "tensors": [
-            {**tensor, **{key: _replace_null(tensor[key]) for key in FIGURES}} for tensor in content["tensors"]
-        ],
-        **{key: _replace_nulls(content[key]) for key in ("recomputed", "reference_own_backward")},
-        "trace": trace and {**trace, "worst": _replace_null(trace["worst"])},
+        "tensors": [{**tensor, **{key: _as_float(tensor[key]) for key in FIGURES}} for tensor in content["tensors"]],
+        **{key: _as_floats(content[key]) for key in ("recomputed", "reference_own_backward")},
+        "trace": trace and {**trace, "worst": _as_float(trace["worst"])},
     }
 
 
-def _replace_nulls(by_dtype: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
-    return {
-        dtype: {name: _replace_null(value) for name, value in numbers.items()} for dtype, numbers in by_dtype.items()
-    }
+def _as_floats(by_dtype: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
+    return {dtype: {name: _as_float(value) for name, value in numbers.items()} for dtype, numbers in by_dtype.items()}
 
 
-def _replace_null(value: float | None) -> float:
+def _as_float(value: float | None) -> float:
     return math.inf if value is None else value
 
 

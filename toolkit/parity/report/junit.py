@@ -34,15 +34,12 @@ def build_junit(content: Mapping[str, Any]) -> str:
     for finding in findings:
         outcome = _build_failure(finding["message"], finding["verdict"])
         _add_case(suites, content, finding["verdict"], finding["dtype"], finding["name"], outcome)
-    suite_elements = [
+    parts = [
         _gate_suite(content),
         *(_build_suite(f"{verdict} {dtype}".strip(), suites[verdict, dtype]) for verdict, dtype in suites),
     ]
-    counts = {
-        key: sum(int(suite.get(key, 0)) for suite in suite_elements)
-        for key in ("tests", "failures", "errors", "skipped")
-    }
-    root = element("testsuites", *suite_elements, name="parity", **counts, time=f"{content['seconds']['gate']:.3f}")
+    counts = {key: sum(int(suite.get(key, 0)) for suite in parts) for key in ("tests", "failures", "errors", "skipped")}
+    root = element("testsuites", *parts, name="parity", **counts, time=f"{content['seconds']['gate']:.3f}")
     indent(root, " ")
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
@@ -65,11 +62,7 @@ def _gate_suite(content: Mapping[str, Any]) -> Element:
         "culprit": culprit and culprit["place"],
         "culprit.tensor": culprit and culprit["name"],
         **{f"seconds.{stage}": f"{seconds:.3f}" for stage, seconds in content["seconds"].items()},
-        **{
-            f"versions.{side}.{name}": v
-            for side, side_versions in content["versions"].items()
-            for name, v in side_versions.items()
-        },
+        **{f"versions.{side}.{name}": v for side, group in content["versions"].items() for name, v in group.items()},
     }
     properties = [element("property", name=name, value=value) for name, value in facts.items() if value is not None]
     outcome = _build_failure(content["summary"] if culprit else None, culprit["verdict"] if culprit else "")
@@ -78,16 +71,9 @@ def _gate_suite(content: Mapping[str, Any]) -> Element:
 
 
 def _build_suite(name: str, cases: list[Element], properties: Element | None = None) -> Element:
-    num_failures, num_skipped = (sum(case.find(tag) is not None for case in cases) for tag in ("failure", "skipped"))
+    failures, skips = (sum(case.find(tag) is not None for case in cases) for tag in ("failure", "skipped"))
     return element(
-        "testsuite",
-        properties,
-        *cases,
-        name=name,
-        tests=len(cases),
-        failures=num_failures,
-        errors=0,
-        skipped=num_skipped,
+        "testsuite", properties, *cases, name=name, tests=len(cases), failures=failures, errors=0, skipped=skips
     )
 
 

@@ -88,10 +88,7 @@ def _print_reference_faults(report: Report, console: Console) -> None:
         failed_text = f"{len(verdict.findings)} comparisons with it fail, and say nothing about the port; all are in"
         print_line(console, f"{failed_text} parity.json")
     elif any(comparison.informative and comparison.passed for comparison in verdict.comparisons):
-        counts = {
-            dtype: sum(comparison.dtype == dtype for comparison in verdict.comparisons)
-            for dtype in report.request.dtypes
-        }
+        counts = {dtype: sum(c.dtype == dtype for c in verdict.comparisons) for dtype in report.request.dtypes}
         counts_text = ", ".join(f"{count} in {dtype}" for dtype, count in counts.items())
         print_line(console, f"where the reference is finite, the port agrees with it: {counts_text}")
 

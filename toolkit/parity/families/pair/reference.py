@@ -162,9 +162,7 @@ class PairStep(Step):
         """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
         if self.forward_only or not self.updates:
             return
-        optimizer = Optimizer(
-            self.model, self.settings, decayed_names=[name for name, _ in self.model.named_parameters()]
-        )
+        optimizer = Optimizer(self.model, self.settings, decayed_names=dict(self.model.named_parameters()))
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
             for name, parameter in self.model.named_parameters():
