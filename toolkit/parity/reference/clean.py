@@ -49,7 +49,7 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
 TORCH, TOOLKIT = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parents[1]))
 #: Functions of this package that call a function on behalf of the reference's code.
-PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "choose", "relu", "attention")
+PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "hash_vectors", "relu", "attention")
 
 
 class NarrowingWatch(TorchDispatchMode):
