@@ -1,20 +1,20 @@
-"""``toolkit`` and ``python -m toolkit``: the program. It handles signals before it imports what takes a while."""
+"""``toolkit`` and ``python -m toolkit``: the program. It handles signals before slow imports."""
 
 # Built in, so it reads no file; Python has imported it before.
 from _signal import SIG_DFL, SIGINT, default_int_handler, getsignal, raise_signal, signal  # type: ignore[import-not-found]
 
-# Until our own handler stands, Ctrl-C ends the program as SIGTERM does, without a traceback of what it imports.
+# Until our own handler stands, Ctrl-C ends the program as SIGTERM does, without a traceback.
 try:
     if getsignal(SIGINT) is default_int_handler:
         signal(SIGINT, SIG_DFL)
-except KeyboardInterrupt:  # it came just before
+except KeyboardInterrupt:  # the signal arrived just before
     signal(SIGINT, SIG_DFL)
     raise_signal(SIGINT)
 
 import sys
 
-# Python looks for modules in the current folder first, where a stray random.py of the user's would be run. What is
-# imported above and here, up to the end of this block, Python itself has imported before it looked there.
+# Python searches modules in the current folder first, where it would run a random.py of the user. Python has already
+# imported the modules above and in this block, so they do not come from that folder.
 if __name__ == "__main__":
     import os
 

@@ -1,4 +1,4 @@
-"""What can go wrong in a way that the user can act on: one clear message and an exit status, never a traceback."""
+"""Errors that a user can fix, each with one clear message and an exit status instead of a traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ToolkitError(Exception):
 
 
 class UserError(ToolkitError):
-    """A mistake in a recipe, an argument or a data file. The message says what, where, and what would be right."""
+    """A mistake in a recipe, an argument or a data file; the message names the place, the mistake and the remedy."""
 
     exit_status = 2
 

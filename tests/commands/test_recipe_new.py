@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from toolkit.commands.recipe_new.choose import MOST_PIECES, epochs_for, held_out, steps_for, tokens_of
-from toolkit.commands.recipe_new.write import scalar
+from toolkit.commands.recipe_new.choose import (
+    MAX_PIECES,
+    choose_epochs,
+    choose_held_out_share,
+    choose_steps,
+    choose_tokens,
+)
+from toolkit.commands.recipe_new.write import format_scalar
 from toolkit.data.rows import call_without_progress
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.yaml_source import read
@@ -273,7 +279,7 @@ def test_wrong_arguments_are_one_line(run, tmp_path, arguments, expected):
      [1, "a, b"], {"a": None}, 0.0015, 1e-5],
 )  # fmt: skip
 def test_every_value_is_read_as_it_was_written(tmp_path, value):
-    (tmp_path / "x.yaml").write_text(f"key: {scalar(value)}\n", encoding="utf-8", newline="")
+    (tmp_path / "x.yaml").write_text(f"key: {format_scalar(value)}\n", encoding="utf-8", newline="")
     values, _ = read(tmp_path / "x.yaml", ())
     assert values == {"key": value}
 
@@ -281,14 +287,14 @@ def test_every_value_is_read_as_it_was_written(tmp_path, value):
 def test_steps_are_minutes_for_little_and_for_much_data():
     for rows in (10, 100, 1000, 10_000, 10**5, 10**6, 10**7):
         for length in (32, 64, 256, 1024):
-            steps = steps_for(rows, length)
+            steps = choose_steps(rows, length)
             assert (steps.epochs is None) != (steps.max_steps is None) and steps.seconds < 600
-    assert steps_for(10**7, 64).max_steps and steps_for(100, 64).epochs == 20
+    assert choose_steps(10**7, 64).max_steps and choose_steps(100, 64).epochs == 20
 
 
 def test_few_labels_get_few_passes_and_little_data_the_steps_to_learn_anything():
-    assert epochs_for(2, 8529, 64) == 3 and epochs_for(77, 9003, 64) == 10
-    assert epochs_for(2, 1440, 1024) == 8 and epochs_for(2, 200, 64) > 20
+    assert choose_epochs(2, 8529, 64) == 3 and choose_epochs(77, 9003, 64) == 10
+    assert choose_epochs(2, 1440, 1024) == 8 and choose_epochs(2, 200, 64) > 20
 
 
 def test_as_many_pieces_are_chosen_as_the_texts_give():
@@ -302,15 +308,15 @@ def test_as_many_pieces_are_chosen_as_the_texts_give():
 
     words = ["".join(random.Random(number).choices("abcdefghijklmnop", k=7)) for number in range(1500)]
     texts = [f"{words[number % 1500]} and {words[number % 1499]}" for number in range(20_000)]
-    found = tokens_of(texts, 10**6, train)
-    assert asked[0] == MOST_PIECES and len(asked) > 1 and found.pieces == asked[-1]
+    found = choose_tokens(texts, 10**6, train)
+    assert asked[0] == MAX_PIECES and len(asked) > 1 and found.pieces == asked[-1]
     same = ["the same few words"] * 1000
-    assert tokens_of(same, 10**6, train).pieces is None
+    assert choose_tokens(same, 10**6, train).pieces is None
 
 
 @pytest.mark.parametrize("counts", [[2, 2], [2, 1], [3, 1, 1], [500, 500], [197, 3], [10**6, 5], [30] * 77])
 def test_of_every_data_set_some_rows_are_held_out(counts):
-    share = held_out(counts)
+    share = choose_held_out_share(counts)
     assert 0 < share < 1 and any(min(round(count * share), count - 1) for count in counts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.commands.recipe_new.look import look
+from toolkit.commands.recipe_new.look import inspect_data
 from toolkit.commands.recipe_new.recipe_new import new_recipe
 from toolkit.data.load import load_splits
 from toolkit.data.source_layout import find_source_layout
@@ -44,10 +44,10 @@ def test_a_new_recipe_names_the_columns_of_a_table_without_a_header(tmp_path, mo
     assert "first row" not in made.assumed[0]
     recipe = load_recipe(made.paths[0])
     assert (recipe.data.columns, recipe.data.text, recipe.data.label) == (["label", "text"], "text", "label")
-    assert look(Path("sms.tsv"), header=True).rows.column_names == ["spam", "a 0, and more"]
+    assert inspect_data(Path("sms.tsv"), header=True).rows.column_names == ["spam", "a 0, and more"]
     Path("t.csv").write_text("text,label\nx,a\ny,b\n")
-    assert look(Path("t.csv")).columns is None
-    assert look(Path("t.csv"), header=False).rows.column_names == ["column1", "column2"]
+    assert inspect_data(Path("t.csv")).columns is None
+    assert inspect_data(Path("t.csv"), header=False).rows.column_names == ["column1", "column2"]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_layout_that_cannot_be_is_refused(tmp_path, data, expected):
 def test_quotes_that_are_text_are_said_to_be_and_read(tmp_path):
     (tmp_path / "t.csv").write_text('text,label\n"b" c,b\n"open,a\n')
     with pytest.raises(UserError, match=r"t.csv:3: row 2 opens a quote.*if quotes are text here, set data.quote: none"):
-        look(tmp_path / "t.csv")
-    found = look(tmp_path / "t.csv", {"quote": "none"})
+        inspect_data(tmp_path / "t.csv")
+    found = inspect_data(tmp_path / "t.csv", {"quote": "none"})
     assert found.quote == "none" and list(found.rows["text"]) == ['"b" c', '"open']
     recipe = recipe_of(tmp_path, files={"train": "t.csv"}, quote="none")
     assert list(load_splits(recipe, {})["train"]["text"]) == ['"b" c', '"open']
@@ -136,14 +136,14 @@ def test_a_new_recipe_takes_the_splits_of_a_file_that_has_them(tmp_path, monkeyp
     found = load_splits(recipe, {})
     assert {split: len(rows) for split, rows in found.items()} == {"train": 30, "validation": 6, "test": 4}
     assert found["test"][3]["text"] == ROWS[-1][0]
-    found = look(Path("full.json"))
+    found = inspect_data(Path("full.json"))
     assert found.columns == ["column1", "column2"] and found.rows.column_names == found.columns
     assert found.notes[0] == "rows are lists: their columns are called column1, column2 (--columns names them)"
 
 
 def test_a_column_called_split_that_names_no_splits_stays_one(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps({"spam": [{"text": "x"}] * 2, "ham": [{"text": "y"}] * 2}))
-    found = look(tmp_path / "t.json")
+    found = inspect_data(tmp_path / "t.json")
     assert found.splits == {} and found.rows.column_names == ["split", "text"] and len(found.rows) == 4
 
 
@@ -152,7 +152,7 @@ def test_a_line_without_a_text_behind_its_label_is_named(tmp_path):
     path.write_text("A:x y z\n" * 60 + "B:y\n")
     found = r"t.label:61: row 61 has 1 field and 2 columns are named; write them all$"
     with pytest.raises(UserError, match=found):
-        look(path)
+        inspect_data(path)
     recipe = recipe_of(tmp_path, files={"train": str(path)}, delimiter=" ", columns=["label", "text"])
     with pytest.raises(UserError, match=found):
         load_splits(recipe, {})

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.commands.recipe_check import check_data
-from toolkit.commands.recipe_new.look import look
+from toolkit.commands.recipe_new.look import inspect_data
 from toolkit.errors import UserError
 from toolkit.files.packed import MAX_RATIO
 from toolkit.files.tables import read_table
@@ -182,7 +182,7 @@ def test_columns_without_end_are_refused(tmp_path):
     for name, kind in {"t.csv": "csv", "t.jsonl": "json", "n.jsonl": "json"}.items():
         assert refusal(tmp_path, name, kind).startswith(" has more than 8,192 columns by row ")
         with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
-            look(tmp_path / name)
+            inspect_data(tmp_path / name)
         if name != "n.jsonl":  # of which `predict` writes the text
             with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
                 read_table(tmp_path / name, ["text"])

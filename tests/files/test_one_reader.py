@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.commands.recipe_check import check_data
-from toolkit.commands.recipe_new.look import DataFiles, look
+from toolkit.commands.recipe_new.look import DataFiles, inspect_data
 from toolkit.data.load import load_splits
 from toolkit.data.source_layout import find_source_layout
 from toolkit.errors import UserError
@@ -294,7 +294,7 @@ def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp
     found: list[DataFiles] = []
 
     def drafted() -> Any:
-        found.append(look(path))
+        found.append(inspect_data(path))
         rows = found[0].rows
         assert rows is not None
         return as_rows(rows.column_names, (row.values() for row in rows))
@@ -317,7 +317,7 @@ def test_a_header_alone_is_read_and_has_nothing_to_learn(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,n\n")
     assert read_table(path, ["text"]).size == 0
-    assert outcome(path, lambda: look(path)) == ": holds no rows"
+    assert outcome(path, lambda: inspect_data(path)) == ": holds no rows"
     with pytest.raises(UserError, match=r"x.yaml:2: data.files.train: the train split is empty$"):
         trained_on(path, "csv", {})
 
@@ -340,7 +340,7 @@ def test_columns_without_names_get_one_in_a_run_and_stay_as_they_are_in_a_labell
 def test_another_kind_of_file_is_refused_alike(tmp_path, name, content, expected):
     path = tmp_path / name
     path.write_bytes(content)
-    said = [outcome(path, read) for read in (lambda: look(path), lambda: read_table(path, ["text"]))]
+    said = [outcome(path, read) for read in (lambda: inspect_data(path), lambda: read_table(path, ["text"]))]
     assert said[1].startswith(expected)
     assert said[0].partition("; --task language_modeling")[0] == said[1]  # a way out that tables do not have
 
@@ -349,12 +349,12 @@ def test_a_text_with_commas_or_tabs_here_and_there_is_no_table(tmp_path):
     texts = ["Enter Hamlet, Horatio\nExit Hamlet, Horatio\n" * 9, "a\tb\nc\n", "a,b\n", "one\ntwo\n"]
     for content in [*texts, "Of __label__a __label__b x\n" * 2]:
         (tmp_path / "a.txt").write_text(content)
-        assert look(tmp_path / "a.txt").kind == "text"
+        assert inspect_data(tmp_path / "a.txt").kind == "text"
     (tmp_path / "a.txt").write_text("a\tb\nc\td\n")
-    assert look(tmp_path / "a.txt").notes[0] == (
+    assert inspect_data(tmp_path / "a.txt").notes[0] == (
         "a.txt is read as csv, as its content looks; --task language_modeling reads it as text"
     )
-    assert look(tmp_path / "a.txt", as_text=True).kind == "text"
+    assert inspect_data(tmp_path / "a.txt", as_text=True).kind == "text"
 
 
 def test_a_text_file_to_label_is_a_table_where_it_has_the_columns(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from models.reformer.tokenizer import ByteTokenizer
 from toolkit.commands.recipe_check import check_data
-from toolkit.commands.recipe_new.look import look
+from toolkit.commands.recipe_new.look import inspect_data
 from toolkit.errors import UserError
 from toolkit.files.text_encoding import WrongEncodingError, check_encoding, is_text_encoding, open_text
 from toolkit.finetune.identity import identity_of
@@ -253,8 +253,8 @@ def test_where_two_encodings_are_as_likely_both_readings_are_shown_and_one_is_as
         "set --encoding to the one that reads right, if either does$"
     )
     with pytest.raises(UserError, match=right):
-        look(path)
-    found = look(path, {"encoding": "gbk"})
+        inspect_data(path)
+    found = inspect_data(path, {"encoding": "gbk"})
     assert found.encoding == "gbk" and found.rows[0] == {"text": "汤盐锅", "label": "盐锅"}
     with pytest.raises(UserError, match=r"t.csv:2: is not ascii .*: set --encoding to"):
-        look(path, {"encoding": "ascii"})
+        inspect_data(path, {"encoding": "ascii"})

@@ -15,29 +15,29 @@ import numpy as np
 from toolkit.machine.scratch import scratch_folder
 
 #: Tokens, including padding, that a small classifier trains on in about four minutes on two cores.
-BUDGET = 8_000_000
+TOKEN_BUDGET = 8_000_000
 TOKENS_A_SECOND = 35_000
-#: The same for a language model, where a token costs more: the whole vocabulary is scored.
+#: Tokens for a language model, whose tokens cost more because the whole vocabulary is scored.
 TEXT_BUDGET = 3_000_000
 #: Largest length proposed; of two texts read as one, longer ones are cut, and the recipe says so.
-LONGEST = 1024
+MAX_LENGTH = 1024
 #: A text to classify is read at once up to so many tokens. Of longer ones windows are read: in the first 1,024 tokens
 #: 1,600 film reviews were told apart at 0.80, in windows of 512, 256 and 128 tokens at 0.82, 0.82 and 0.82; and 268
 #: documents of 4,000 words at 0.61; 0.88, 0.97 and 0.98 (2026-11-26).
-AT_ONCE, WINDOW = 512, 256
+MAX_WHOLE_TOKENS, WINDOW_TOKENS = 512, 256
 #: Lengths are multiples of it: a chunk of attention.
-CHUNK = 64
-#: (least bytes of text, pieces to learn from it); with less text, bytes are the tokens.
+CHUNK_TOKENS = 64
+#: (minimum bytes of text, pieces to learn from it); with less text, bytes are the tokens.
 #: With 16,000 pieces 8,500 short reviews are told apart at 0.75 to 0.77, with 8,000 at 0.74 to 0.76, with 2,000 at 0.71
 #: to 0.74; with 600 kB of text and 77 labels more than 2,000 change nothing (2026-11-26).
-PIECES = ((30_000, 500), (150_000, 1000), (400_000, 4000), (800_000, 16_000))
-#: The same where no tokenizer works without training.
-WORD_PIECES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
-MOST_PIECES, LEAST_PIECES = 16_000, 64
+PIECES_BY_BYTES = ((30_000, 500), (150_000, 1000), (400_000, 4000), (800_000, 16_000))
+#: (minimum bytes of text, pieces) for a family without a tokenizer of bytes.
+WORD_PIECES_BY_BYTES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
+MAX_PIECES, MIN_PIECES = 16_000, 64
 #: Up to this many labels a classifier needs few passes over its texts.
 FEW_LABELS, FEW_LABELS_PASSES, MANY_LABELS_PASSES = 20, 3, 10
 #: Batch size -> steps that it needs to learn anything.
-LEAST_STEPS = {32: 900, 16: 1200, 8: 1500}
+MIN_STEPS = {32: 900, 16: 1200, 8: 1500}
 #: Tokens that a classifier may train on: of 1,600 reviews of 1,024 tokens eight passes gave 0.80, five 0.73.
 LABEL_BUDGET = 12_000_000
 #: Tokens and passes of pretraining. In four passes over film reviews the perplexity fell from 1057, of frequencies,
@@ -47,9 +47,9 @@ PRETRAIN_BUDGET, PRETRAIN_PASSES = 8_000_000, 20
 #: A model for as many texts has its whole width, and no dropout.
 MANY_ROWS = 20_000
 #: Characters of text that pieces are tried on.
-TRIED_ON = 1_000_000
+SAMPLE_CHARACTERS = 1_000_000
 #: With fewer bytes of text, the few documents held out may be most of it.
-LITTLE = 100_000
+LITTLE_TEXT_BYTES = 100_000
 #: Names of Unicode's characters begin with their script.
 SCRIPTS = {
     "LATIN": "Latin", "CYRILLIC": "Cyrillic", "GREEK": "Greek", "ARABIC": "Arabic", "HEBREW": "Hebrew",
@@ -88,8 +88,8 @@ class Steps:
     seconds: float
 
 
-def script_of(texts: Sequence[str]) -> str:
-    """Say what script the letters mostly are."""
+def describe_script(texts: Sequence[str]) -> str:
+    """Describe the script of most letters in words, such as ``mostly Latin letters``."""
     counts: Counter[str] = Counter()
     for text in texts[:500]:
         for character in text[:200]:
@@ -103,10 +103,10 @@ def script_of(texts: Sequence[str]) -> str:
     return f"{'all' if share == 1 else 'mostly' if share > 0.6 else 'in part'} {best} letters"
 
 
-def tokens_of(
+def choose_tokens(
     texts: Sequence[str], rows: int, train: Callable[..., Any], corpus: tuple[Sequence[str], int] | None = None
 ) -> TokenLengths:
-    """Choose the kind of tokens, and count those of the texts.
+    """Choose the kind of tokens, and count the tokens of each text.
 
     Args:
         texts: a sample.
@@ -115,84 +115,91 @@ def tokens_of(
         corpus: other texts that the pieces are learned from: a sample, and the bytes of all; None for ``texts``.
     """
     sizes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
-    learned, total = corpus or (texts, float(sizes.mean()) * rows)
-    characters = len(set("".join(learned)))
-    wanted = max((pieces for least, pieces in PIECES if total >= least), default=None)
-    if wanted is not None:
-        wanted = max(wanted, math.ceil(characters * 1.3 / 500) * 500)
-    if wanted is None or wanted > MOST_PIECES:
+    training_texts, total_bytes = corpus or (texts, float(sizes.mean()) * rows)
+    characters = len(set("".join(training_texts)))
+    num_pieces = max((pieces for least, pieces in PIECES_BY_BYTES if total_bytes >= least), default=None)
+    if num_pieces is not None:
+        num_pieces = max(num_pieces, math.ceil(characters * 1.3 / 500) * 500)
+    if num_pieces is None or num_pieces > MAX_PIECES:
         return TokenLengths(None, sizes)
-    tried, source = (_beginning(some) for some in (texts, learned))
-    while wanted >= PIECES[0][1]:
+    tried_texts, source = (_cut_sample(some) for some in (texts, training_texts))
+    while num_pieces >= PIECES_BY_BYTES[0][1]:
         try:
             with scratch_folder("toolkit-pieces-") as folder:
-                tokenizer = train(_part(source), wanted, Path(folder))
-            return TokenLengths(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
+                tokenizer = train(_training_part(source), num_pieces, Path(folder))
+            return TokenLengths(num_pieces, np.array([len(ids) for ids in tokenizer(tried_texts)["input_ids"]]))
         except ValueError:  # too few different words
-            wanted = wanted * 3 // 4 // 100 * 100
+            num_pieces = num_pieces * 3 // 4 // 100 * 100
     return TokenLengths(None, sizes)
 
 
-def _beginning(texts: Sequence[str]) -> list[str]:
-    """Texts up to :data:`TRIED_ON` characters."""
-    tried, budget = [], TRIED_ON
+def _cut_sample(texts: Sequence[str]) -> list[str]:
+    """Texts up to :data:`SAMPLE_CHARACTERS` characters."""
+    sample_texts, budget = [], SAMPLE_CHARACTERS
     for text in texts:
         if budget > 0:
-            tried.append(text[:budget])
+            sample_texts.append(text[:budget])
             budget -= len(text)
-    return tried
+    return sample_texts
 
 
-def beginnings(files: Sequence[Path], encoding: str) -> Iterator[str]:
-    """Read files until there is enough text to try pieces on."""
-    left = TRIED_ON
+def read_beginnings(files: Sequence[Path], encoding: str) -> Iterator[str]:
+    """Yield the beginnings of files, together at most :data:`SAMPLE_CHARACTERS` bytes."""
+    num_left = SAMPLE_CHARACTERS
     for path in files:
-        if left > 0:
-            content = path.read_bytes()[:left]
-            left -= len(content)
+        if num_left > 0:
+            content = path.read_bytes()[:num_left]
+            num_left -= len(content)
             yield content.decode(encoding, "ignore")
 
 
-def word_pieces(size: int, texts: Sequence[str], train: Callable[..., Any]) -> int:
-    """Return a number of word pieces for ``size`` bytes, which the texts give: each character is one inside and one at
-    the end of a word."""
-    wanted = max(pieces for least, pieces in WORD_PIECES if size >= least)
-    wanted = max(wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
-    lines = _part("\n".join(texts).splitlines(), 3 if size < LITTLE else 7)
-    pieces = wanted
-    while pieces >= LEAST_PIECES:
+def choose_word_pieces(num_bytes: int, texts: Sequence[str], train: Callable[..., Any]) -> int:
+    """Return a number of word pieces that can be learned from the texts.
+
+    It covers each character as a piece inside and as a piece at the end of a word.
+
+    Args:
+        num_bytes: bytes of all texts.
+        texts: a sample of the texts.
+        train: function that trains a tokenizer from texts, number of pieces and folder; ValueError if too few words.
+    """
+    num_wanted = max(pieces for least, pieces in WORD_PIECES_BY_BYTES if num_bytes >= least)
+    num_wanted = max(num_wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
+    lines = _training_part("\n".join(texts).splitlines(), 3 if num_bytes < LITTLE_TEXT_BYTES else 7)
+    pieces = num_wanted
+    while pieces >= MIN_PIECES:
         try:
             with scratch_folder("toolkit-pieces-") as folder:
                 train(lines, pieces, Path(folder))
                 return pieces
         except ValueError:  # too few different words
             pieces = pieces * 3 // 4
-    return wanted
+    return num_wanted
 
 
-def _part(texts: Sequence[str], tenths: int = 7) -> list[str]:
+def _training_part(texts: Sequence[str], tenths: int = 7) -> list[str]:
     """Some texts of each ten: the tokenizer of a run is trained on what is not held out."""
     return [text for place, text in enumerate(texts) if place % 10 < tenths] or list(texts)
 
 
-def length_for(lengths: np.ndarray, most: int = LONGEST, least: int = 32) -> int:
+def choose_length(lengths: np.ndarray, max_length: int = MAX_LENGTH, min_length: int = 32) -> int:
     """Return the least multiple of a chunk that fits 95% of the texts; within one chunk, of half a chunk."""
-    wanted = max(least, percentile(lengths))
-    unit = CHUNK // 2 if wanted <= CHUNK else CHUNK
-    return min(most, -(-wanted // unit) * unit)
+    needed_length = max(min_length, upper_length(lengths))
+    unit = CHUNK_TOKENS // 2 if needed_length <= CHUNK_TOKENS else CHUNK_TOKENS
+    return min(max_length, -(-needed_length // unit) * unit)
 
 
-def percentile(lengths: np.ndarray) -> int:
+def upper_length(lengths: np.ndarray) -> int:
     """Return the length that 95% of the texts do not exceed."""
     return int(np.ceil(np.percentile(lengths, 95)))
 
 
-def windows_of(lengths: np.ndarray, longest: int) -> float:
-    """Return how many windows of at most ``longest`` tokens a text is read in, on average."""
-    return float(np.maximum(1, np.ceil(lengths / longest)).mean())
+def count_windows(lengths: np.ndarray, max_tokens: int) -> float:
+    """Return how many windows of at most ``max_tokens`` tokens a text is read in, on average."""
+    return float(np.maximum(1, np.ceil(lengths / max_tokens)).mean())
 
 
-def epochs_for(labels: int, examples: int, length: int) -> int:
+def choose_epochs(labels: int, examples: int, length: int) -> int:
     """Return the most passes from which a small classifier from new weights still gains; after that it learns its texts
     by heart.
 
@@ -200,27 +207,27 @@ def epochs_for(labels: int, examples: int, length: int) -> int:
     intents (10,000 texts, 77 labels) gain up to the ninth.
     """
     passes = MANY_LABELS_PASSES if labels > FEW_LABELS else FEW_LABELS_PASSES
-    batch = _batch(examples, length)
-    return max(passes, round(LEAST_STEPS[batch] * batch / examples))
+    batch = _choose_batch_size(examples, length)
+    return max(passes, round(MIN_STEPS[batch] * batch / examples))
 
 
-def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int = 20) -> Steps:
+def choose_steps(examples: int, length: int, budget: int = TOKEN_BUDGET, max_epochs: int = 20) -> Steps:
     """Choose how long to train on examples of a length."""
-    batch = _batch(examples, length)
+    batch = _choose_batch_size(examples, length)
     epochs = budget / (examples * length)
     if epochs < 1:
         steps = max(1, round(budget / (batch * length)))
         return Steps(batch, None, steps, max(1, steps // 5), budget / TOKENS_A_SECOND)
-    passes = min(most_epochs, max(1, round(epochs)))
+    passes = min(max_epochs, max(1, round(epochs)))
     return Steps(batch, passes, None, None, passes * examples * length / TOKENS_A_SECOND)
 
 
-def _batch(examples: int, length: int) -> int:
+def _choose_batch_size(examples: int, length: int) -> int:
     batch = 32 if length <= 128 else 16 if length <= 512 else 8
     return 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
 
 
-def held_out(counts: Sequence[int]) -> float:
+def choose_held_out_share(counts: Sequence[int]) -> float:
     """Share of the rows to validate on: a tenth of many, at most some 2,000; more of few, so that there are some.
 
     Args:

@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 import datasets
 import numpy as np
 
-from toolkit.commands.recipe_new.target import NUMBER_NAMES, Target, indicators, no_indicator, target_of
+from toolkit.commands.recipe_new.target import (
+    NUMBER_NAMES,
+    Target,
+    find_indicator_target,
+    find_non_indicator,
+    find_target,
+)
 from toolkit.errors import UserError
 from toolkit.files.written_values import parse_value
 from toolkit.recipe.yaml_source import suggest
 
-#: Common names of label columns; those that say it outright come first.
+#: Common names of label columns, the least ambiguous names first.
 FIRST_NAMES = re.compile(r"label|labels|gold_label|class|target|y|标签", re.IGNORECASE)
 LABEL_NAMES = re.compile(
     r"label|labels|gold_label|category|categories|class|target|sentiment|intent|topic|rating|overall|stars?|score|polarity"
@@ -30,15 +36,15 @@ TEXT_NAMES = re.compile(
 #: Common names of titles; they are read together with the texts below them, unless these are long, in characters.
 TITLE_NAMES = re.compile(r"((review|article|news|post|product)[ _.-]?)?(title|headline|heading|subject)", re.IGNORECASE)
 LONG_BODY = 1500
-#: A column of texts is a guess if the score of the next one, times this, is as high.
-UNSURE = 3
+#: A column of texts is a guess if this factor times the score of the next column is at least as high.
+UNSURE_FACTOR = 3
 #: Common names of two columns whose texts are compared: two words, or one with 1 and 2, or a and b.
-PAIRS = (
+PAIR_NAMES = (
     ("premise", "hypothesis"), ("query", "passage"), ("query", "document"), ("question", "sentence"),
     ("question", "passage"), ("question", "context"), ("text", "text_pair"), ("claim", "evidence"),
 )  # fmt: skip
-#: The same for a name with the first of these and one with the second, unless the rest of it says nothing.
-NUMBERED = (("1", "2"), ("_a", "_b"), (" a", " b"))
+#: Suffixes of a pair of columns with equal names, such as ``text1`` and ``text2``.
+NUMBERED_SUFFIXES = (("1", "2"), ("_a", "_b"), (" a", " b"))
 SAYS_NOTHING = re.compile(r"(column|col|field|unnamed|f|v|x|c)?[ _:.-]*", re.IGNORECASE)
 #: Common names of the columns of questions, by SQuAD's; the first that fits is taken.
 QUESTION_NAMES = {
@@ -46,12 +52,12 @@ QUESTION_NAMES = {
     "context": ("context", "contexts", "passage", "paragraph", "article", "document", "story", "text", "上下文"),
     "answers": ("answers", "answer", "answer_text", "answers_text", "gold_answer", "antwort", "答案", "text"),
 }
-#: Values of a column that identifies rows and tells nothing of them.
+#: Value of a column that only identifies rows.
 IDENTIFIER = re.compile(r"https?://\S+|[0-9a-f]{8}-[0-9a-f-]{20,}|[0-9a-fA-F]{16,}|[\d\W]*")
-#: A column with more distinct values holds labels only if its name or the user says so.
-MOST_LABELS = 1000
+#: A column with more distinct values holds labels only if its name or the user indicates it.
+MAX_LABELS = 1000
 #: Rows sampled to tell texts from identifiers.
-SAMPLE = 2000
+SAMPLE_ROWS = 2000
 
 
 @dataclass(frozen=True)
@@ -90,29 +96,29 @@ def choose_columns(
         raise UserError(f"{source_name}: {both} cannot be both the text and the label; name two columns")
     if len(texts) > 2:
         raise UserError(f"{source_name}: --text names {len(texts)} columns; name one, or two that are read together")
-    sample = rows.select(spread(len(rows)))
+    sample = rows.select(spread_indices(len(rows)))
     guesses: list[str] = []
     chosen_texts, compares = list(texts), len(texts) > 1
     if not texts:
-        chosen_texts, compares, guesses = text_columns(source_name, sample, labels)
+        chosen_texts, compares, guesses = find_text_columns(source_name, sample, labels)
     if labels:
-        target = named_target(source_name, rows, labels, problem)
+        target = build_named_target(source_name, rows, labels, problem)
     else:
-        target, others = _label(source_name, rows, chosen_texts, problem, compares)
+        target, others = _find_label(source_name, rows, chosen_texts, problem, compares)
         if others:
             doubt = f"{', '.join(others[:4])} could be predicted as well"
             guesses.append(f"that {target.columns[0]} holds the labels is a guess: {doubt}; --label NAME chooses")
-    _check(source_name, len(rows), target, problem)
+    _check_labels(source_name, len(rows), target, problem)
     used = (*chosen_texts, *target.columns)
     return Columns(chosen_texts, target, [name for name in names if name not in used], guesses)
 
 
-def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
+def find_question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
     """Find the columns of questions, contexts and answers; None unless most answers are in their contexts."""
-    columns_by_role = question_names(rows)
+    columns_by_role = find_question_names(rows)
     if rows is None or columns_by_role is None:
         return None
-    sample = rows.select(spread(len(rows)))
+    sample = rows.select(spread_indices(len(rows)))
     questions, contexts, answers = (sample.select_columns([name])[:][name] for name in columns_by_role.values())
     if not all(isinstance(value, str) for value in (*questions, *contexts)):
         return None
@@ -127,7 +133,7 @@ def question_columns(rows: datasets.Dataset | None) -> dict[str, str] | None:
     return columns_by_role if not within or np.mean(within) > 0.5 else None
 
 
-def question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
+def find_question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
     """Find columns called as those of questions, contexts and answers are."""
     plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
     columns_by_role = {
@@ -137,12 +143,12 @@ def question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
     return columns_by_role if is_complete else None
 
 
-def spread(count: int) -> list[int]:
-    """At most :data:`SAMPLE` row numbers, evenly spaced."""
-    return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
+def spread_indices(count: int) -> list[int]:
+    """At most :data:`SAMPLE_ROWS` row numbers, evenly spaced."""
+    return np.linspace(0, count - 1, min(SAMPLE_ROWS, count)).astype(int).tolist()
 
 
-def text_columns(
+def find_text_columns(
     source_name: str, sample: datasets.Dataset, labels: Sequence[str]
 ) -> tuple[list[str], bool, list[str]]:
     """Find the column of the texts, or two whose texts belong together.
@@ -167,12 +173,12 @@ def text_columns(
         / max(distinct.values())
         for name, values in texts_by_column.items()
     }
-    if pair := _pair(scores):
+    if pair := _find_pair(scores):
         return pair, True, []
     ranked_columns = sorted(scores, key=lambda name: scores[name], reverse=True)
     if titled_columns := _find_titled_texts(ranked_columns, texts_by_column, len(sample)):
         return titled_columns, False, []
-    if len(ranked_columns) > 1 and scores[ranked_columns[1]] * UNSURE >= scores[ranked_columns[0]]:
+    if len(ranked_columns) > 1 and scores[ranked_columns[1]] * UNSURE_FACTOR >= scores[ranked_columns[0]]:
         doubt = f"{ranked_columns[1]} would do as well; --text {shlex.quote(ranked_columns[1])} reads that"
         return ranked_columns[:1], False, [f"that {ranked_columns[0]} holds the texts is a guess: {doubt}"]
     return ranked_columns[:1], False, []
@@ -214,15 +220,15 @@ def _find_titled_texts(ranked_columns: Sequence[str], texts: Mapping[str, list[s
     return None if is_long else [titles[0], bodies[0]]
 
 
-def _pair(lengths: dict[str, float]) -> list[str] | None:
+def _find_pair(lengths: dict[str, float]) -> list[str] | None:
     """Find two columns of texts that belong together, among columns of this mean length."""
     plain = {name.strip().lower(): name for name in lengths}
-    for first, second in PAIRS:
+    for first, second in PAIR_NAMES:
         if first in plain and second in plain:
             return [plain[first], plain[second]]
     candidate_pairs: dict[tuple[bool, float], list[str]] = {}
     for first in plain:
-        for one, two in NUMBERED:
+        for one, two in NUMBERED_SUFFIXES:
             second, rest = first.replace(one, two), first.replace(one, "")
             if one in first and second in plain and not SAYS_NOTHING.fullmatch(rest):
                 two_names = [plain[first], plain[second]]
@@ -230,19 +236,20 @@ def _pair(lengths: dict[str, float]) -> list[str] | None:
     return candidate_pairs[max(candidate_pairs)] if candidate_pairs else None
 
 
-def named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
+def build_named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str], problem: str | None) -> Target:
     """What the columns that the user named can be predicted as."""
     if len(labels) > 1:
-        if (wrong := no_indicator(rows, labels)) is not None:
+        if (non_indicator := find_non_indicator(rows, labels)) is not None:
             raise UserError(
-                f"{source_name}: several columns of labels hold 0 and 1 each, and {wrong} does not; name one column"
+                f"{source_name}: several columns of labels hold 0 and 1 each, and {non_indicator} does not; "
+                "name one column"
             )
-        if problem not in (None, "multi_label") or (indicator_target := indicators(rows, labels)) is None:
+        if problem not in (None, "multi_label") or (indicator_target := find_indicator_target(rows, labels)) is None:
             raise UserError(
                 f"{source_name}: several columns of labels are for --problem-type multi_label; name one column"
             )
         return indicator_target
-    target = target_of(rows, labels[0], problem, asked=True)
+    target = find_target(rows, labels[0], problem, is_named=True)
     if target is None:
         what = {
             "regression": "numbers", "multi_label": "several labels a text, with a separator between them",
@@ -251,7 +258,7 @@ def named_target(source_name: str, rows: datasets.Dataset, labels: Sequence[str]
     return target
 
 
-def _label(
+def _find_label(
     source_name: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None, compares: bool
 ) -> tuple[Target, list[str]]:
     """Find the column to predict, and the others that are as likely.
@@ -260,24 +267,24 @@ def _label(
         compares: whether the texts are two that are compared.
     """
     candidates: dict[int, tuple[float, int, Target]] = {}
-    single, why = [], []
+    single, reasons = [], []
     others = [name for name in rows.column_names if name not in texts]
     for place, name in enumerate(others):
-        target = target_of(rows, name, problem)
+        target = find_target(rows, name, problem)
         if target is None:
-            why.append(f"{name} holds neither words nor numbers")
+            reasons.append(f"{name} holds neither words nor numbers")
             continue
         number = len(target.counts)
         if number == 1:
             single.append(name)
-        elif (rank := _rank(target, name, len(rows), compares)) is not None:
+        elif (rank := _rank_label(target, name, len(rows), compares)) is not None:
             candidates[place] = (rank, number, target)
         else:
             every = number == len(rows) - len(target.absent)
-            said = f"every value of {name} is another" if every else f"{name} has {number:,} values"
-            why.append(said if target.odd is None else _odd(name, target.odd))
+            reason = f"every value of {name} is another" if every else f"{name} has {number:,} values"
+            reasons.append(reason if target.odd is None else _describe_odd_number(name, target.odd))
     best = min(candidates.values(), key=lambda item: item[:2], default=None)
-    if problem in (None, "multi_label") and (several := indicators(rows, others)):
+    if problem in (None, "multi_label") and (several := find_indicator_target(rows, others)):
         inside = [
             target for rank, _, target in candidates.values() if rank < 1 and target.columns[0] in several.columns
         ]
@@ -293,41 +300,47 @@ def _label(
         raise UserError(
             f"{source_name}: all {len(rows)} rows have the same {single[0]}; there is nothing to tell apart"
         )
-    if (asked := question_names(rows)) and texts[0] in (asked["question"], asked["context"]):
-        why.append(f"few answers in {asked['answers']} are in their {asked['context']}, where one could be found")
-    said = "; ".join(why) or "there is no other column"
+    if (question_roles := find_question_names(rows)) and texts[0] in (
+        question_roles["question"],
+        question_roles["context"],
+    ):
+        reasons.append(
+            f"few answers in {question_roles['answers']} are in their {question_roles['context']}, "
+            "where one could be found"
+        )
+    reason = "; ".join(reasons) or "there is no other column"
     raise UserError(
-        f"{source_name}: has no column of labels beside the texts in {texts[0]}: {said}; name one with --label"
+        f"{source_name}: has no column of labels beside the texts in {texts[0]}: {reason}; name one with --label"
     )
 
 
-def _odd(name: str, value: str) -> str:
+def _describe_odd_number(name: str, value: str) -> str:
     return f"{name} holds {value!r}, which is no number (1234.5 is one)"
 
 
-def _rank(target: Target, name: str, rows: int, compared: bool) -> float | None:
-    """Say how likely a column is the one to predict, the likeliest 0; None if it identifies rows.
+def _rank_label(target: Target, name: str, rows: int, compares: bool) -> float | None:
+    """Return a rank of a column as the label, 0 for the likeliest; None if it identifies rows.
 
     Args:
-        compared: whether there are two texts; a score is then theirs.
+        compares: whether there are two texts; a score is then theirs.
     """
     plain, number = name.strip().replace("_id", ""), len(target.counts)
     is_named = bool(LABEL_NAMES.fullmatch(plain))
     amount = target.problem == "regression"
     if amount:
         is_named = is_named or bool(NUMBER_NAMES.fullmatch(plain))
-    elif number > min(MOST_LABELS, rows // 2) and not (is_named and number < rows):
+    elif number > min(MAX_LABELS, rows // 2) and not (is_named and number < rows):
         return None
     if len(target.absent) > (rows // 2 if is_named else 0):
         return 4
     if target.problem == "multi_label" and not is_named and all(label.isdecimal() for label in target.counts):
         return 3  # lists of whole numbers may be anything
-    if FIRST_NAMES.fullmatch(plain) or (amount and compared and NUMBER_NAMES.fullmatch(plain)):
+    if FIRST_NAMES.fullmatch(plain) or (amount and compares and NUMBER_NAMES.fullmatch(plain)):
         return 0
     return 1 if is_named else 3 if amount else 2
 
 
-def _check(source_name: str, rows: int, target: Target, problem: str | None) -> None:
+def _check_labels(source_name: str, rows: int, target: Target, problem: str | None) -> None:
     """Refuse labels that cannot be told apart, or that name rows."""
     label = target.columns[0]
     if len(target.counts) < 2:
@@ -336,9 +349,12 @@ def _check(source_name: str, rows: int, target: Target, problem: str | None) -> 
             "(another column: --label NAME)"
         )
     if target.odd is not None and problem is None and "," in target.odd:
-        told = "mend the column, or say what it holds with --problem-type single_label or multi_label"
-        raise UserError(f"{source_name}: {_odd(label, target.odd)}; {told}")
+        remedy = "mend the column, or say what it holds with --problem-type single_label or multi_label"
+        raise UserError(f"{source_name}: {_describe_odd_number(label, target.odd)}; {remedy}")
     if target.problem == "single_label" and len(target.counts) == rows - len(target.absent):
         if target.odd is not None:
-            raise UserError(f"{source_name}: {_odd(label, target.odd)}; mend the column, or name another with --label")
+            raise UserError(
+                f"{source_name}: {_describe_odd_number(label, target.odd)}; "
+                "mend the column, or name another with --label"
+            )
         raise UserError(f"{source_name}: each of the {rows} rows has another {label}, so it is no label; set --label")

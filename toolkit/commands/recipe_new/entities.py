@@ -13,11 +13,11 @@ from toolkit.files.written_values import parse_value
 from toolkit.tasks.token_classification.rows import TaggedText, counting_in, tag_names, tag_row
 from toolkit.tasks.token_classification.tags import entities
 
-#: Rows by which columns are judged.
-JUDGED = 100
+#: First rows from which the columns are chosen.
+JUDGED_ROWS = 100
 
 
-def entity_columns(data_files: DataFiles) -> tuple[str, str] | None:
+def find_entity_columns(data_files: DataFiles) -> tuple[str, str] | None:
     """Return the columns of texts, or tokens, and of their entities, or tags; None if there are none.
 
     Of several columns with tags, a column that is named after entities is preferred.
@@ -25,17 +25,17 @@ def entity_columns(data_files: DataFiles) -> tuple[str, str] | None:
     if data_files.rows is None or data_files.classes:
         return None
     first = _first_rows(data_files)
-    return next((pair for pair in _pairs(first) if _have_entities(first, *pair)), None)
+    return next((pair for pair in _list_column_pairs(first) if _have_entities(first, *pair)), None)
 
 
-def entity_problem(data_files: DataFiles) -> str:
+def describe_entity_problem(data_files: DataFiles) -> str:
     """Describe the first row that does not fit as a text with entities; empty if no column holds lists."""
     if data_files.rows is None or data_files.classes:
         return ""
     first = _first_rows(data_files)
-    for text, label in _pairs(first):
+    for text, label in _list_column_pairs(first):
         try:
-            _tagged(first, text, label)
+            _read_all_tagged(first, text, label)
         except ValueError as error:
             if all(isinstance(value, str | list) for value in first[text]):
                 return f"; with {text} and {label}, the first row that does not fit {error}"
@@ -44,10 +44,10 @@ def entity_problem(data_files: DataFiles) -> str:
 
 def _first_rows(data_files: DataFiles) -> Any:
     assert data_files.rows is not None
-    return flatten_columns(data_files.rows.select(range(min(JUDGED, len(data_files.rows)))))
+    return flatten_columns(data_files.rows.select(range(min(JUDGED_ROWS, len(data_files.rows)))))
 
 
-def _pairs(first: Any) -> Iterator[tuple[str, str]]:
+def _list_column_pairs(first: Any) -> Iterator[tuple[str, str]]:
     """Yield pairs of a text column and a list column; columns that are named after entities come first."""
     ordered_names = sorted(first.column_names, key=lambda name: not ("ner" in name.lower() or "entit" in name.lower()))
     labels = [name for name in ordered_names if any(map(_is_list, first[name]))]
@@ -60,24 +60,24 @@ def _is_list(value: Any) -> bool:
 
 def _have_entities(rows: Any, text: str, label: str) -> bool:
     """Return whether most rows are texts and entities, and some have entities."""
-    tagged_rows = tagged_texts(rows, text, label)
+    tagged_rows = read_tagged_texts(rows, text, label)
     return 2 * len(tagged_rows) > len(rows) and any(entities(row.tags) for row in tagged_rows)
 
 
-def tagged_texts(rows: Any, text: str, label: str) -> list[TaggedText]:
+def read_tagged_texts(rows: Any, text: str, label: str) -> list[TaggedText]:
     """Return the tagged texts of all valid rows; `recipe check` reports the faults of the other rows."""
     tagged_rows = []
-    for read in _readers(rows, text, label):
+    for read in _make_readers(rows, text, label):
         with contextlib.suppress(ValueError):
             tagged_rows.append(read())
     return tagged_rows
 
 
-def _tagged(rows: Any, text: str, label: str) -> list[TaggedText]:
-    return [read() for read in _readers(rows, text, label)]
+def _read_all_tagged(rows: Any, text: str, label: str) -> list[TaggedText]:
+    return [read() for read in _make_readers(rows, text, label)]
 
 
-def _readers(rows: Any, text: str, label: str) -> list[Callable[[], TaggedText]]:
+def _make_readers(rows: Any, text: str, label: str) -> list[Callable[[], TaggedText]]:
     """Return a function for each row that reads its text and entities, or raises ValueError."""
     names, pairs = tag_names(rows, label), [(row[text], row[label]) for row in rows.select_columns([text, label])]
     counting = counting_in(pairs)

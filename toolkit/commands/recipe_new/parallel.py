@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.commands.recipe_new.folders import SPLIT_NAMES, visible
+from toolkit.commands.recipe_new.folders import SPLIT_NAMES, list_visible
 from toolkit.errors import UserError
 from toolkit.files.kinds import KIND_BY_ENDING
 from toolkit.files.packed import content_ending
@@ -21,7 +21,9 @@ from toolkit.files.packed import content_ending
 TEXTS = re.compile(r"(?<![a-z])[_.-]?(texts?|sentences?|seq\.in|utterances?|inputs?|x)(?![a-z])", re.IGNORECASE)
 LABELS = re.compile(r"(?<![a-z])[_.-]?(labels?|intents?|targets?|categor(y|ies)|classes|y)(?![a-z])", re.IGNORECASE)
 #: Names of files that name the labels: a number and a name on each line, or the names in the order of the numbers.
-NAMES = re.compile(r"(mapping|label_?(names|map)|labels?_?list|classes|categories)\.(txt|tsv)", re.IGNORECASE)
+LABEL_NAME_FILES = re.compile(
+    r"(mapping|label_?(names|map)|labels?_?list|classes|categories)\.(txt|tsv)", re.IGNORECASE
+)
 #: Longest label, in characters.
 MAX_LABEL = 80
 
@@ -49,10 +51,10 @@ def find_parallel(data: Path) -> dict[str, ParallelFiles]:
     """
     folder = data if data.is_dir() else data.parent
     files_by_split: dict[str, ParallelFiles] = {}
-    for place in (folder, *(path for path in visible(folder) if path.is_dir() and data.is_dir())):
+    for place in (folder, *(path for path in list_visible(folder) if path.is_dir() and data.is_dir())):
         for pair in _pairs_in(place):
-            split = _split_of(pair.texts_path if place == folder else place)
-            files_by_split.setdefault(split or "train", pair)
+            split_name = _find_split(pair.texts_path if place == folder else place)
+            files_by_split.setdefault(split_name or "train", pair)
     if not data.is_dir() and data not in [pair.texts_path for pair in files_by_split.values()]:
         return {}
     if files_by_split and "train" not in files_by_split:
@@ -65,17 +67,21 @@ def find_parallel(data: Path) -> dict[str, ParallelFiles]:
 def _pairs_in(folder: Path) -> list[ParallelFiles]:
     files = [
         path
-        for path in visible(folder)
+        for path in list_visible(folder)
         if path.is_file() and KIND_BY_ENDING.get(content_ending(path), "text") == "text"
     ]
-    labels = {_key(path, LABELS): path for path in files if LABELS.search(path.name) and not NAMES.fullmatch(path.name)}
+    labels = {
+        _role_key(path, LABELS): path
+        for path in files
+        if LABELS.search(path.name) and not LABEL_NAME_FILES.fullmatch(path.name)
+    }
     pairs = []
     for texts_path in files:
-        if texts_path in labels.values() or NAMES.fullmatch(texts_path.name):
+        if texts_path in labels.values() or LABEL_NAME_FILES.fullmatch(texts_path.name):
             continue
-        if (labels_path := labels.get(_key(texts_path, TEXTS))) is None:
+        if (labels_path := labels.get(_role_key(texts_path, TEXTS))) is None:
             continue
-        texts, names = _lines(texts_path), [line.strip() for line in _lines(labels_path)]
+        texts, names = _read_lines(texts_path), [line.strip() for line in _read_lines(labels_path)]
         if len(names) < 2 or any(len(name) > MAX_LABEL for name in names) or 2 * len(set(names)) > len(names):
             continue
         if len(texts) != len(names):
@@ -85,18 +91,20 @@ def _pairs_in(folder: Path) -> list[ParallelFiles]:
     return pairs
 
 
-def _key(path: Path, role: re.Pattern[str]) -> str:
+def _role_key(path: Path, role: re.Pattern[str]) -> str:
     """Return a file's name without the word for its role and without its ending."""
     stem = role.sub("", path.name, count=1)
     return re.sub(r"\.(txt|text|label|labels)$", "", stem, flags=re.IGNORECASE).strip("_.-").lower()
 
 
-def _split_of(path: Path) -> str | None:
-    names = {split: rf"(?<![a-z])({pattern})(?![a-z])" for split, pattern in SPLIT_NAMES.items()}
-    return next((split for split, pattern in names.items() if re.search(pattern, path.name, re.IGNORECASE)), None)
+def _find_split(path: Path) -> str | None:
+    names = {split_name: rf"(?<![a-z])({pattern})(?![a-z])" for split_name, pattern in SPLIT_NAMES.items()}
+    return next(
+        (split_name for split_name, pattern in names.items() if re.search(pattern, path.name, re.IGNORECASE)), None
+    )
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -105,16 +113,20 @@ def _lines(path: Path) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str], Path | None]:
+def find_label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str], Path | None]:
     """Return number -> name for labels that are numbers, and the file with the names; empty if there is no such file.
 
     Args:
         labels: the labels of all splits.
     """
-    for path in visible(folder):
-        if not path.is_file() or not NAMES.fullmatch(path.name) or not all(label.isdecimal() for label in labels):
+    for path in list_visible(folder):
+        if (
+            not path.is_file()
+            or not LABEL_NAME_FILES.fullmatch(path.name)
+            or not all(label.isdecimal() for label in labels)
+        ):
             continue
-        lines = [line.strip() for line in _lines(path) if line.strip()]
+        lines = [line.strip() for line in _read_lines(path) if line.strip()]
         numbered_lines = [re.fullmatch(r"(\d+)[\t ,:]+(.+)", line) for line in lines]
         names = {match[1]: match[2].strip() for match in numbered_lines if match} if all(numbered_lines) else {
             str(index): line for index, line in enumerate(lines)
@@ -124,7 +136,7 @@ def label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str], Pa
     return {}, None
 
 
-def joined_table(pair: ParallelFiles, names: Mapping[str, str]) -> str:
+def format_joined_table(pair: ParallelFiles, names: Mapping[str, str]) -> str:
     """Return a split's texts and labels as csv."""
     table = io.StringIO(newline="")
     writer = csv.writer(table, lineterminator="\n")

@@ -7,26 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.commands.recipe_new import choose
-from toolkit.commands.recipe_new.columns import spread, text_columns
-from toolkit.commands.recipe_new.folders import named
-from toolkit.commands.recipe_new.look import DataFiles, code_of, look
+from toolkit.commands.recipe_new.columns import find_text_columns, spread_indices
+from toolkit.commands.recipe_new.folders import format_files
+from toolkit.commands.recipe_new.look import DataFiles, inspect_data, make_control_code
 from toolkit.commands.recipe_new.write import Line
 from toolkit.errors import UserError
 from toolkit.tasks.language_modeling.documents import DOCUMENT_LENGTH
 
 
 @dataclass(frozen=True)
-class Unlabelled:
+class UnlabeledTexts:
     """Attributes:
-    found: the files; of a table, those of its training split.
+    data_files: the files; of a table, only the files of its training split.
     column: of a table's texts; None for plain text.
     texts: a sample.
-    documents: number of rows, or about that of documents in plain text.
+    documents: number of rows of a table, or estimated number of documents in plain text.
     size: of all texts, in bytes.
-    weights: the folder in which the pretraining run leaves its model.
+    weights: folder into which the pretraining run writes its model.
     """
 
-    found: DataFiles
+    data_files: DataFiles
     column: str | None
     texts: Sequence[str]
     documents: int
@@ -35,58 +35,58 @@ class Unlabelled:
 
     @property
     def corpus(self) -> tuple[Sequence[str], int]:
-        """As :func:`.choose.tokens_of` takes it."""
+        """The sample and the total bytes, the argument `corpus` of :func:`.choose.choose_tokens`."""
         return self.texts, self.size
 
     def source(self, write: Callable[[Path], str]) -> list[Line]:
-        """The lines of ``data`` that name plain text."""
+        """Return the lines of the data section that name files of plain text."""
         sources: list[Line] = [
-            (name, named(paths, write), f"{len(paths):,} file{'s' * (len(paths) > 1)}")
-            for name, paths in self.found.files.items()
+            (name, format_files(paths, write), f"{len(paths):,} file{'s' * (len(paths) > 1)}")
+            for name, paths in self.data_files.files.items()
         ]
         return [("dataset", "text", "plain text"), ("sources", sources, "")]
 
 
-def unlabelled(given: Sequence[Path], wanted: Sequence[str], weights: str) -> Unlabelled:
-    """Look at the texts to pretrain on.
+def inspect_unlabeled_texts(data_paths: Sequence[Path], text_columns: Sequence[str], weights: str) -> UnlabeledTexts:
+    """Inspect the texts of a pretraining run.
 
     Args:
-        given: files and folders of plain text, or one table.
-        wanted: the columns of the labelled table's texts, if the user named them.
+        data_paths: files and folders of plain text, or one table.
+        text_columns: the columns of the labelled table's texts, if the user named them.
 
     Raises:
-        UserError: one is not there, or is something else.
+        UserError: a path does not exist, or is neither plain text nor a single table.
     """
-    looked = [(path, look(path, as_text=True)) for path in given]
-    for path, found in looked:
-        if found.questions or (found.kind != "text" and len(given) > 1):
-            kind = "holds questions" if found.questions else "is a table"
+    inspected_data = [(path, inspect_data(path, as_text=True)) for path in data_paths]
+    for path, data_files in inspected_data:
+        if data_files.questions or (data_files.kind != "text" and len(data_paths) > 1):
+            kind = "holds questions" if data_files.questions else "is a table"
             raise UserError(f"{path}: {kind}; --pretrain takes text files and folders of them, or one table")
-    path, found = looked[0]
-    if found.kind != "text":
-        return _table(path, found, wanted, weights)
-    if len({one.encoding for _, one in looked}) > 1:
+    path, data_files = inspected_data[0]
+    if data_files.kind != "text":
+        return _inspect_table(path, data_files, text_columns, weights)
+    if len({other_files.encoding for _, other_files in inspected_data}) > 1:
         raise UserError(f"{path}: the texts of --pretrain are in several encodings; convert them to one")
     files: dict[str, list[Path]] = {}
-    for _, one in looked:
-        for paths in one.files.values():
-            key = code_of(paths[0]) if len(paths) == 1 else code_of(paths[0].parent)
+    for _, other_files in inspected_data:
+        for paths in other_files.files.values():
+            key = make_control_code(paths[0]) if len(paths) == 1 else make_control_code(paths[0].parent)
             files[key if key not in files else f"{key}{len(files) + 1}"] = paths
     size = sum(path.stat().st_size for paths in files.values() for path in paths)
-    encoding = found.encoding or "utf-8"
-    sample = [line for paths in files.values() for text in choose.beginnings(paths, encoding)
+    encoding = data_files.encoding or "utf-8"
+    sample = [line for paths in files.values() for text in choose.read_beginnings(paths, encoding)
               for line in text.splitlines()]  # fmt: skip
-    found = replace(found, files=files, classes=False, rows=None)
-    return Unlabelled(found, None, sample, max(2, size // DOCUMENT_LENGTH), size, weights)
+    data_files = replace(data_files, files=files, classes=False, rows=None)
+    return UnlabeledTexts(data_files, None, sample, max(2, size // DOCUMENT_LENGTH), size, weights)
 
 
-def _table(path: Path, found: DataFiles, wanted: Sequence[str], weights: str) -> Unlabelled:
-    rows = found.rows
+def _inspect_table(path: Path, data_files: DataFiles, text_columns: Sequence[str], weights: str) -> UnlabeledTexts:
+    rows = data_files.rows
     assert rows is not None
-    sample = rows.select(spread(len(rows)))
-    known = [name for name in wanted if name in rows.column_names]
-    column = (known or text_columns(str(path), sample, ())[0])[0]
+    sample = rows.select(spread_indices(len(rows)))
+    existing_columns = [name for name in text_columns if name in rows.column_names]
+    column = (existing_columns or find_text_columns(str(path), sample, ())[0])[0]
     texts = [str(text or "") for text in sample.select_columns([column])[:][column]]
     size = round(sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) / len(texts) * len(rows))
-    found = replace(found, files={"train": found.files["train"]})
-    return Unlabelled(found, column, texts, len(rows), size, weights)
+    data_files = replace(data_files, files={"train": data_files.files["train"]})
+    return UnlabeledTexts(data_files, column, texts, len(rows), size, weights)

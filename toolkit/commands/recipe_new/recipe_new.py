@@ -13,12 +13,12 @@ from pathlib import Path
 
 from toolkit.commands.recipe_check import check_data
 from toolkit.commands.recipe_new import tasks
-from toolkit.commands.recipe_new.columns import question_columns
-from toolkit.commands.recipe_new.entities import entity_columns, entity_problem
-from toolkit.commands.recipe_new.look import DataFiles, code_of, look
-from toolkit.commands.recipe_new.parallel import ParallelFiles, find_parallel, joined_table, label_names
-from toolkit.commands.recipe_new.pretrain import unlabelled
-from toolkit.commands.recipe_new.tasks import Wanted
+from toolkit.commands.recipe_new.columns import find_question_columns
+from toolkit.commands.recipe_new.entities import describe_entity_problem, find_entity_columns
+from toolkit.commands.recipe_new.look import DataFiles, inspect_data, make_control_code
+from toolkit.commands.recipe_new.parallel import ParallelFiles, find_label_names, find_parallel, format_joined_table
+from toolkit.commands.recipe_new.pretrain import inspect_unlabeled_texts
+from toolkit.commands.recipe_new.tasks import TableOptions
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.finetune.model_config import check_model
@@ -32,9 +32,9 @@ SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNO
 
 
 #: Works of more bytes than this are long for a classifier; of fewer in a folder than this it learns nothing.
-LONG_WORK, FEWEST_TO_CLASSIFY = 16_384, 10
+MIN_LONG_WORK_BYTES, MIN_CLASS_TEXTS = 16_384, 10
 #: What data of a task has.
-WANTED = {
+REQUIRED_DATA = {
     "question_answering": "the columns question, context and answer (or of like names), with most answers in their "
     "contexts; or SQuAD's nested json",
     "token_classification": "a token and its tag on each line (CoNLL), lists of tokens and tags, or texts with lists "
@@ -70,8 +70,8 @@ def new_recipe(
     Args:
         output: a new file; None for one in the current folder, named after the data.
         task: by default, what the data looks like.
-        text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.Wanted`.
-        layout, header: as :func:`.look.look` takes them.
+        text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.TableOptions`.
+        layout, header: as :func:`.look.inspect_data` takes them.
         pretrain: texts without labels: a second recipe pretrains on them, and the first one starts from its model.
 
     Raises:
@@ -79,44 +79,44 @@ def new_recipe(
             taken. Nothing is written.
         WriteError: the system refuses it.
     """
-    path = new_file(output or Path(f"{_name(data)}.yaml"))
+    path = new_file(output or Path(f"{_recipe_name(data)}.yaml"))
     if task in (None, "classification") and not pretrain and data.exists() and (pairs := find_parallel(data)):
         with _removed_on_failure() as tables:
-            notes = _join(data, path, pairs, tables)
+            notes = _write_joined_tables(data, path, pairs, tables)
             joined_recipe = new_recipe(tables[0], path, task, text, label, problem_type, missing_labels, layout, header)
         return replace(joined_recipe, assumed=[*notes, *joined_recipe.assumed])
-    data_files = look(data, layout, header, task == "language_modeling")
-    task = task or _task(data_files)
-    wanted = Wanted(tuple(text), tuple(label), problem_type, missing_labels)
-    _check_choice(data, data_files, task, wanted)
+    data_files = inspect_data(data, layout, header, task == "language_modeling")
+    task = task or _choose_task(data_files)
+    table_options = TableOptions(tuple(text), tuple(label), problem_type, missing_labels)
+    _check_choice(data, data_files, task, table_options)
 
     def write(file: Path) -> str:
-        return _written(file, path)
+        return _format_path(file, path)
 
     first = path.with_name(f"{path.stem}-pretrain.yaml")
     texts_alone = None
     if pretrain:
         if task == "language_modeling":
             raise UserError(f"{data}: --pretrain is for a recipe with labels, and this is a language model; remove it")
-        texts_alone = unlabelled(pretrain, text, f"runs/{new_file(first).stem}/model")
+        texts_alone = inspect_unlabeled_texts(pretrain, text, f"runs/{new_file(first).stem}/model")
     if task == "classification":
-        draft = tasks.classification(data_files, str(data), write, wanted, texts_alone)
+        draft = tasks.draft_classification(data_files, str(data), write, table_options, texts_alone)
     elif task == "token_classification":
-        draft = tasks.token_classification(data_files, write, texts_alone)
+        draft = tasks.draft_token_classification(data_files, write, texts_alone)
     elif task == "question_answering":
-        draft = tasks.question_answering(data_files, str(data), write, texts_alone)
+        draft = tasks.draft_question_answering(data_files, str(data), write, texts_alone)
     else:
-        draft = tasks.language_modeling(data_files, str(data), write)
-    notes = _checked(_head(data, path, draft.assumed) + draft.body, data, path.name)
+        draft = tasks.draft_language_modeling(data_files, str(data), write)
+    notes = _check_recipe(_format_head(data, path, draft.assumed) + draft.body, data, path.name)
     recipes = {path: draft.body}
     if texts_alone:  # the model that the other starts from is not there yet
-        _checked(draft.pretraining, pretrain[0], first.name)
+        _check_recipe(draft.pretraining, pretrain[0], first.name)
         recipes = {first: draft.pretraining, path: draft.pretrained}
-    with _removed_on_failure() as written:
+    with _removed_on_failure() as written_paths:
         for recipe_path, body in recipes.items():
             assumed = draft.assumed[-1:] if recipe_path == first else draft.assumed
-            write_text(recipe_path, _head(data, recipe_path, assumed) + body)
-            written.append(recipe_path)
+            write_text(recipe_path, _format_head(data, recipe_path, assumed) + body)
+            written_paths.append(recipe_path)
     about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
     return NewRecipe(list(recipes), [*data_files.notes, *draft.assumed, *notes, about])
 
@@ -124,32 +124,34 @@ def new_recipe(
 @contextlib.contextmanager
 def _removed_on_failure() -> Iterator[list[Path]]:
     """Yield a list for the files that the ``with`` block has written; remove them if it fails."""
-    written: list[Path] = []
+    written_paths: list[Path] = []
     try:
-        yield written
+        yield written_paths
     except BaseException:
-        for path in written:
+        for path in written_paths:
             path.unlink(missing_ok=True)
         raise
 
 
-def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles], written: list[Path]) -> list[str]:
+def _write_joined_tables(
+    data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles], written_tables: list[Path]
+) -> list[str]:
     """Write the texts and labels of each split into a table next to the recipe.
 
     Args:
-        written: the tables are appended to it, the training split's first.
+        written_tables: the tables are appended to it, the training split's first.
 
     Returns:
         A note on each table.
     """
     folder = data if data.is_dir() else data.parent
-    names, named_by = label_names(folder, [label for pair in pairs.values() for label in pair.labels])
-    tables = {split: new_file(recipe.with_name(f"{split}-{recipe.stem}.csv")) for split in pairs}
+    names, named_by = find_label_names(folder, [label for pair in pairs.values() for label in pair.labels])
+    tables = {split_name: new_file(recipe.with_name(f"{split_name}-{recipe.stem}.csv")) for split_name in pairs}
     notes = []
-    for split, table in sorted(tables.items(), key=lambda item: item[0] != "train"):
-        pair = pairs[split]
-        write_text(table, joined_table(pair, names))
-        written.append(table)
+    for split_name, table in sorted(tables.items(), key=lambda item: item[0] != "train"):
+        pair = pairs[split_name]
+        write_text(table, format_joined_table(pair, names))
+        written_tables.append(table)
         files = f"the {len(pair.texts):,} lines of {pair.texts_path.relative_to(folder)}"
         notes.append(
             f"{table.name} joins {files} with their labels, the lines of {pair.labels_path.relative_to(folder)}"
@@ -159,41 +161,41 @@ def _join(data: Path, recipe: Path, pairs: Mapping[str, ParallelFiles], written:
     return notes
 
 
-def _task(data_files: DataFiles) -> str:
-    if entity_columns(data_files) is not None:
+def _choose_task(data_files: DataFiles) -> str:
+    if find_entity_columns(data_files) is not None:
         return "token_classification"
     if data_files.kind == "text":
-        return "classification" if data_files.classes and not _whole_works(data_files) else "language_modeling"
-    return "question_answering" if data_files.questions or _asks(data_files) else "classification"
+        return "classification" if data_files.classes and not _are_whole_works(data_files) else "language_modeling"
+    return "question_answering" if data_files.questions or _has_questions(data_files) else "classification"
 
 
-def _whole_works(data_files: DataFiles) -> bool:
+def _are_whole_works(data_files: DataFiles) -> bool:
     """Whether folders of texts hold a few long works each: a classifier would read the beginnings of too few."""
     sizes = [path.stat().st_size for files in data_files.files.values() for path in files]
-    return statistics.median(sizes) > LONG_WORK and min(map(len, data_files.files.values())) < FEWEST_TO_CLASSIFY
+    return statistics.median(sizes) > MIN_LONG_WORK_BYTES and min(map(len, data_files.files.values())) < MIN_CLASS_TEXTS
 
 
-def _asks(data_files: DataFiles) -> bool:
-    return data_files.rows is not None and question_columns(data_files.rows) is not None
+def _has_questions(data_files: DataFiles) -> bool:
+    return data_files.rows is not None and find_question_columns(data_files.rows) is not None
 
 
-def _check_choice(data: Path, data_files: DataFiles, task: str, wanted: Wanted) -> None:
+def _check_choice(data: Path, data_files: DataFiles, task: str, table_options: TableOptions) -> None:
     """Check that the data is of the kind that the task needs.
 
     Raises:
         UserError: it is not.
     """
-    likely = _task(data_files)
-    if wanted != Wanted() and task != "classification":
+    likely = _choose_task(data_files)
+    if table_options != TableOptions() and task != "classification":
         options = "--text, --label, --problem-type and --missing-labels"
         raise UserError(f"{data}: {options} are for classification, not for {task}; remove them")
     if data_files.classes and task == "language_modeling":
-        if _whole_works(data_files):
+        if _are_whole_works(data_files):
             what = "of which a classifier would read the beginnings alone: this is a language model of them"
             data_files.notes.append(
                 f"each folder holds a few long texts, {what}; --task classification tells them apart"
             )
-        data_files.files = {code_of(files[0].parent): files for files in data_files.files.values()}
+        data_files.files = {make_control_code(files[0].parent): files for files in data_files.files.values()}
         return
     if task == likely or (data_files.classes and task == "classification"):
         return
@@ -201,13 +203,13 @@ def _check_choice(data: Path, data_files: DataFiles, task: str, wanted: Wanted) 
         raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")
     if task == "language_modeling":
         raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
-    if task in WANTED or data_files.rows is None:
-        right = WANTED.get(task, "texts and labels")
-        nearest = entity_problem(data_files) if task == "token_classification" else ""
+    if task in REQUIRED_DATA or data_files.rows is None:
+        right = REQUIRED_DATA.get(task, "texts and labels")
+        nearest = describe_entity_problem(data_files) if task == "token_classification" else ""
         raise UserError(f"{data}: is not made for {task}: that wants {right}{nearest}")
 
 
-def _name(data: Path) -> str:
+def _recipe_name(data: Path) -> str:
     """Name of the recipe."""
     resolved = data.resolve()
     stem = resolved.name.partition(".")[0] if resolved.is_file() else resolved.name
@@ -216,28 +218,30 @@ def _name(data: Path) -> str:
     return re.sub(r"[^\w-]+", "_", stem).strip("_") or "recipe"
 
 
-def _written(file: Path, recipe: Path) -> str:
+def _format_path(file: Path, recipe: Path) -> str:
     """Return a path for the recipe: as given if relative and the recipe is in the current folder, else absolute.
 
     Raises:
         UserError: no recipe can hold it.
     """
     here = not file.is_absolute() and recipe.parent.resolve() == Path.cwd()
-    written = str(file) if here else os.path.abspath(file)
+    path_text = str(file) if here else os.path.abspath(file)
     try:
-        written.encode("utf-8")
+        path_text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError(f"{one_line(written)}: its name is not UTF-8; rename it") from None
-    return written
+        raise UserError(f"{one_line(path_text)}: its name is not UTF-8; rename it") from None
+    return path_text
 
 
-def _head(data: Path, path: Path, assumed: Sequence[str]) -> str:
-    said = "".join(f"# {one_line(line)}.\n" for line in assumed)
+def _format_head(data: Path, path: Path, assumptions: Sequence[str]) -> str:
+    comment_lines = "".join(f"# {one_line(line)}.\n" for line in assumptions)
     command = f"toolkit finetune {shlex.quote(str(path))}"
-    return f"# Written by `toolkit recipe new {one_line(str(data))}`. Change what is not so:\n{said}# {command}\n"
+    return (
+        f"# Written by `toolkit recipe new {one_line(str(data))}`. Change what is not so:\n{comment_lines}# {command}\n"
+    )
 
 
-def _checked(recipe: str, data: Path, name: str) -> list[str]:
+def _check_recipe(recipe: str, data: Path, name: str) -> list[str]:
     """Return the notes of `toolkit recipe check` on a text.
 
     Raises:
@@ -247,9 +251,9 @@ def _checked(recipe: str, data: Path, name: str) -> list[str]:
         path = Path(folder) / name
         write_text(path, recipe)
         try:
-            checked = load_recipe(path)
-            return [*checked.found.notes, *check_model(checked), *check_data(checked)]
-        except UserError as problem:
-            lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(problem).splitlines()]
-            said = "; ".join(lines).replace("data.missing_labels: drop", "--missing-labels drop")
-            raise UserError(f"{data}: {said}") from None
+            loaded_recipe = load_recipe(path)
+            return [*loaded_recipe.found.notes, *check_model(loaded_recipe), *check_data(loaded_recipe)]
+        except UserError as error:
+            lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(error).splitlines()]
+            message = "; ".join(lines).replace("data.missing_labels: drop", "--missing-labels drop")
+            raise UserError(f"{data}: {message}") from None

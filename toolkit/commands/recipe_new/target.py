@@ -16,18 +16,18 @@ from toolkit.tasks.classification.label_lists import NO, YES
 
 #: A number, as it is written.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-#: One in other writing: with a unit, a decimal comma, a separator of thousands.
+#: A number in another notation: with a unit, a decimal comma, or a separator of thousands.
 ODD_NUMBER = re.compile(r"\D{0,3}\d[\d.,' ]*\D{0,3}")
 #: One with a comma; of such values only a plural name tells that they are ids of labels.
-COMMAS = re.compile(r"[+-]?\d+,\d+|\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
-MANY_NAMES = re.compile(r".*(labels|tags|classes|categories|topics|genres|emotions|ids|types)", re.IGNORECASE)
+COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+|\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+PLURAL_NAMES = re.compile(r".*(labels|tags|classes|categories|topics|genres|emotions|ids|types)", re.IGNORECASE)
 #: Names of columns of amounts: if whole numbers have more values than this, they are no classes.
 NUMBER_NAMES = re.compile(
     r"score|similarity|relatedness|price|amount|value|cost|rating|stars|age|year|salary|points|target|y"
     r"|count|likes|views|votes|upvotes|minutes|duration",
     re.IGNORECASE,
 )
-MOST_GRADES = 20
+MAX_GRADES = 20
 #: What tools write for a missing value. It may be a label as well.
 MAYBE_MISSING = re.compile(r"(?i:nan|null|n/a|#n/a|<na>|nat)|None")
 #: Separators of several labels in a cell; a blank only between whole numbers.
@@ -59,75 +59,79 @@ class Target:
     odd: str | None = None
 
 
-def target_of(rows: datasets.Dataset, name: str, problem: str | None = None, asked: bool = False) -> Target | None:
-    """Say what a column can be predicted as; None for one of other values.
+def find_target(rows: datasets.Dataset, name: str, problem: str | None = None, is_named: bool = False) -> Target | None:
+    """Return the target of a column if its values can be predicted; otherwise None.
 
     Args:
-        problem: the only one that will do.
-        asked: whether the user named the column.
+        problem: required problem type; None for any type.
+        is_named: whether the user named the column.
     """
-    values = _written(rows, name)
+    values = _read_values(rows, name)
     absent = [place for place, value in enumerate(values) if value is None or value == ""]
     present = [value for value in values if value not in (None, "")]
     if not present:
         return None
     lists = [parse_value(value) if isinstance(value, str) else value for value in present]
     if all(isinstance(value, list) for value in lists):
-        return _several([name], lists, None, absent) if _allowed("multi_label", problem) else None
+        return (
+            _build_multi_label_target([name], lists, None, absent) if _allows_problem("multi_label", problem) else None
+        )
     if any(isinstance(value, list | dict) for value in present):
         return None
     words: dict[str, list[int]] = {}
     for place, value in enumerate(values):
         if value is not None and MAYBE_MISSING.fullmatch(value):
             words.setdefault(value, []).append(place)
-    known = [value for value in present if value not in words]
-    if _allowed("regression", problem) and _are_amounts(known, name, asked or problem is not None, problem):
-        return Target([name], "regression", _counted(known), len(known), absent=absent, words=words)
-    odd = None if problem == "multi_label" else _odd_of(known, name)
-    separator = separator_of(set(known)) if odd is None and _allowed("multi_label", problem) else None
+    known_values = [value for value in present if value not in words]
+    if _allows_problem("regression", problem) and _are_amounts(
+        known_values, name, is_named or problem is not None, problem
+    ):
+        return Target([name], "regression", _count_values(known_values), len(known_values), absent=absent, words=words)
+    odd = None if problem == "multi_label" else _find_odd_number(known_values, name)
+    separator = find_separator(set(known_values)) if odd is None and _allows_problem("multi_label", problem) else None
     if separator is not None:
         cells = [[part.strip() for part in (value or "").split(separator) if part.strip()] for value in values]
-        return _several([name], cells, separator, [])
+        return _build_multi_label_target([name], cells, separator, [])
     if problem in (None, "single_label"):
-        return Target([name], "single_label", _counted(present), len(present), absent=absent, words=words, odd=odd)
+        return Target([name], "single_label", _count_values(present), len(present), absent=absent, words=words, odd=odd)
     return None
 
 
-def separated_target(rows: datasets.Dataset, name: str, separator: str) -> Target:
+def build_separated_target(rows: datasets.Dataset, name: str, separator: str) -> Target:
     """Return the target of a column of several labels with this separator between them."""
-    cells = [[part for part in (value or "").split(separator) if part] for value in _written(rows, name)]
-    counts = _counted([label for cell in cells for label in dict.fromkeys(cell)])
+    cells = [[part for part in (value or "").split(separator) if part] for value in _read_values(rows, name)]
+    counts = _count_values([label for cell in cells for label in dict.fromkeys(cell)])
     return Target([name], "multi_label", counts, len(cells), separator, none=sum(not cell for cell in cells))
 
 
-def indicators(rows: datasets.Dataset, names: Iterable[str]) -> Target | None:
+def find_indicator_target(rows: datasets.Dataset, names: Iterable[str]) -> Target | None:
     """Take the columns that hold nothing but 0 and 1 for a label each; None if there are fewer than two."""
-    found = {name: values for name in names if _is_indicator(values := _written(rows, name))}
-    if len(found) < 2:
+    values_by_column = {name: values for name in names if _is_indicator(values := _read_values(rows, name))}
+    if len(values_by_column) < 2:
         return None
-    table = list(zip(*found.values(), strict=True))
+    table = list(zip(*values_by_column.values(), strict=True))
     absent = [place for place, row in enumerate(table) if any(value in (None, "") for value in row)]
     cells = [
-        [name for name, value in zip(found, row, strict=True) if value.lower() in YES]
+        [name for name, value in zip(values_by_column, row, strict=True) if value.lower() in YES]
         for row in table
         if None not in row and "" not in row
     ]
-    several = _several(list(found), cells, None, absent)
-    return several and replace(several, counts={name: several.counts.get(name, 0) for name in found})
+    several = _build_multi_label_target(list(values_by_column), cells, None, absent)
+    return several and replace(several, counts={name: several.counts.get(name, 0) for name in values_by_column})
 
 
 def _is_indicator(values: Sequence[Any]) -> bool:
     """Whether a column holds 0 and 1 alone, but for missing values."""
-    known = {value.lower() if isinstance(value, str) else None for value in values if value not in (None, "")}
-    return bool(known) and known <= YES | NO
+    known_values = {value.lower() if isinstance(value, str) else None for value in values if value not in (None, "")}
+    return bool(known_values) and known_values <= YES | NO
 
 
-def no_indicator(rows: datasets.Dataset, names: Iterable[str]) -> str | None:
+def find_non_indicator(rows: datasets.Dataset, names: Iterable[str]) -> str | None:
     """The first of these columns that holds anything but 0 and 1."""
-    return next((name for name in names if not _is_indicator(_written(rows, name))), None)
+    return next((name for name in names if not _is_indicator(_read_values(rows, name))), None)
 
 
-def separator_of(values: set[str]) -> str | None:
+def find_separator(values: set[str]) -> str | None:
     """Find what separates several labels in one cell: the parts are fewer than the cells, as they occur again."""
     for mark in SEPARATORS:
         cells = [[part.strip() for part in value.split(mark) if part.strip()] for value in values]
@@ -138,19 +142,19 @@ def separator_of(values: set[str]) -> str | None:
     return None
 
 
-def _odd_of(values: Sequence[str], name: str) -> str | None:
+def _find_odd_number(values: Sequence[str], name: str) -> str | None:
     """One of values that are numbers but not written as such; None of others, and of ids of labels."""
     nearly = bool(NUMBER_NAMES.fullmatch(name.strip())) and all(ODD_NUMBER.fullmatch(value) for value in values)
-    grouped = not MANY_NAMES.fullmatch(name.strip()) and all(COMMAS.fullmatch(value) for value in values)
+    has_commas = not PLURAL_NAMES.fullmatch(name.strip()) and all(COMMA_NUMBER.fullmatch(value) for value in values)
     odd = next((value for value in values if not NUMBER.fullmatch(value)), None)
-    return odd if nearly or grouped else None
+    return odd if nearly or has_commas else None
 
 
-def _allowed(kind: str, problem: str | None) -> bool:
+def _allows_problem(kind: str, problem: str | None) -> bool:
     return problem in (None, kind)
 
 
-def _written(rows: datasets.Dataset, name: str) -> list[Any]:
+def _read_values(rows: datasets.Dataset, name: str) -> list[Any]:
     """The values of a column as they are written, without blanks around them; lists as they are, None where there is
     no value."""
     kind = (rows.info.features or {}).get(name)  # `rows.features` copies all
@@ -160,28 +164,30 @@ def _written(rows: datasets.Dataset, name: str) -> list[Any]:
     if getattr(kind, "dtype", "").startswith("float") and all(v is None or v != v or v.is_integer() for v in values):
         values = [None if value is None or value != value else int(value) for value in values]
     return [
-        value if value is None or isinstance(value, list | dict) else None if value != value else _text(value)
+        value if value is None or isinstance(value, list | dict) else None if value != value else _format_value(value)
         for value in values
     ]
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
-def _several(columns: list[str], cells: Sequence[list[Any]], separator: str | None, absent: list[int]) -> Target | None:
+def _build_multi_label_target(
+    columns: list[str], cells: Sequence[list[Any]], separator: str | None, absent: list[int]
+) -> Target | None:
     """Several labels per text; None if the lists hold anything but words and whole numbers."""
     if not all(isinstance(label, str | int) for cell in cells for label in cell):
         return None
-    counts = _counted([label for cell in cells for label in dict.fromkeys(str(label).strip() for label in cell)])
+    counts = _count_values([label for cell in cells for label in dict.fromkeys(str(label).strip() for label in cell)])
     return Target(columns, "multi_label", counts, len(cells), separator, absent, none=sum(not cell for cell in cells))
 
 
-def _counted(values: Sequence[str]) -> dict[str, int]:
+def _count_values(values: Sequence[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _are_amounts(values: Sequence[str], name: str, asked: bool, problem: str | None) -> bool:
+def _are_amounts(values: Sequence[str], name: str, is_named: bool, problem: str | None) -> bool:
     """Whether values are numbers to predict and no names of classes: fractions, or many whole numbers in a column
     whose name says so."""
     if not values or not all(NUMBER.fullmatch(value) for value in values):
@@ -192,5 +198,5 @@ def _are_amounts(values: Sequence[str], name: str, asked: bool, problem: str | N
     distinct = len(set(numbers))
     counted_up = numbers == sorted(numbers) and distinct == len(numbers)
     if bool(NUMBER_NAMES.fullmatch(name.strip())):
-        return distinct > MOST_GRADES and not (counted_up and not asked)
-    return asked and distinct > len(numbers) / 2 and not counted_up
+        return distinct > MAX_GRADES and not (counted_up and not is_named)
+    return is_named and distinct > len(numbers) / 2 and not counted_up

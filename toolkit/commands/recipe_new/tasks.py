@@ -14,13 +14,19 @@ from datasets import Dataset
 
 from models import families
 from toolkit.commands.recipe_new import choose
-from toolkit.commands.recipe_new.columns import Columns, choose_columns, named_target, question_columns, spread
-from toolkit.commands.recipe_new.entities import entity_columns, tagged_texts
-from toolkit.commands.recipe_new.folders import named
-from toolkit.commands.recipe_new.look import DataFiles, rows_of_split
-from toolkit.commands.recipe_new.pretrain import Unlabelled
-from toolkit.commands.recipe_new.target import Target, separated_target
-from toolkit.commands.recipe_new.write import Line, section, training
+from toolkit.commands.recipe_new.columns import (
+    Columns,
+    build_named_target,
+    choose_columns,
+    find_question_columns,
+    spread_indices,
+)
+from toolkit.commands.recipe_new.entities import find_entity_columns, read_tagged_texts
+from toolkit.commands.recipe_new.folders import format_files
+from toolkit.commands.recipe_new.look import DataFiles, read_split_rows
+from toolkit.commands.recipe_new.pretrain import UnlabeledTexts
+from toolkit.commands.recipe_new.target import Target, build_separated_target
+from toolkit.commands.recipe_new.write import Line, format_section, format_training
 from toolkit.errors import UserError
 from toolkit.files.json_rows import SPLIT_COLUMN
 from toolkit.files.nested_columns import flatten_columns, list_innermost_columns
@@ -32,16 +38,16 @@ from toolkit.tasks.token_classification.tags import entities
 #: Formats a path for the recipe.
 PathWriter = Callable[[Path], str]
 #: Of larger numbers to predict, the recipe warns: they are trained as they are.
-LARGE = 100
+LARGE_NUMBER = 100
 #: What is predicted, by ``data.problem_type``, and what its column holds.
-PREDICTED = {
+TARGET_DESCRIPTIONS = {
     "single_label": "one label per text",
     "multi_label": "several labels per text, or none",
     "regression": "a number for each text",
 }
-KINDS_OF = {"single_label": "labels", "multi_label": "labels", "regression": "numbers"}
+LABEL_NOUNS = {"single_label": "labels", "multi_label": "labels", "regression": "numbers"}
 #: A label is noted as rare if another is over this many times as frequent.
-UNEVEN = 10
+UNEVEN_FACTOR = 10
 #: Passes over texts with entities.
 TAG_PASSES = 12
 
@@ -52,7 +58,8 @@ class Draft:
     body: the recipe below its first comment.
     assumed: assumptions, a line each.
     seconds: about how long training takes, on two cores.
-    pretrained: the body that starts from a pretrained model; ``pretraining``: that of the recipe that makes it.
+    pretrained: body of a recipe that starts from a pretrained model.
+    pretraining: body of the recipe that trains this model.
     """
 
     body: str
@@ -63,13 +70,13 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the user says of a table.
+class TableOptions:
+    """Options of the command line about a table.
 
     Attributes:
-        texts, labels: names of columns; none to find them.
-        problem: as ``data.problem_type``; None to see.
-        missing: what becomes of rows without a label: ``drop``; ``keep`` for words such as nan; None to refuse.
+        texts, labels: column names; empty to find them.
+        problem: value of ``data.problem_type``; None to detect it.
+        missing: ``drop`` for rows without a label, ``keep`` for words such as nan; None to reject them.
     """
 
     texts: Sequence[str] = ()
@@ -78,8 +85,12 @@ class Wanted:
     missing: str | None = None
 
 
-def classification(
-    data_files: DataFiles, where: str, write: PathWriter, wanted: Wanted, texts_alone: Unlabelled | None = None
+def draft_classification(
+    data_files: DataFiles,
+    source_name: str,
+    write: PathWriter,
+    table_options: TableOptions,
+    texts_alone: UnlabeledTexts | None = None,
 ) -> Draft:
     """Draft a small model with new weights that predicts labels or a number.
 
@@ -88,107 +99,114 @@ def classification(
     """
     assert data_files.rows is not None
     rows = flatten_columns(data_files.rows)
-    if data_files.separates_labels and not wanted.labels:
-        columns = Columns(["text"], separated_target(rows, "label", " "), [])
+    if data_files.separates_labels and not table_options.labels:
+        columns = Columns(["text"], build_separated_target(rows, "label", " "), [])
     else:
-        columns = choose_columns(where, rows, wanted.texts, wanted.labels, wanted.problem)
+        columns = choose_columns(source_name, rows, table_options.texts, table_options.labels, table_options.problem)
     missing = [] if data_files.classes else _missing_texts(rows, columns.texts)
     drops_texts = bool(missing) or (not data_files.classes and _others_lack_texts(data_files, columns.texts))
     if missing:
         rows = rows.select(np.setdiff1d(np.arange(len(rows)), missing))
-        if data_files.separates_labels and not wanted.labels:
-            columns = replace(columns, target=separated_target(rows, "label", " "))
+        if data_files.separates_labels and not table_options.labels:
+            columns = replace(columns, target=build_separated_target(rows, "label", " "))
         else:
-            remaining_target = named_target(where, rows, columns.target.columns, columns.target.problem)
+            remaining_target = build_named_target(source_name, rows, columns.target.columns, columns.target.problem)
             columns = replace(columns, target=remaining_target)
-    _leave_unlabelled(data_files, columns.target)
-    target, dropped_labels = without_missing(where, len(rows), columns.target, wanted.missing)
-    if wanted.missing == "drop" and len(data_files.files) > 1:
+    _drop_unlabeled_splits(data_files, columns.target)
+    target, dropped_labels = drop_missing_labels(source_name, len(rows), columns.target, table_options.missing)
+    if table_options.missing == "drop" and len(data_files.files) > 1:
         dropped_labels = dropped_labels or "drop"  # other splits may lack some
-    texts = [PAIR_SEPARATOR.join(row) for row in zip(*(_sample(rows, name) for name in columns.texts), strict=True)]
-    name = _drafted("sequence_classification")
-    tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
-    long = len(columns.texts) == 1 and choose.percentile(tokens.lengths) > choose.AT_ONCE
-    length = choose.WINDOW if long else choose.length_for(tokens.lengths)
-    cut = float(np.mean(tokens.lengths > length))
-    windows = choose.windows_of(tokens.lengths, length) if long else 1.0
+    texts = [
+        PAIR_SEPARATOR.join(row) for row in zip(*(_sample_texts(rows, name) for name in columns.texts), strict=True)
+    ]
+    name = _find_drafted_family("sequence_classification")
+    tokens = choose.choose_tokens(
+        texts, len(rows), _find_tokenizer_trainer(name), texts_alone.corpus if texts_alone else None
+    )
+    is_long = len(columns.texts) == 1 and choose.upper_length(tokens.lengths) > choose.MAX_WHOLE_TOKENS
+    length = choose.WINDOW_TOKENS if is_long else choose.choose_length(tokens.lengths)
+    cut_share = float(np.mean(tokens.lengths > length))
+    windows = choose.count_windows(tokens.lengths, length) if is_long else 1.0
     one_each = target.problem == "single_label"
     counts = list(target.counts.values()) if one_each else [len(rows)]
-    share = None if data_files.has("validation") else choose.held_out(counts)
-    kept = round(len(rows) * (1 - (share or 0)) * windows)
-    most = min(20, choose.epochs_for(len(target.counts), kept, length))
-    steps = choose.steps_for(kept, length, choose.LABEL_BUDGET, most)
+    share = None if data_files.has("validation") else choose.choose_held_out_share(counts)
+    num_kept = round(len(rows) * (1 - (share or 0)) * windows)
+    max_epochs = min(20, choose.choose_epochs(len(target.counts), num_kept, length))
+    steps = choose.choose_steps(num_kept, length, choose.LABEL_BUDGET, max_epochs)
     data: list[Line] = [
         *(
-            _folders(data_files, write)
+            _format_folders(data_files, write)
             if data_files.classes
-            else [*_files(data_files, write), *_columns(columns, target, dropped_labels, drops_texts)]
+            else [*_format_files(data_files, write), *_format_columns(columns, target, dropped_labels, drops_texts)]
         ),
         (
             "max_length",
             length,
-            f"tokens; shorter texts are padded, longer ones {'in windows' if long else 'cut'}{_cut(cut)}",
+            f"tokens; shorter texts are padded, longer ones {'in windows' if is_long else 'cut'}"
+            f"{_format_cut_share(cut_share)}",
         ),
         *(
             [("long_texts", "windows", "each has its text's label, and their logits are averaged; or cut")]
-            if long
+            if is_long
             else []
         ),
-        *_share(share, ", the same share of each label" * one_each),
+        *_format_share(share, ", the same share of each label" * one_each),
     ]
     best, *others = PROBLEM_METRICS[target.problem]
     rate = 1e-3 if steps.batch_size < 16 else 1.5e-3
-    task = _head("classification", PREDICTED[target.problem])
-    train = training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
+    task = _format_head("classification", TARGET_DESCRIPTIONS[target.problem])
+    train = format_training(steps, rate, best, f"{', '.join([best, *others[:-1]])} or {others[-1]}")
     model = _Sizes(name, "sequence_classification", length, round(len(rows) * windows), tokens.pieces)
     unused = f"; not used: {', '.join(columns.others)}" if columns.others else ""
-    script = choose.script_of(texts)
+    script = choose.describe_script(texts)
     num_folders = len(data_files.files)
-    assumed = [
+    assumptions = [
         f"{len(rows):,} texts ({script}): each of the {num_folders} folders is a label, each file in them a text"
         if data_files.classes
         else f"{len(rows):,} rows; texts in the column{'s' * (len(columns.texts) > 1)} {' and '.join(columns.texts)} "
-        f"({script}), {KINDS_OF[target.problem]} in {', '.join(target.columns)}{unused}",
+        f"({script}), {LABEL_NOUNS[target.problem]} in {', '.join(target.columns)}{unused}",
         *columns.guesses,
-        *_targets(target),
-        _lengths(tokens, length, cut, "read in windows" if long else "cut"),
-        *_validation(data_files, share),
+        *_describe_target(target),
+        _describe_lengths(tokens, length, cut_share, "read in windows" if is_long else "cut"),
+        *_describe_validation(data_files, share),
     ]
-    return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
+    return _build_draft(task, model, data, train, assumptions, steps.seconds, texts_alone, write)
 
 
-def _leave_unlabelled(data_files: DataFiles, target: Target) -> None:
-    """Leave out the files of other splits that lack the labels, as those of a competition do."""
-    for split, note in ({} if data_files.classes else data_files.split_notes()).items():
-        if lacking := set(target.columns) - set(list_innermost_columns(rows_of_split(data_files, split).features)):
-            file, *_ = data_files.files.pop(split)
+def _drop_unlabeled_splits(data_files: DataFiles, target: Target) -> None:
+    """Leave out the files of other splits without labels, such as the test file of a competition."""
+    for split_name, note in ({} if data_files.classes else data_files.split_notes()).items():
+        if lacking := set(target.columns) - set(
+            list_innermost_columns(read_split_rows(data_files, split_name).features)
+        ):
+            file, *_ = data_files.files.pop(split_name)
             data_files.notes.remove(note)
             data_files.notes.append(f"{file.name} is not used: it has no column {min(lacking)}")
 
 
-def without_missing(
-    where: str, count: int, target: Target, missing: str | None
+def drop_missing_labels(
+    source_name: str, count: int, target: Target, missing: str | None
 ) -> tuple[Target, list[str] | str | None]:
     """Return the target without the rows that the user leaves out, and ``data.missing_labels``.
 
     Raises:
-        UserError: rows without a label, or a word that may say so, of which the user says nothing.
+        UserError: rows have no label, or a word that may mean a missing label, and no option decides about them.
     """
     label = target.columns[0]
     if target.absent and missing != "drop":
         raise UserError(
-            f"{where}: {len(target.absent):,} of {count:,} rows have no {label}, the first is row "
+            f"{source_name}: {len(target.absent):,} of {count:,} rows have no {label}, the first is row "
             f"{target.absent[0] + 1:,}; --missing-labels drop leaves them out"
         )
     words = dict(target.words)
     if words and missing is None:
         word, places = next(iter(words.items()))
         raise UserError(
-            f"{where}: {len(places):,} of {count:,} rows have {word} as their {label}, the first is row "
+            f"{source_name}: {len(places):,} of {count:,} rows have {word} as their {label}, the first is row "
             f"{places[0] + 1:,}: --missing-labels drop leaves them out, keep takes {word} for a label"
         )
     if words and missing == "keep" and target.problem == "regression":
-        raise UserError(f"{where}: {next(iter(words))} is no number; --missing-labels drop leaves these rows out")
+        raise UserError(f"{source_name}: {next(iter(words))} is no number; --missing-labels drop leaves these rows out")
     if missing != "drop":
         return target, None
     counts = {name: number for name, number in target.counts.items() if name not in words}
@@ -203,24 +221,27 @@ def _missing_texts(rows: Dataset, texts: Sequence[str]) -> list[int]:
 
 def _others_lack_texts(data_files: DataFiles, texts: Sequence[str]) -> bool:
     """Return whether a file of another split has a row without one of the texts."""
-    for split in [split for split in data_files.files if split != "train"]:
-        rows = flatten_columns(rows_of_split(data_files, split))
+    for split_name in [split_name for split_name in data_files.files if split_name != "train"]:
+        rows = flatten_columns(read_split_rows(data_files, split_name))
         if set(texts) <= set(rows.column_names) and _missing_texts(rows, texts):
             return True
     return False
 
 
-def _columns(columns: Columns, target: Target, dropped_labels: list[str] | str | None, drops_texts: bool) -> list[Line]:
+def _format_columns(
+    columns: Columns, target: Target, dropped_labels: list[str] | str | None, drops_texts: bool
+) -> list[Line]:
     two, several = len(columns.texts) > 1, len(target.columns) > 1
     number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
     lines: list[Line] = [
         ("text", columns.texts if two else columns.texts[0],
          "the columns of the texts, read as one" if two else "the column of the texts"),
         ("label", target.columns if several else target.columns[0],
-         "a column of 0 and 1 for each label" if several else f"the column of the {KINDS_OF[target.problem]}{number}"),
+         "a column of 0 and 1 for each label" if several
+         else f"the column of the {LABEL_NOUNS[target.problem]}{number}"),
     ]  # fmt: skip
     if target.problem != "single_label":
-        lines.append(("problem_type", target.problem, f"{PREDICTED[target.problem]}; or single_label"))
+        lines.append(("problem_type", target.problem, f"{TARGET_DESCRIPTIONS[target.problem]}; or single_label"))
     if target.separator:
         lines.append(("label_separator", target.separator, "what parts the labels of a text"))
     if drops_texts:
@@ -232,8 +253,8 @@ def _columns(columns: Columns, target: Target, dropped_labels: list[str] | str |
     return lines
 
 
-def question_answering(
-    data_files: DataFiles, where: str, write: PathWriter, texts_alone: Unlabelled | None = None
+def draft_question_answering(
+    data_files: DataFiles, source_name: str, write: PathWriter, texts_alone: UnlabeledTexts | None = None
 ) -> Draft:
     """Draft a small model with new weights that finds answers in texts.
 
@@ -244,23 +265,25 @@ def question_answering(
     if data_files.questions:
         pairs = [(item.question, item.context) for item in data_files.questions]
     else:
-        columns_by_role = question_columns(data_files.rows)
+        columns_by_role = find_question_columns(data_files.rows)
         assert data_files.rows is not None and columns_by_role is not None
-        asked = (columns_by_role["question"], columns_by_role["context"])
-        pairs = list(zip(*(data_files.rows.select_columns([name])[:][name] for name in asked), strict=True))
-    sampled_pairs = [pairs[place] for place in spread(len(pairs))]
-    name = _drafted("question_answering")
+        text_columns = (columns_by_role["question"], columns_by_role["context"])
+        pairs = list(zip(*(data_files.rows.select_columns([name])[:][name] for name in text_columns), strict=True))
+    sampled_pairs = [pairs[place] for place in spread_indices(len(pairs))]
+    name = _find_drafted_family("question_answering")
     texts = [f"{question} {context}" for question, context in sampled_pairs]
-    tokens = choose.tokens_of(texts, len(pairs), _trainer(name), texts_alone.corpus if texts_alone else None)
-    length = choose.length_for(tokens.lengths, most=512, least=128)
+    tokens = choose.choose_tokens(
+        texts, len(pairs), _find_tokenizer_trainer(name), texts_alone.corpus if texts_alone else None
+    )
+    length = choose.choose_length(tokens.lengths, max_length=512, min_length=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
     contexts = len({context for _, context in pairs})
     if contexts == 1 and not data_files.has("validation"):
-        raise UserError(f"{where}: all questions are about one text; to hold some out, two or more are needed")
-    share = None if data_files.has("validation") else choose.held_out([contexts])
-    steps = choose.steps_for(round(windows), length, most_epochs=10)
+        raise UserError(f"{source_name}: all questions are about one text; to hold some out, two or more are needed")
+    share = None if data_files.has("validation") else choose.choose_held_out_share([contexts])
+    steps = choose.choose_steps(round(windows), length, max_epochs=10)
     data: list[Line] = [
-        *_files(data_files, write),
+        *_format_files(data_files, write),
         *((key, column, f"the column of the {key.rstrip('s')}s") for key, column in (columns_by_role or {}).items()),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
@@ -269,10 +292,10 @@ def question_answering(
             "find",
             "if answer_start is wrong or missing: find the answer in its text, drop it, or refuse",
         ),
-        *_share(share),
+        *_format_share(share),
     ]
-    task = _head("question_answering", "the span of a text that answers a question")
-    train = training(steps, 2e-3, "f1", "f1, exact_match or loss")
+    task = _format_head("question_answering", "the span of a text that answers a question")
+    train = format_training(steps, 2e-3, "f1", "f1, exact_match or loss")
     model = _Sizes(name, "question_answering", length, len(pairs), tokens.pieces)
     others = (
         [name for name in data_files.rows.column_names if name not in (columns_by_role or {}).values()]
@@ -287,114 +310,120 @@ def question_answering(
         if data_files.rows and columns_by_role
         else 0
     )
-    script = choose.script_of([context for _, context in sampled_pairs])
-    assumed = [
+    script = choose.describe_script([context for _, context in sampled_pairs])
+    assumptions = [
         f"{len(pairs):,} questions about {contexts:,} texts ({script}){columns}{unused}",
-        _lengths(tokens, length, 0.0),
-        *_validation(data_files, share),
+        _describe_lengths(tokens, length, 0.0),
+        *_describe_validation(data_files, share),
         *([f"{blank:,} questions have no answer"] if blank else []),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
     ]
-    return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
+    return _build_draft(task, model, data, train, assumptions, steps.seconds, texts_alone, write)
 
 
-def token_classification(data_files: DataFiles, write: PathWriter, texts_alone: Unlabelled | None = None) -> Draft:
+def draft_token_classification(
+    data_files: DataFiles, write: PathWriter, texts_alone: UnlabeledTexts | None = None
+) -> Draft:
     """Draft a small model with new weights that finds entities."""
-    columns = entity_columns(data_files)
+    columns = find_entity_columns(data_files)
     assert data_files.rows is not None and columns is not None
     table = flatten_columns(data_files.rows)
-    rows = tagged_texts(table, *columns)
-    texts = [rows[place].text for place in spread(len(rows))]
-    name = _drafted("token_classification")
-    tokens = choose.tokens_of(texts, len(rows), _trainer(name), texts_alone.corpus if texts_alone else None)
-    length = choose.length_for(tokens.lengths, most=128, least=64)
+    rows = read_tagged_texts(table, *columns)
+    texts = [rows[place].text for place in spread_indices(len(rows))]
+    name = _find_drafted_family("token_classification")
+    tokens = choose.choose_tokens(
+        texts, len(rows), _find_tokenizer_trainer(name), texts_alone.corpus if texts_alone else None
+    )
+    length = choose.choose_length(tokens.lengths, max_length=128, min_length=64)
     windows = round(float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(rows))
-    share = None if data_files.has("validation") else choose.held_out([len(rows)])
-    steps = choose.steps_for(windows, length, most_epochs=TAG_PASSES)
-    named: list[Line] = [
+    share = None if data_files.has("validation") else choose.choose_held_out_share([len(rows)])
+    steps = choose.choose_steps(windows, length, max_epochs=TAG_PASSES)
+    column_lines: list[Line] = [
         ("text", columns[0], "the column of the texts, or tokens"),
         ("label", columns[1], "the column of entities, or tags"),
     ]
     data: list[Line] = [
-        *_files(data_files, write),
-        *([] if data_files.tagged else named),
+        *_format_files(data_files, write),
+        *([] if data_files.tagged else column_lines),
         ("max_length", length, "tokens of a window"),
         ("stride", length // 4, "tokens that neighbouring windows of a long text share"),
-        *_share(share),
+        *_format_share(share),
     ]
-    train = training(steps, 1.5e-3, "f1", "f1, precision, recall, accuracy or loss")
+    train = format_training(steps, 1.5e-3, "f1", "f1, precision, recall, accuracy or loss")
     train = f"{train}  token_dropout: 0.1            # share of the tokens replaced in training\n"
     counts = Counter(kind for one in rows for _, _, kind in entities(one.tags))
-    listed = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8)) + ", ..." * (len(counts) > 8)
+    listed_kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common(8)) + ", ..." * (len(counts) > 8)
     others = [column for column in table.column_names if column not in columns]
     unused = f"; not used: {', '.join(others)}" if others else ""
-    kinds = f"{counts.total():,} entities of {len(counts)} type{'s' * (len(counts) > 1)} ({listed})"
-    assumed = [
-        f"{len(rows):,} texts ({choose.script_of(texts)}) with {kinds}; columns {' and '.join(columns)}{unused}",
-        _lengths(tokens, length, 0.0),
-        *_validation(data_files, share),
+    kinds = f"{counts.total():,} entities of {len(counts)} type{'s' * (len(counts) > 1)} ({listed_kinds})"
+    assumptions = [
+        f"{len(rows):,} texts ({choose.describe_script(texts)}) with {kinds}; columns {' and '.join(columns)}{unused}",
+        _describe_lengths(tokens, length, 0.0),
+        *_describe_validation(data_files, share),
     ]
     model = _Sizes(name, "token_classification", length, len(rows), tokens.pieces)
-    task = _head("token_classification", "the entities of a text, such as persons and places")
-    return _drafts(task, model, data, train, assumed, steps.seconds, texts_alone, write)
+    task = _format_head("token_classification", "the entities of a text, such as persons and places")
+    return _build_draft(task, model, data, train, assumptions, steps.seconds, texts_alone, write)
 
 
-def language_modeling(data_files: DataFiles, where: str, write: PathWriter) -> Draft:
+def draft_language_modeling(data_files: DataFiles, source_name: str, write: PathWriter) -> Draft:
     """Draft a small model with new weights that continues texts."""
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in data_files.files.items()}
     size = sum(sizes.values())
     encoding = data_files.encoding or "utf-8"
-    texts = [text for files in data_files.files.values() for text in choose.beginnings(files, encoding)]
-    steps = choose.steps_for(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, most_epochs=12)
+    texts = [text for files in data_files.files.values() for text in choose.read_beginnings(files, encoding)]
+    steps = choose.choose_steps(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, max_epochs=12)
     sources: list[Line] = [
-        (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_megabytes(sizes[code])}")
+        (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_format_bytes(sizes[code])}")
         for code, files in data_files.files.items()
     ]
     data: list[Line] = [
         ("dataset", "text", "plain text"),
         ("sources", sources, ""),
-        *_encoding(data_files),
+        *_format_encoding(data_files),
         ("max_length", 128, "tokens of a block, the control code included"),
         ("validation_fraction", 0.1, "share of each code's text, to choose the best checkpoint by"),
         ("test_fraction", 0.1, "... for the final score"),
     ]
-    name = _drafted("causal_lm")
-    vocab_size = choose.word_pieces(size, texts, partial(_trainer(name, "bpe"), control_codes=list(data_files.files)))
+    name = _find_drafted_family("causal_lm")
+    vocab_size = choose.choose_word_pieces(
+        size, texts, partial(_find_tokenizer_trainer(name, "bpe"), control_codes=list(data_files.files))
+    )
     pieces: list[Line] = [
         ("kind", "bpe", f"{families.family(name).title}'s word pieces"),
         ("vocab_size", vocab_size, "number of pieces to train on this recipe's text"),
     ]
     body = (
-        _head("language_modeling", "the next token, after a control code that says where the text is from")
-        + _model(_Sizes(name, "causal_lm", 128, 0, None))
-        + section("tokenizer", pieces)
+        _format_head("language_modeling", "the next token, after a control code that says where the text is from")
+        + _format_model(_Sizes(name, "causal_lm", 128, 0, None))
+        + format_section("tokenizer", pieces)
         + "\n"
-        + section("data", data)
+        + format_section("data", data)
         + "\n"
-        + training(steps, 5e-3, "perplexity", "perplexity or loss", decay=0.1)
+        + format_training(steps, 5e-3, "perplexity", "perplexity or loss", decay=0.1)
     )
-    assumed = [
-        f"{_megabytes(size)} of text ({choose.script_of(texts)}), under the control code{'s' * (len(sizes) > 1)} "
-        f"{', '.join(sizes)}",
+    assumptions = [
+        f"{_format_bytes(size)} of text ({choose.describe_script(texts)}), under the control "
+        f"code{'s' * (len(sizes) > 1)} {', '.join(sizes)}",
         f"{vocab_size:,} word pieces; a tenth of the text to validate on, a tenth to test on",
     ]
-    return Draft(body, assumed, steps.seconds * choose.BUDGET / choose.TEXT_BUDGET)
+    return Draft(body, assumptions, steps.seconds * choose.TOKEN_BUDGET / choose.TEXT_BUDGET)
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _head(task: str, comment: str) -> str:
+def _format_head(task: str, comment: str) -> str:
     seed = "seed: 42                        # seeds new weights, held-out rows, the order of the examples, dropout\n"
     return f"{f'task: {task}'.ljust(31)} # {comment}\n{seed}\n"
 
 
-def _drafted(head: str) -> str:
+def _find_drafted_family(head: str) -> str:
     """The family that is proposed for a head."""
     return next(name for name in families.FAMILIES if head in families.family(name).drafted_heads)
 
 
-def _trainer(name: str, kind: str = "sentencepiece") -> Callable[..., Any]:
+def _find_tokenizer_trainer(name: str, kind: str = "sentencepiece") -> Callable[..., Any]:
     """What trains a family's tokenizer of a kind."""
     return families.part(name, "tokenizer").TRAINERS[kind]
 
@@ -413,58 +442,64 @@ class _Sizes:
         return families.part(self.family, "draft").config_lines(self.head, self.length, self.rows)
 
 
-def _drafts(
+def _build_draft(
     task: str,
     sizes: _Sizes,
     data: Sequence[Line],
     train: str,
-    assumed: list[str],
+    assumptions: list[str],
     seconds: float,
-    texts_alone: Unlabelled | None,
+    texts_alone: UnlabeledTexts | None,
     write: PathWriter,
 ) -> Draft:
     """Put the sections of a recipe together; with unlabelled texts also those of one that pretrains on them, and of one
     that starts from its model."""
-    rest = section("data", data) + "\n" + train
+    rest = format_section("data", data) + "\n" + train
     if texts_alone is None:
-        return Draft(task + _model(sizes) + _tokenizer(sizes.pieces) + rest, assumed, seconds)
+        return Draft(task + _format_model(sizes) + _format_tokenizer(sizes.pieces) + rest, assumptions, seconds)
     # Few labelled texts may not give the pieces, and to be checked they need none.
-    draft = Draft(task + _model(sizes) + _tokenizer(None) + rest, assumed, seconds)
+    draft = Draft(task + _format_model(sizes) + _format_tokenizer(None) + rest, assumptions, seconds)
     dropout = [line for line in sizes.config() if line[0].endswith("_prob")]
-    tokenizer = section("tokenizer", [("kind", "checkpoint", "that of model.weights")])
-    draft.pretrained = task + _model(sizes, texts_alone.weights, dropout) + tokenizer + "\n" + rest
-    blocks = _blocks(texts_alone, sizes)
-    steps = choose.steps_for(blocks, sizes.length, choose.PRETRAIN_BUDGET, choose.PRETRAIN_PASSES)
+    tokenizer = format_section("tokenizer", [("kind", "checkpoint", "that of model.weights")])
+    draft.pretrained = task + _format_model(sizes, texts_alone.weights, dropout) + tokenizer + "\n" + rest
+    blocks = _count_blocks(texts_alone, sizes)
+    steps = choose.choose_steps(blocks, sizes.length, choose.PRETRAIN_BUDGET, choose.PRETRAIN_PASSES)
     model = replace(sizes, rows=max(blocks, choose.MANY_ROWS))
     draft.pretraining = (
-        _head("masked_language_modeling", "tokens that are masked, from those on both sides; no labels are needed")
-        + _model(model)
-        + _tokenizer(sizes.pieces)
-        + section("data", _unlabelled(texts_alone, sizes.length, write))
+        _format_head(
+            "masked_language_modeling", "tokens that are masked, from those on both sides; no labels are needed"
+        )
+        + _format_model(model)
+        + _format_tokenizer(sizes.pieces)
+        + format_section("data", _format_unlabeled_data(texts_alone, sizes.length, write))
         + "\n"
-        + training(steps, 1e-3 if steps.batch_size < 16 else 2e-3, "perplexity", "perplexity, accuracy or loss")
+        + format_training(steps, 1e-3 if steps.batch_size < 16 else 2e-3, "perplexity", "perplexity, accuracy or loss")
     )
     draft.seconds += steps.seconds
-    assumed.append(
-        f"pretrains on {_megabytes(texts_alone.size)} of text, about {blocks:,} blocks of {sizes.length} tokens; so "
+    assumptions.append(
+        f"pretrains on {_format_bytes(texts_alone.size)} of text, about {blocks:,} blocks of {sizes.length} tokens; so "
         "small a model may gain nothing by it: compare it with one from new weights"
     )
     return draft
 
 
-def _blocks(unlabeled_texts: Unlabelled, sizes: _Sizes) -> int:
+def _count_blocks(unlabeled_texts: UnlabeledTexts, sizes: _Sizes) -> int:
     """About how many blocks the texts give: a piece of a word has some four bytes."""
     tokens = unlabeled_texts.size / (4 if sizes.pieces else 1)
     return max(unlabeled_texts.documents, round(tokens / sizes.length))
 
 
-def _unlabelled(unlabeled_texts: Unlabelled, length: int, write: PathWriter) -> list[Line]:
+def _format_unlabeled_data(unlabeled_texts: UnlabeledTexts, length: int, write: PathWriter) -> list[Line]:
     """The data section of a pretraining recipe."""
-    files = unlabeled_texts.found
-    share = None if files.has("validation") else choose.held_out([unlabeled_texts.documents])
-    named = _files(files, write) if unlabeled_texts.column else [*unlabeled_texts.source(write), *_encoding(files)]
+    files = unlabeled_texts.data_files
+    share = None if files.has("validation") else choose.choose_held_out_share([unlabeled_texts.documents])
+    source_lines = (
+        _format_files(files, write)
+        if unlabeled_texts.column
+        else [*unlabeled_texts.source(write), *_format_encoding(files)]
+    )
     return [
-        *named,
+        *source_lines,
         *(
             [("text", unlabeled_texts.column, "the column of the texts; no other is used")]
             if unlabeled_texts.column
@@ -473,25 +508,25 @@ def _unlabelled(unlabeled_texts: Unlabelled, length: int, write: PathWriter) -> 
         ("max_length", length, "tokens of a block, as in the recipe with labels"),
         ("mask_fraction", 0.15, "share of the tokens that are to be predicted"),
         ("whole_words", False, "whether whole words are masked"),
-        *_share(share),
+        *_format_share(share),
     ]
 
 
-def _model(sizes: _Sizes, weights: str | None = None, changed: Sequence[Line] = ()) -> str:
+def _format_model(sizes: _Sizes, weights: str | None = None, changed_keys: Sequence[Line] = ()) -> str:
     """Format the model section: new weights, or those of a pretrained model, some of whose keys are changed."""
     name = sizes.family
     origin = "new weights; or a Hugging Face folder or hub id to start from"
     lines: list[Line] = [
         ("name", name, f"the port in models/{name}"),
         ("weights", weights, "the pretrained model; the head is new" if weights else origin),
-        ("config", list(changed) if weights else sizes.config(), ""),
+        ("config", list(changed_keys) if weights else sizes.config(), ""),
     ]
     keys_of = families.family(name).config_class
     comment = f"    # keys of transformers.{keys_of}; other keys follow from the length, or have their defaults\n"
-    return section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
+    return format_section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
 
 
-def _tokenizer(pieces: int | None) -> str:
+def _format_tokenizer(pieces: int | None) -> str:
     if pieces is None:
         lines: list[Line] = [("kind", "bytes", "UTF-8 bytes: there is little text; or sentencepiece, with vocab_size")]
     else:
@@ -499,29 +534,31 @@ def _tokenizer(pieces: int | None) -> str:
             ("kind", "sentencepiece", "pieces of words; or bytes"),
             ("vocab_size", pieces, "number of pieces to train on this recipe's text"),
         ]
-    return section("tokenizer", lines) + "\n"
+    return format_section("tokenizer", lines) + "\n"
 
 
-def _files(data_files: DataFiles, write: PathWriter) -> list[Line]:
+def _format_files(data_files: DataFiles, write: PathWriter) -> list[Line]:
     what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
-    files: list[Line] = [(split, named(paths, write), what[split]) for split, paths in data_files.files.items()]
-    unnamed = "column1, column2" if data_files.kind == "json" else "the first row is the header"
+    files: list[Line] = [
+        (split_name, format_files(paths, write), what[split_name]) for split_name, paths in data_files.files.items()
+    ]
+    null_meaning = "column1, column2" if data_files.kind == "json" else "the first row is the header"
     layout: list[Line] = [
         ("delimiter", data_files.delimiter, "what parts the columns"),
         ("quote", data_files.quote, "what stands round a text; or none"),
-        ("columns", data_files.columns, f"their names, since no header has them; null: {unnamed}"),
+        ("columns", data_files.columns, f"their names, since no header has them; null: {null_meaning}"),
     ]
     kinds = {"json": "rows, a line each; or SQuAD's nested file", "text": "CoNLL: a token and its tag on a line"}
     return [
         ("dataset", data_files.kind, kinds.get(data_files.kind, "a table")),
         ("files", files, ""),
         *(line for line in layout if line[1] is not None),
-        *(_splits(data_files.splits) if data_files.splits else ()),
-        *_encoding(data_files),
+        *(_format_splits(data_files.splits) if data_files.splits else ()),
+        *_format_encoding(data_files),
     ]
 
 
-def _splits(splits: Mapping[str, str]) -> list[Line]:
+def _format_splits(splits: Mapping[str, str]) -> list[Line]:
     """The column that divides the rows of one file."""
     return [
         ("split_column", SPLIT_COLUMN, "the column that says of which split a row is"),
@@ -529,81 +566,85 @@ def _splits(splits: Mapping[str, str]) -> list[Line]:
     ]
 
 
-def _folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
+def _format_folders(data_files: DataFiles, write: PathWriter) -> list[Line]:
     """A folder of texts for each label, and those of other splits."""
     sources = {
         "sources": data_files.files,
-        **{f"{split}_sources": labels for split, labels in data_files.held_out.items()},
+        **{f"{split_name}_sources": labels for split_name, labels in data_files.held_out.items()},
     }
     lines: list[Line] = [("dataset", "text", "each file is a text")]
     for key, labels in sources.items():
-        texts: list[Line] = [(label, named(paths, write), f"{len(paths):,} texts") for label, paths in labels.items()]
+        texts: list[Line] = [
+            (label, format_files(paths, write), f"{len(paths):,} texts") for label, paths in labels.items()
+        ]
         lines.append((key, texts, ""))
-    return [*lines, *_encoding(data_files)]
+    return [*lines, *_format_encoding(data_files)]
 
 
-def _encoding(data_files: DataFiles) -> list[Line]:
+def _format_encoding(data_files: DataFiles) -> list[Line]:
     return [("encoding", data_files.encoding, "of the files; null: UTF-8")] if data_files.encoding else []
 
 
-def _share(share: float | None, how: str = "") -> list[Line]:
+def _format_share(share: float | None, how: str = "") -> list[Line]:
     if share is None:
         return []
     return [("validation_fraction", share, f"held out of train, to choose the best checkpoint by{how}")]
 
 
-def _sample(rows: Any, column: str) -> list[str]:
-    values = rows.select(spread(len(rows))).select_columns([column])[:][column]
+def _sample_texts(rows: Any, column: str) -> list[str]:
+    values = rows.select(spread_indices(len(rows))).select_columns([column])[:][column]
     return [str(value or "") for value in values]
 
 
-def _cut(share: float) -> str:
+def _format_cut_share(share: float) -> str:
     return f" ({share:.0%} of these)" if share >= 0.005 else ""
 
 
-def _megabytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-def _targets(target: Target) -> list[str]:
+def _describe_target(target: Target) -> list[str]:
     """What is known of the labels, or of the numbers."""
     if target.problem == "regression":
-        return [_numbers(target)]
+        return [_describe_numbers(target)]
     if target.problem == "single_label":
-        return [_labels(target.counts, sum(target.counts.values()))]
+        return [_describe_labels(target.counts, sum(target.counts.values()))]
     none = f"{target.none:,} texts have none of them" if target.none else ""
-    return [_labels(target.counts, target.rows, ", of which a text may have several"), *filter(None, [none])]
+    return [_describe_labels(target.counts, target.rows, ", of which a text may have several"), *filter(None, [none])]
 
 
-def _labels(counts: dict[str, int], rows: int, several: str = "") -> str:
+def _describe_labels(counts: dict[str, int], rows: int, several: str = "") -> str:
     many, (least, few) = max(counts.values()), min(counts.items(), key=lambda item: item[1])
     if len(counts) <= 6:
-        said = ", ".join(f"{name} {count / rows:.0%}" for name, count in counts.items())
+        frequencies = ", ".join(f"{name} {count / rows:.0%}" for name, count in counts.items())
     else:
-        said = f"{few:,} to {many:,} rows each"
-    uneven = f"; {least} is rare: watch macro_f1, or set train.save_best to it" if many > UNEVEN * few else ""
-    return f"{len(counts):,} labels{several}: {said}{uneven}"
+        frequencies = f"{few:,} to {many:,} rows each"
+    uneven = f"; {least} is rare: watch macro_f1, or set train.save_best to it" if many > UNEVEN_FACTOR * few else ""
+    return f"{len(counts):,} labels{several}: {frequencies}{uneven}"
 
 
-def _numbers(target: Target) -> str:
+def _describe_numbers(target: Target) -> str:
     values = np.repeat([float(value) for value in target.counts], list(target.counts.values()))
     large = float(np.abs(values).max())
     unit = f"; new weights learn small numbers: divide them by {10 ** (len(str(int(large))) - 1):,}, say"
-    said = f"numbers from {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
-    return said + unit if large > LARGE else said
+    description = f"numbers from {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
+    return description + unit if large > LARGE_NUMBER else description
 
 
-def _lengths(tokens: choose.TokenLengths, length: int, longer: float, then: str = "cut") -> str:
+def _describe_lengths(tokens: choose.TokenLengths, length: int, longer: float, treatment: str = "cut") -> str:
     kind = "bytes" if tokens.pieces is None else f"tokens (of {tokens.pieces:,} SentencePiece pieces)"
     middle, most = np.median(tokens.lengths), tokens.lengths.max()
-    said = f"; {longer:.0%} are longer and are {then}" if longer >= 0.005 else ""
-    return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{said}"
+    longer_note = f"; {longer:.0%} are longer and are {treatment}" if longer >= 0.005 else ""
+    return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{longer_note}"
 
 
-def _validation(data_files: DataFiles, share: float | None) -> list[str]:
-    held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
+def _describe_validation(data_files: DataFiles, share: float | None) -> list[str]:
+    held_out_note = (
+        [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
+    )
     kind, key = ("folder", "test_sources") if data_files.classes else ("file", "files.test")
     return [
-        *held,
+        *held_out_note,
         *([] if data_files.has("test") else [f"no test {kind}, so no final figure: add data.{key}"]),
     ]

@@ -10,47 +10,47 @@ from typing import Any
 from toolkit.commands.recipe_new.choose import Steps
 from toolkit.terminal.escape import one_line
 
-#: Text that every YAML reader takes for a string unquoted.
-PLAIN = re.compile(r"[A-Za-z_][\w./-]*( [\w./-]+)*", re.ASCII)
-NOT_A_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-#: The column at which comments begin, where there is room.
-COMMENTS = 32
+#: Text that every YAML parser reads as a string without quotes.
+PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*( [\w./-]+)*", re.ASCII)
+YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+#: Column at which comments begin after short settings.
+COMMENT_COLUMN = 32
 
 Line = tuple[str, Any, str]
 
 
-def section(name: str, lines: Iterable[Line], indent: int = 2) -> str:
+def format_section(name: str, lines: Iterable[Line], indent: int = 2) -> str:
     """Format a mapping: its key, then lines of (key, value, comment); a value may be such lines."""
-    text = f"{' ' * (indent - 2)}{scalar(name)}:\n"
+    text = f"{' ' * (indent - 2)}{format_scalar(name)}:\n"
     for key, value, comment in lines:
         if isinstance(value, list) and value and isinstance(value[0], tuple):
-            text += section(key, value, indent + 2)
+            text += format_section(key, value, indent + 2)
         else:
-            text += line(f"{' ' * indent}{scalar(key)}: {scalar(value)}", comment)
+            text += format_line(f"{' ' * indent}{format_scalar(key)}: {format_scalar(value)}", comment)
     return text
 
 
-def line(written: str, comment: str) -> str:
+def format_line(setting: str, comment: str) -> str:
     """Format a line with its comment."""
-    return f"{written.ljust(COMMENTS - 1)} # {one_line(comment)}\n" if comment else f"{written}\n"
+    return f"{setting.ljust(COMMENT_COLUMN - 1)} # {one_line(comment)}\n" if comment else f"{setting}\n"
 
 
-def scalar(value: Any) -> str:
+def format_scalar(value: Any) -> str:
     """Format a value so that YAML reads it back."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return value if PLAIN.fullmatch(value) and value.lower() not in NOT_A_TEXT else quoted(value)
+        return value if PLAIN_TEXT.fullmatch(value) and value.lower() not in YAML_WORDS else quote_text(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(scalar, value))}]"
+        return f"[{', '.join(map(format_scalar, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{scalar(key)}: {scalar(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{format_scalar(key)}: {format_scalar(item)}' for key, item in value.items())}}}"
     return repr(value)
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Quote a text, with unprintable characters escaped."""
     letters = []
     for letter in text:
@@ -59,7 +59,7 @@ def quoted(text: str) -> str:
     return f'"{"".join(letters)}"'
 
 
-def training(steps: Steps, learning_rate: float, save_best: str, others: str, decay: float = 0.01) -> str:
+def format_training(steps: Steps, learning_rate: float, save_best: str, metric_list: str, decay: float = 0.01) -> str:
     """Format the train section."""
     lines: list[Line] = [
         ("epochs", steps.epochs, "passes over the training split; or set max_steps"),
@@ -72,7 +72,7 @@ def training(steps: Steps, learning_rate: float, save_best: str, others: str, de
         ("weight_decay", decay, "decoupled (AdamW), not on biases and LayerNorm"),
         ("eval_steps", steps.eval_steps, "steps between evaluations; null: after each epoch"),
         ("early_stopping_patience", 3, "stop after this many evaluations without improvement; null: never"),
-        ("save_best", save_best, f"selects the checkpoint to keep: {others} on validation"),
+        ("save_best", save_best, f"selects the checkpoint to keep: {metric_list} on validation"),
         ("baseline", True, "also measure simple methods on the same splits"),
     ]
-    return section("train", lines)
+    return format_section("train", lines)
