@@ -62,11 +62,13 @@ SAMPLE_ROWS = 2000
 
 @dataclass(frozen=True)
 class Columns:
-    """Attributes:
-    texts: one column name, or two.
-    target: what is predicted.
-    others: columns that are not used.
-        guesses: what was chosen although another column would do as well, and the option that chooses, a line each.
+    """Columns of a table for classification.
+
+    Attributes:
+        texts: name of the text column, or of two columns that are read together.
+        target: labels or numbers to be predicted.
+        others: names of the columns that are not used.
+        guesses: notes about uncertain choices, each with the option that changes it.
     """
 
     texts: list[str]
@@ -78,15 +80,17 @@ class Columns:
 def choose_columns(
     source_name: str, rows: datasets.Dataset, texts: Sequence[str], labels: Sequence[str], problem: str | None = None
 ) -> Columns:
-    """Find the columns.
+    """Choose the columns of the texts and labels of a table.
 
     Args:
         source_name: name of the data file, for error messages.
-        texts, labels: names that the user gave; none to find them.
-        problem: as ``data.problem_type``; None to see.
+        rows: rows of the table.
+        texts: text columns that the user named; empty to find them.
+        labels: label columns that the user named; empty to find them.
+        problem: value of ``data.problem_type``; None to detect it.
 
     Raises:
-        UserError: one is not found, is not there, or holds nothing that can be learned.
+        UserError: a column is missing or not found, or has no labels that can be learned.
     """
     names = rows.column_names
     for name in (*texts, *labels):
@@ -104,7 +108,7 @@ def choose_columns(
     if labels:
         target = build_named_target(source_name, rows, labels, problem)
     else:
-        target, others = _find_label(source_name, rows, chosen_texts, problem, compares)
+        target, others = _find_label(source_name, rows, chosen_texts, problem, compares=compares)
         if others:
             doubt = f"{', '.join(others[:4])} could be predicted as well"
             guesses.append(f"that {target.columns[0]} holds the labels is a guess: {doubt}; --label NAME chooses")
@@ -259,12 +263,16 @@ def build_named_target(source_name: str, rows: datasets.Dataset, labels: Sequenc
 
 
 def _find_label(
-    source_name: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None, compares: bool
+    source_name: str, rows: datasets.Dataset, texts: Sequence[str], problem: str | None, *, compares: bool
 ) -> tuple[Target, list[str]]:
-    """Find the column to predict, and the others that are as likely.
+    """Return the target of the likeliest label column, and the names of equally likely columns.
 
     Args:
-        compares: whether the texts are two that are compared.
+        source_name: name of the data file, for error messages.
+        rows: rows of the table.
+        texts: names of the text columns.
+        problem: value of ``data.problem_type``; None to detect it.
+        compares: whether two texts are compared.
     """
     candidates: dict[int, tuple[float, int, Target]] = {}
     single, reasons = [], []
@@ -277,7 +285,7 @@ def _find_label(
         number = len(target.counts)
         if number == 1:
             single.append(name)
-        elif (rank := _rank_label(target, name, len(rows), compares)) is not None:
+        elif (rank := _rank_label(target, name, len(rows), compares=compares)) is not None:
             candidates[place] = (rank, number, target)
         else:
             every = number == len(rows) - len(target.absent)
@@ -318,11 +326,14 @@ def _describe_odd_number(name: str, value: str) -> str:
     return f"{name} holds {value!r}, which is no number (1234.5 is one)"
 
 
-def _rank_label(target: Target, name: str, rows: int, compares: bool) -> float | None:
+def _rank_label(target: Target, name: str, rows: int, *, compares: bool) -> float | None:
     """Return a rank of a column as the label, 0 for the likeliest; None if it identifies rows.
 
     Args:
-        compares: whether there are two texts; a score is then theirs.
+        target: target that the column would have.
+        name: name of the column.
+        rows: number of rows of the table.
+        compares: whether two texts are compared; then a column of scores is likely.
     """
     plain, number = name.strip().replace("_id", ""), len(target.counts)
     is_named = bool(LABEL_NAMES.fullmatch(plain))

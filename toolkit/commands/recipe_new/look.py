@@ -119,7 +119,7 @@ class LayoutOptions(NamedTuple):
 
 
 def inspect_data(
-    data: Path, layout: Mapping[str, str | None] | None = None, header: bool | None = None, as_text: bool = False
+    data: Path, layout: Mapping[str, str | None] | None = None, *, header: bool | None = None, as_text: bool = False
 ) -> DataFiles:
     """Inspect a file or a folder of data.
 
@@ -250,7 +250,9 @@ def _inspect_text_folders(
     """Read texts in folders: one label per folder if there are several, of several texts each; else a control code.
 
     Args:
-        held_out: other splits' folders.
+        folders: folder -> its texts.
+        options: options of the command line.
+        held_out: split -> its folders and their texts, without the training split.
     """
     labels = _texts_by_label(folders)
     if len(labels) < 2 or min(map(len, labels.values())) < MIN_LABEL_TEXTS:
@@ -343,7 +345,7 @@ def _inspect_table(kind: str, files: dict[str, list[Path]], options: LayoutOptio
     if kind == "csv" and data_files.columns is None:
         _check_title(train, rows)
     if data_files.columns is None and kind in ("csv", "xlsx"):
-        data_files.columns = _name_columns(data_files, rows, options.header)
+        data_files.columns = _name_columns(data_files, rows, header=options.header)
     if kind == "json" and data_files.encoding is None and (questions := _read_squad(train)):
         data_files.questions = questions
         return data_files
@@ -443,7 +445,7 @@ def _check_title(path: Path, rows: Sequence[Sequence[str]]) -> None:
         raise UserError(f"{path}:1: {title!r} is a title above the table; delete its line, so that the header is first")
 
 
-def _name_columns(data_files: DataFiles, rows: Sequence[Sequence[str]], header: bool | None) -> list[str] | None:
+def _name_columns(data_files: DataFiles, rows: Sequence[Sequence[str]], *, header: bool | None) -> list[str] | None:
     """Return names for the columns of a table without a header; None if it has a header."""
     if header or not rows or (header is None and not lacks_header(rows)):
         return None

@@ -117,7 +117,8 @@ def find_label_names(folder: Path, labels: Sequence[str]) -> tuple[dict[str, str
     """Return number -> name for labels that are numbers, and the file with the names; empty if there is no such file.
 
     Args:
-        labels: the labels of all splits.
+        folder: folder in which the file with the names is searched.
+        labels: labels of all splits.
     """
     for path in list_visible(folder):
         if (

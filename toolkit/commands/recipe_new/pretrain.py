@@ -17,13 +17,15 @@ from toolkit.tasks.language_modeling.documents import DOCUMENT_LENGTH
 
 @dataclass(frozen=True)
 class UnlabeledTexts:
-    """Attributes:
-    data_files: the files; of a table, only the files of its training split.
-    column: of a table's texts; None for plain text.
-    texts: a sample.
-    documents: number of rows of a table, or estimated number of documents in plain text.
-    size: of all texts, in bytes.
-    weights: folder into which the pretraining run writes its model.
+    """Texts without labels for pretraining.
+
+    Attributes:
+        data_files: the files; of a table, only the files of its training split.
+        column: column with the texts of a table; None for plain text.
+        texts: a sample of the texts.
+        documents: number of rows of a table, or estimated number of documents in plain text.
+        size: bytes of all texts.
+        weights: folder into which the pretraining run writes its model.
     """
 
     data_files: DataFiles
@@ -51,8 +53,9 @@ def inspect_unlabeled_texts(data_paths: Sequence[Path], text_columns: Sequence[s
     """Inspect the texts of a pretraining run.
 
     Args:
-        data_paths: files and folders of plain text, or one table.
-        text_columns: the columns of the labelled table's texts, if the user named them.
+        data_paths: files and folders of plain text, or a single table.
+        text_columns: text columns of the labeled table that the user named.
+        weights: folder into which the pretraining run will write its model.
 
     Raises:
         UserError: a path does not exist, or is neither plain text nor a single table.

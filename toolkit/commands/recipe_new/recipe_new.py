@@ -44,9 +44,11 @@ REQUIRED_DATA = {
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """Attributes:
-    paths: the files that were written, in the order in which they are to be run.
-    assumed: assumptions, a line each.
+    """Files of a new recipe.
+
+    Attributes:
+        paths: written recipes, in the order of their runs.
+        assumed: assumptions about the data, one line each.
     """
 
     paths: list[Path]
@@ -62,30 +64,38 @@ def new_recipe(
     problem_type: str | None = None,
     missing_labels: str | None = None,
     layout: Mapping[str, str | None] | None = None,
+    *,
     header: bool | None = None,
     pretrain: Sequence[Path] = (),
 ) -> NewRecipe:
     """Write a recipe for a file or folder of data.
 
     Args:
-        output: a new file; None for one in the current folder, named after the data.
-        task: by default, what the data looks like.
-        text, label, problem_type, missing_labels: what a table for classification is; see :class:`.tasks.TableOptions`.
-        layout, header: as :func:`.look.inspect_data` takes them.
-        pretrain: texts without labels: a second recipe pretrains on them, and the first one starts from its model.
+        data: file or folder.
+        output: path of the recipe, which must be free; None for a file in the current folder, named after the data.
+        task: name of the task; None to detect it.
+        text: text columns of a table for classification; empty to find them.
+        label: label columns of a table for classification; empty to find them.
+        problem_type: value of ``data.problem_type``; None to detect it.
+        missing_labels: treatment of rows without a label, as in :class:`.tasks.TableOptions`.
+        layout: layout options of a table, as in :func:`.look.inspect_data`.
+        header: whether the first row is a header; None to detect it.
+        pretrain: texts without labels. A second recipe pretrains on them, and the first recipe starts from its model.
 
     Raises:
-        UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
-            taken. Nothing is written.
-        WriteError: the system refuses it.
+        UserError: the data is missing, invalid or has no labels to learn, or the recipe's path is not free. No file is
+            written then.
+        WriteError: the system refused the write.
     """
     path = new_file(output or Path(f"{_recipe_name(data)}.yaml"))
     if task in (None, "classification") and not pretrain and data.exists() and (pairs := find_parallel(data)):
         with _removed_on_failure() as tables:
             notes = _write_joined_tables(data, path, pairs, tables)
-            joined_recipe = new_recipe(tables[0], path, task, text, label, problem_type, missing_labels, layout, header)
+            joined_recipe = new_recipe(
+                tables[0], path, task, text, label, problem_type, missing_labels, layout, header=header
+            )
         return replace(joined_recipe, assumed=[*notes, *joined_recipe.assumed])
-    data_files = inspect_data(data, layout, header, task == "language_modeling")
+    data_files = inspect_data(data, layout, header=header, as_text=task == "language_modeling")
     task = task or _choose_task(data_files)
     table_options = TableOptions(tuple(text), tuple(label), problem_type, missing_labels)
     _check_choice(data, data_files, task, table_options)
@@ -139,7 +149,10 @@ def _write_joined_tables(
     """Write the texts and labels of each split into a table next to the recipe.
 
     Args:
-        written_tables: the tables are appended to it, the training split's first.
+        data: folder of the data, or a text file in it.
+        recipe: path of the recipe.
+        pairs: split -> texts and labels.
+        written_tables: list to which the paths of the tables are appended, the training split first.
 
     Returns:
         A note on each table.

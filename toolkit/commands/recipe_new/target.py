@@ -36,16 +36,18 @@ SEPARATORS = (",", ";", "|", " ")
 
 @dataclass(frozen=True)
 class Target:
-    """Attributes:
-    columns: one, or several of 0 and 1.
-    problem: as ``data.problem_type``.
-    counts: label -> its number of rows, the most frequent first; for numbers, of each number.
-    separator: of several labels in a cell.
-    absent: indices of the rows without.
-    words: what may stand for a missing label -> indices of its rows.
-    rows: number of rows with a value.
-    none: number of rows with none of several labels.
-    odd: one of values that are nearly numbers.
+    """Labels or numbers of a column that can be predicted.
+
+    Attributes:
+        columns: name of the column, or names of several columns of 0 and 1.
+        problem: value of ``data.problem_type``.
+        counts: label or number -> its number of rows, the most frequent first.
+        rows: number of rows with a value.
+        separator: separator between several labels in a cell; None if a cell has a single label.
+        absent: indices of the rows without a value.
+        words: word that may mean a missing label -> indices of its rows.
+        none: number of rows with none of several labels.
+        odd: a value that is a number in another notation; None if there is none.
     """
 
     columns: list[str]
@@ -59,10 +61,14 @@ class Target:
     odd: str | None = None
 
 
-def find_target(rows: datasets.Dataset, name: str, problem: str | None = None, is_named: bool = False) -> Target | None:
+def find_target(
+    rows: datasets.Dataset, name: str, problem: str | None = None, *, is_named: bool = False
+) -> Target | None:
     """Return the target of a column if its values can be predicted; otherwise None.
 
     Args:
+        rows: rows of the table.
+        name: name of the column.
         problem: required problem type; None for any type.
         is_named: whether the user named the column.
     """
@@ -84,7 +90,7 @@ def find_target(rows: datasets.Dataset, name: str, problem: str | None = None, i
             words.setdefault(value, []).append(place)
     known_values = [value for value in present if value not in words]
     if _allows_problem("regression", problem) and _are_amounts(
-        known_values, name, is_named or problem is not None, problem
+        known_values, name, is_named=is_named or problem is not None, problem=problem
     ):
         return Target([name], "regression", _count_values(known_values), len(known_values), absent=absent, words=words)
     odd = None if problem == "multi_label" else _find_odd_number(known_values, name)
@@ -155,8 +161,10 @@ def _allows_problem(kind: str, problem: str | None) -> bool:
 
 
 def _read_values(rows: datasets.Dataset, name: str) -> list[Any]:
-    """The values of a column as they are written, without blanks around them; lists as they are, None where there is
-    no value."""
+    """Return the values of a column as text without surrounding blanks.
+
+    Lists stay lists, and a missing value is None.
+    """
     kind = (rows.info.features or {}).get(name)  # `rows.features` copies all
     values = read_column(rows, name)
     if isinstance(kind, datasets.ClassLabel):
@@ -187,9 +195,11 @@ def _count_values(values: Sequence[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _are_amounts(values: Sequence[str], name: str, is_named: bool, problem: str | None) -> bool:
-    """Whether values are numbers to predict and no names of classes: fractions, or many whole numbers in a column
-    whose name says so."""
+def _are_amounts(values: Sequence[str], name: str, *, is_named: bool, problem: str | None) -> bool:
+    """Return whether values are numbers to predict, not names of classes.
+
+    They are if they have fractions, or if the column's name means a number and it has many different integers.
+    """
     if not values or not all(NUMBER.fullmatch(value) for value in values):
         return False
     numbers = [float(value) for value in values]

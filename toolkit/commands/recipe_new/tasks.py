@@ -54,12 +54,14 @@ TAG_PASSES = 12
 
 @dataclass
 class Draft:
-    """Attributes:
-    body: the recipe below its first comment.
-    assumed: assumptions, a line each.
-    seconds: about how long training takes, on two cores.
-    pretrained: body of a recipe that starts from a pretrained model.
-    pretraining: body of the recipe that trains this model.
+    """Draft of a recipe.
+
+    Attributes:
+        body: text of the recipe after its first comment.
+        assumed: assumptions about the data, one line each.
+        seconds: estimated duration of the training on two cores.
+        pretrained: text of a recipe that starts from a pretrained model; empty without pretraining.
+        pretraining: text of the recipe that trains this model; empty without pretraining.
     """
 
     body: str
@@ -137,7 +139,10 @@ def draft_classification(
         *(
             _format_folders(data_files, write)
             if data_files.classes
-            else [*_format_files(data_files, write), *_format_columns(columns, target, dropped_labels, drops_texts)]
+            else [
+                *_format_files(data_files, write),
+                *_format_columns(columns, target, dropped_labels, drops_texts=drops_texts),
+            ]
         ),
         (
             "max_length",
@@ -229,7 +234,7 @@ def _others_lack_texts(data_files: DataFiles, texts: Sequence[str]) -> bool:
 
 
 def _format_columns(
-    columns: Columns, target: Target, dropped_labels: list[str] | str | None, drops_texts: bool
+    columns: Columns, target: Target, dropped_labels: list[str] | str | None, *, drops_texts: bool
 ) -> list[Line]:
     two, several = len(columns.texts) > 1, len(target.columns) > 1
     number = "" if target.problem == "regression" else f", of which there are {len(target.counts):,}"
@@ -452,8 +457,7 @@ def _build_draft(
     texts_alone: UnlabeledTexts | None,
     write: PathWriter,
 ) -> Draft:
-    """Put the sections of a recipe together; with unlabelled texts also those of one that pretrains on them, and of one
-    that starts from its model."""
+    """Combine the sections of a recipe; with unlabeled texts, also draft the recipes for and after pretraining."""
     rest = format_section("data", data) + "\n" + train
     if texts_alone is None:
         return Draft(task + _format_model(sizes) + _format_tokenizer(sizes.pieces) + rest, assumptions, seconds)
