@@ -201,7 +201,7 @@ def evaluate(folder: Path, console: Console, split_name: str = "test") -> dict[s
     Args:
         folder: folder of a finished run.
         console: console for the table of metrics and notes.
-        split: name of the split, ``test`` or ``validation``.
+        split_name: name of the split, ``test`` or ``validation``.
 
     Returns:
         Metric -> value: ``loss`` and the metrics of the task.
@@ -248,7 +248,7 @@ def predict(folder: Path, console: Console, baseline: bool = False, **inputs: An
         folder: folder of a finished run.
         console: console to print to.
         baseline: whether the kept baseline predicts instead of the model.
-        inputs: inputs of the task, by the names in its ``PREDICTS_FROM``; for example ``texts``.
+        **inputs: inputs of the task, by the names in its ``PREDICTS_FROM``; for example ``texts``.
 
     Raises:
         UserError: the folder is not a finished run, or its task needs other inputs.

@@ -104,7 +104,7 @@ class Task(Protocol):
 
         Args:
             folder: run folder.
-            predictions: path of the file with the rows of :meth:`predictions`.
+            predictions_path: path of the file with the rows of :meth:`predictions`.
             results: content of ``metrics.json``.
         """
 
@@ -155,7 +155,8 @@ class Task(Protocol):
         Args:
             run: finished run.
             console: console for the predictions.
-            options: options of the command, by the names in ``PREDICTS_FROM``.
+            *args: none; an implementation may name its options as parameters instead.
+            **options: options of the command, by the names in ``PREDICTS_FROM``.
         """
 
     def prediction_columns(self, run: Run) -> dict[str, type]:

@@ -26,6 +26,7 @@ class Schedule:
         """Return the schedule of a recipe, which has at least one step.
 
         Args:
+            recipe: recipe with the train section.
             examples: number of training examples.
             processes: number of data-parallel processes.
         """

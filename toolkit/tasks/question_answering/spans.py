@@ -29,8 +29,10 @@ def best_spans(
     its own best span is among the best ``count`` over all starts.
 
     Args:
-        start, end: logit of each position to be the first, or the last, of the answer, (B, T).
-        context_start, context_end: positions that an answer may have, ``context_start <= i < context_end``, (B,).
+        start: logit of each position to be the first position of the answer, (B, T).
+        end: logit of each position to be the last position of the answer, (B, T).
+        context_start: first position that an answer may have, (B,).
+        context_end: position after the last position that an answer may have, (B,).
         max_length: maximum number of positions of a span.
         count: number of spans.
 
@@ -106,7 +108,8 @@ def _distinct_spans(
 
     Args:
         context: text of the context.
-        starts, ends: character positions of the candidates, (candidates,).
+        starts: first character of each candidate, (candidates,).
+        ends: character after the last character of each candidate, (candidates,).
         scores: scores of the candidates, (candidates,).
         uses_whole_words: whether spans are widened to whole words.
     """

@@ -1,5 +1,7 @@
-"""Token classification's sections of a run's page, from the predictions file alone: scores by type of entity, and the
-most confident mistakes."""
+"""Token classification's sections of a run's page, computed only from the predictions file.
+
+They show scores by type of entity, and the most confident mistakes.
+"""
 
 from __future__ import annotations
 
