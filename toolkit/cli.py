@@ -729,6 +729,7 @@ def _in_next_folder(recipe: Any) -> Any:
 
 
 def _run_folder(run: Path) -> Path:
+    """Return the path of a run folder; raise UserError if it is not a folder."""
     if not run.is_dir():
         raise UserError(f"{run}: is not a run folder; `toolkit finetune` prints the one it made")
     return run

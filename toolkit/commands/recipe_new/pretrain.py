@@ -41,7 +41,11 @@ class UnlabeledTexts:
         return self.texts, self.size
 
     def source(self, write: Callable[[Path], str]) -> list[Line]:
-        """Return the lines of the data section that name files of plain text."""
+        """Return the lines of the data section that name files of plain text.
+
+        Args:
+            write: function that formats a path for the recipe.
+        """
         sources: list[Line] = [
             (name, format_files(paths, write), f"{len(paths):,} file{'s' * (len(paths) > 1)}")
             for name, paths in self.data_files.files.items()

@@ -60,7 +60,15 @@ def quote_text(text: str) -> str:
 
 
 def format_training(steps: Steps, learning_rate: float, save_best: str, metric_list: str, decay: float = 0.01) -> str:
-    """Format the train section."""
+    """Format the train section of a recipe.
+
+    Args:
+        steps: batch size and number of passes or steps.
+        learning_rate: peak of the learning rate.
+        save_best: metric that selects the checkpoint.
+        metric_list: all possible metrics in words, for the comment.
+        decay: weight decay.
+    """
     lines: list[Line] = [
         ("epochs", steps.epochs, "passes over the training split; or set max_steps"),
         ("max_steps", steps.max_steps, "optimizer steps"),
