@@ -19,17 +19,17 @@ TOKEN_BUDGET = 8_000_000
 TOKENS_A_SECOND = 35_000
 #: Tokens for a language model, whose tokens cost more because the whole vocabulary is scored.
 TEXT_BUDGET = 3_000_000
-#: Largest length proposed; of two texts read as one, longer ones are cut, and the recipe says so.
+#: Largest proposed length; longer pairs of texts are cut, and the recipe has a comment about it.
 MAX_LENGTH = 1024
-#: A text to classify is read at once up to so many tokens. Of longer ones windows are read: in the first 1,024 tokens
-#: 1,600 film reviews were told apart at 0.80, in windows of 512, 256 and 128 tokens at 0.82, 0.82 and 0.82; and 268
-#: documents of 4,000 words at 0.61; 0.88, 0.97 and 0.98 (2026-11-26).
+#: Most tokens of a text that is classified as a whole, and tokens of the windows of longer texts. Accuracy with the
+#: first 1,024 tokens, and with windows of 512, 256 and 128 tokens: 1,600 film reviews 0.80; 0.82, 0.82 and 0.82; 268
+#: documents of 4,000 words 0.61; 0.88, 0.97 and 0.98.
 MAX_WHOLE_TOKENS, WINDOW_TOKENS = 512, 256
-#: Lengths are multiples of it: a chunk of attention.
+#: Tokens of a chunk of attention; lengths are multiples of it.
 CHUNK_TOKENS = 64
-#: (minimum bytes of text, pieces to learn from it); with less text, bytes are the tokens.
-#: With 16,000 pieces 8,500 short reviews are told apart at 0.75 to 0.77, with 8,000 at 0.74 to 0.76, with 2,000 at 0.71
-#: to 0.74; with 600 kB of text and 77 labels more than 2,000 change nothing (2026-11-26).
+#: (minimum bytes of text, pieces to learn from it); with less text, bytes are the tokens. Accuracy on 8,500 short
+#: reviews: 0.75 to 0.77 with 16,000 pieces, 0.74 to 0.76 with 8,000, and 0.71 to 0.74 with 2,000. With 600 kB of text
+#: and 77 labels, more than 2,000 pieces do not change it.
 PIECES_BY_BYTES = ((30_000, 500), (150_000, 1000), (400_000, 4000), (800_000, 16_000))
 #: (minimum bytes of text, pieces) for a family without a tokenizer of bytes.
 WORD_PIECES_BY_BYTES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
@@ -40,15 +40,15 @@ FEW_LABELS, FEW_LABELS_PASSES, MANY_LABELS_PASSES = 20, 3, 10
 MIN_STEPS = {32: 900, 16: 1200, 8: 1500}
 #: Tokens that a classifier may train on: of 1,600 reviews of 1,024 tokens eight passes gave 0.80, five 0.73.
 LABEL_BUDGET = 12_000_000
-#: Tokens and passes of pretraining. In four passes over film reviews the perplexity fell from 1057, of frequencies,
-#: to 224; in six over intents, from 318 to 30. What starts from it wants the passes and rate of new weights: with 7e-4,
-#: or six passes for three, 8,500 short reviews were told apart no better (2026-11-26).
+#: Tokens and passes of pretraining. Perplexity fell from 1057 (token frequencies) to 224 in four passes over film
+#: reviews, and from 318 to 30 in six passes over intents. Fine-tuning uses the passes and learning rate of randomly
+#: initialized weights: a rate of 7e-4, or six passes instead of three, did not improve 8,500 short reviews.
 PRETRAIN_BUDGET, PRETRAIN_PASSES = 8_000_000, 20
-#: A model for as many texts has its whole width, and no dropout.
+#: Number of texts from which a model has its full width and no dropout.
 MANY_ROWS = 20_000
-#: Characters of text that pieces are tried on.
+#: Characters of the text on which numbers of pieces are tried.
 SAMPLE_CHARACTERS = 1_000_000
-#: With fewer bytes of text, the few documents held out may be most of it.
+#: Bytes of text below which the held-out documents may be most of the text.
 LITTLE_TEXT_BYTES = 100_000
 #: Names of Unicode's characters begin with their script.
 SCRIPTS = {
@@ -180,12 +180,12 @@ def choose_word_pieces(num_bytes: int, texts: Sequence[str], train: Callable[...
 
 
 def _training_part(texts: Sequence[str], tenths: int = 7) -> list[str]:
-    """Some texts of each ten: the tokenizer of a run is trained on what is not held out."""
+    """Return the first `tenths` of every ten texts, like a run, whose tokenizer is not trained on held-out texts."""
     return [text for place, text in enumerate(texts) if place % 10 < tenths] or list(texts)
 
 
 def choose_length(lengths: np.ndarray, max_length: int = MAX_LENGTH, min_length: int = 32) -> int:
-    """Return the least multiple of a chunk that fits 95% of the texts; within one chunk, of half a chunk."""
+    """Return the smallest multiple of a chunk, or half a chunk for short texts, that fits 95% of the texts."""
     needed_length = max(min_length, upper_length(lengths))
     unit = CHUNK_TOKENS // 2 if needed_length <= CHUNK_TOKENS else CHUNK_TOKENS
     return min(max_length, -(-needed_length // unit) * unit)
@@ -197,7 +197,7 @@ def upper_length(lengths: np.ndarray) -> int:
 
 
 def count_windows(lengths: np.ndarray, max_tokens: int) -> float:
-    """Return how many windows of at most ``max_tokens`` tokens a text is read in, on average."""
+    """Return the mean number of windows of at most ``max_tokens`` tokens for a text."""
     return float(np.maximum(1, np.ceil(lengths / max_tokens)).mean())
 
 

@@ -56,7 +56,7 @@ QUESTION_NAMES = {
 IDENTIFIER = re.compile(r"https?://\S+|[0-9a-f]{8}-[0-9a-f-]{20,}|[0-9a-fA-F]{16,}|[\d\W]*")
 #: A column with more distinct values holds labels only if its name or the user indicates it.
 MAX_LABELS = 1000
-#: Rows sampled to tell texts from identifiers.
+#: Rows that are sampled to distinguish texts from identifiers.
 SAMPLE_ROWS = 2000
 
 
@@ -138,7 +138,7 @@ def find_question_columns(rows: datasets.Dataset | None) -> dict[str, str] | Non
 
 
 def find_question_names(rows: datasets.Dataset | None) -> dict[str, str] | None:
-    """Find columns called as those of questions, contexts and answers are."""
+    """Return the columns with common names of questions, contexts and answers, by role; None if one is missing."""
     plain = {name.strip().lower(): name for name in rows.column_names} if rows is not None else {}
     columns_by_role = {
         key: next((plain[name] for name in names if name in plain), "") for key, names in QUESTION_NAMES.items()

@@ -13,7 +13,7 @@ from toolkit.files.written_values import parse_value
 from toolkit.tasks.token_classification.rows import TaggedText, counting_in, tag_names, tag_row
 from toolkit.tasks.token_classification.tags import entities
 
-#: First rows from which the columns are chosen.
+#: Number of first rows that decide about the columns.
 JUDGED_ROWS = 100
 
 

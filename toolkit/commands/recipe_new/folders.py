@@ -29,7 +29,7 @@ def list_visible(folder: Path) -> list[Path]:
 
 
 def find_split_parts(path: Path) -> list[Path]:
-    """Return all files of the split to which a file belongs."""
+    """Return all files of the split that a file is a part of."""
     return sorted(path.parent.glob(_parts_pattern(path))) if PART_NUMBER.search(path.name) else [path]
 
 

@@ -98,7 +98,7 @@ class DataFiles:
         return split_name in self.held_out if self.classes else split_name in self.files or split_name in self.splits
 
     def split_notes(self) -> dict[str, str]:
-        """Return split -> the note that says which file it is, but for the training split."""
+        """Return split -> note about its file, without the training split."""
         train, *_ = self.files["train"]
         others = {split_name: files[0] for split_name, files in self.files.items() if split_name != "train"}
         beside = f", beside {train.name},"

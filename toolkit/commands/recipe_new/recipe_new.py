@@ -27,7 +27,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.recipe.shipped import new_file
 from toolkit.terminal.escape import one_line
 
-#: File names that say nothing of the content: the folder's name is taken.
+#: File names without information; the recipe is named after the folder instead.
 SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)
 
 

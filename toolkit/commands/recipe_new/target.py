@@ -18,10 +18,10 @@ from toolkit.tasks.classification.label_lists import NO, YES
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 #: A number in another notation: with a unit, a decimal comma, or a separator of thousands.
 ODD_NUMBER = re.compile(r"\D{0,3}\d[\d.,' ]*\D{0,3}")
-#: One with a comma; of such values only a plural name tells that they are ids of labels.
+#: A number with a comma; such values are ids of labels only if the column's name is a plural.
 COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+|\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 PLURAL_NAMES = re.compile(r".*(labels|tags|classes|categories|topics|genres|emotions|ids|types)", re.IGNORECASE)
-#: Names of columns of amounts: if whole numbers have more values than this, they are no classes.
+#: Names of columns of amounts, whose integers are not classes if they have more values than this.
 NUMBER_NAMES = re.compile(
     r"score|similarity|relatedness|price|amount|value|cost|rating|stars|age|year|salary|points|target|y"
     r"|count|likes|views|votes|upvotes|minutes|duration",

@@ -37,9 +37,9 @@ from toolkit.tasks.token_classification.tags import entities
 
 #: Formats a path for the recipe.
 PathWriter = Callable[[Path], str]
-#: Of larger numbers to predict, the recipe warns: they are trained as they are.
+#: Numbers to predict beyond this are noted in the recipe, because they are not scaled in training.
 LARGE_NUMBER = 100
-#: What is predicted, by ``data.problem_type``, and what its column holds.
+#: ``data.problem_type`` -> description of the prediction, and noun for the values of the column.
 TARGET_DESCRIPTIONS = {
     "single_label": "one label per text",
     "multi_label": "several labels per text, or none",
