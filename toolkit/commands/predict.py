@@ -91,9 +91,9 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
     with reading(folder / "config.json", MODEL_REMEDY):
         config = port_class.config_class.from_pretrained(folder, **settings)
         length = length_of(recipe, config)
-    resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
+    resolved_config = families.part(recipe.model.name, "schema").resolve(config.to_hf())
     texts = 0 if runtime.current_device() == "gpu" else 1
-    if problem := explain_too_large(recipe.model.name, resolved, port_class.head, length, texts, READ_BYTES):
+    if problem := explain_too_large(recipe.model.name, resolved_config, port_class.head, length, texts, READ_BYTES):
         raise UserError(f"{folder / 'config.json'}: {problem}; if these sizes are wrong, {MODEL_REMEDY}")
     tensors = str(folder / "model.safetensors")
     if (constants := folder / CONSTANTS).exists():

@@ -124,8 +124,8 @@ def new_recipe(
         recipes = {first: draft.pretraining, path: draft.pretrained}
     with _removed_on_failure() as written_paths:
         for recipe_path, body in recipes.items():
-            assumed = draft.assumed[-1:] if recipe_path == first else draft.assumed
-            write_text(recipe_path, _format_head(data, recipe_path, assumed) + body)
+            recipe_assumptions = draft.assumed[-1:] if recipe_path == first else draft.assumed
+            write_text(recipe_path, _format_head(data, recipe_path, recipe_assumptions) + body)
             written_paths.append(recipe_path)
     about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
     return NewRecipe(list(recipes), [*data_files.notes, *draft.assumed, *notes, about])
@@ -224,10 +224,10 @@ def _check_choice(data: Path, data_files: DataFiles, task: str, table_options: T
 
 def _recipe_name(data: Path) -> str:
     """Name of the recipe."""
-    resolved = data.resolve()
-    stem = resolved.name.partition(".")[0] if resolved.is_file() else resolved.name
-    if resolved.is_file() and SAYS_NOTHING.fullmatch(stem) and resolved.parent.name:
-        stem = resolved.parent.name
+    resolved_path = data.resolve()
+    stem = resolved_path.name.partition(".")[0] if resolved_path.is_file() else resolved_path.name
+    if resolved_path.is_file() and SAYS_NOTHING.fullmatch(stem) and resolved_path.parent.name:
+        stem = resolved_path.parent.name
     return re.sub(r"[^\w-]+", "_", stem).strip("_") or "recipe"
 
 

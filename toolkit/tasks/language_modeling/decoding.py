@@ -23,7 +23,7 @@ NextLogits = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 #: Limits of float32, the type of the logits.
 FLOAT32 = np.finfo(np.float32)
 #: Added to the score of a candidate that must not be chosen, as the reference does.
-EXCLUDED = np.float32(-1e9)
+EXCLUDED_SCORE = np.float32(-1e9)
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,9 @@ def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decodi
     """
     beams, prompt_length = decoding.beams, len(prompt)
     running_beams = np.tile(np.asarray(prompt, dtype=np.int64), (beams, 1))  # (beams, n)
-    running_scores = np.full(beams, EXCLUDED)
+    running_scores = np.full(beams, EXCLUDED_SCORE)
     running_scores[0] = 0.0  # all beams are still equal, so only the first may be continued
-    finished_beams: list[tuple[np.float32, bool, np.ndarray]] = [(EXCLUDED, False, running_beams[0])] * beams
+    finished_beams: list[tuple[np.float32, bool, np.ndarray]] = [(EXCLUDED_SCORE, False, running_beams[0])] * beams
     parents: np.ndarray | None = None
     can_improve = True
     for length in range(1, decoding.length + 1):
@@ -176,13 +176,13 @@ def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decodi
         rows, tokens = np.divmod(best, logits.shape[1])
         candidates = np.concatenate([running_beams[rows], tokens[:, None]], axis=1)  # (2 * beams, n + 1)
         has_ended = (tokens == decoding.stop) | (length == decoding.length)
-        continued_scores = scores[best] + has_ended * EXCLUDED
+        continued_scores = scores[best] + has_ended * EXCLUDED_SCORE
         kept_indices = _largest(continued_scores, beams)
         for index in range(2 * beams):
             # Candidates after the first `beams` may be continued, but cannot end.
             is_finished = bool(has_ended[index]) and index < beams
             score = scores[best[index]] / np.float32(length**decoding.length_penalty)
-            finished_beams.append((score if is_finished else score + EXCLUDED, is_finished, candidates[index]))
+            finished_beams.append((score if is_finished else score + EXCLUDED_SCORE, is_finished, candidates[index]))
         finished_beams = [
             finished_beams[index] for index in _largest(np.array([entry[0] for entry in finished_beams]), beams)
         ]
@@ -192,7 +192,7 @@ def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decodi
             rows[kept_indices],
         )
         worst = min(entry[0] for entry in finished_beams)
-        bounds = [worst if entry[1] else EXCLUDED for entry in finished_beams]
+        bounds = [worst if entry[1] else EXCLUDED_SCORE for entry in finished_beams]
         best_possible_score = running_scores[0] / np.float32(length**decoding.length_penalty)
         can_improve = can_improve and any(best_possible_score > bound for bound in bounds)
         if not can_improve or has_ended.all():

@@ -74,10 +74,10 @@ class KneserNey:
         )
         is_known = totals > 0
         divisors = np.where(is_known, totals, 1)
-        interpolated = (
+        interpolated_probability = (
             np.maximum(counts - ngram_order.discount, 0) / divisors + ngram_order.discount * kinds / divisors * lower
         )
-        return np.where(is_known, interpolated, lower)
+        return np.where(is_known, interpolated_probability, lower)
 
 
 def perplexity(
