@@ -35,8 +35,11 @@ OVERRIDES_HELP = "KEY=VALUE pairs change keys of the recipe for this run, for ex
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 70 an unforeseen failure, and
-    130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP."""
+    """Run `toolkit` and exit with a status.
+
+    The status is 0 after success, 1 after drift or a failure, 2 after wrong usage, 3 if the gate is inconclusive, 70
+    after an unforeseen failure, and 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
+    """
     begun = False
     try:
         begun = interruption.begin_handling()
