@@ -266,7 +266,7 @@ class Memory:
 
 
 def _unedited_code(loop: str) -> bytes:
-    return loop_code._kept(loop) or compile_loop(loop, loop_code.file_of(loop).read_text())
+    return loop_code._read_code(loop) or compile_loop(loop, loop_code.find_loop_file(loop).read_text())
 
 
 class OneAfterAnother:
@@ -282,7 +282,7 @@ class OneAfterAnother:
     def __init__(self, code: Callable[[str], bytes] | None = None) -> None:
         self.threads, self._thread, self._team = 1, 0, 1
         self._code = code or (
-            lambda loop: loop_code._kept(loop) or compile_loop(loop, loop_code.file_of(loop).read_text())
+            lambda loop: loop_code._read_code(loop) or compile_loop(loop, loop_code.find_loop_file(loop).read_text())
         )
         self._engines: list = []
         self._memory = Memory()
@@ -333,7 +333,7 @@ class OneAfterAnother:
         with monkeypatch.context() as patch:
             patch.setattr(loop_code, "_address", self.address)
             patch.setattr(loop_code, "_parallel", self.parallel)
-            patch.setattr(loop_code, "ALONE", 0)
+            patch.setattr(loop_code, "MIN_PARALLEL_WORK", 0)
             yield
 
     def outputs(self, monkeypatch, compute: Callable[[], object]) -> object:

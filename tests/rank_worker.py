@@ -59,7 +59,7 @@ def train(
         return trainer
 
     trainer = made()
-    with randomness.use(watch) if watched else contextlib.nullcontext():
+    with randomness.use_rng(watch) if watched else contextlib.nullcontext():
         if stop_at is not None:
             trainer.add_callback(_StopAt(trainer, stop_at))
             with contextlib.suppress(SignalInterrupt):

@@ -23,7 +23,7 @@ from paddle import Tensor
 
 from models.operations import compiled
 from models.operations.ops import layer_norm
-from models.operations.precision import is_lowered
+from models.operations.precision import is_cast_to_bfloat16
 
 if TYPE_CHECKING:
     from models.ctrl.layers import Cache, EncoderLayer
@@ -199,7 +199,7 @@ class Continuation:
         if self.attention_mask is not None:
             bias = self._make_bias(position, 1, self.attention_mask, str(body.w.weight.dtype).rsplit(".", 1)[-1])
         has_few_texts = self.num_texts <= MAX_COMPILED_TEXTS and tokens.dtype == paddle.int64
-        uses_loop = has_few_texts and compiled.suits(body.w.weight)
+        uses_loop = has_few_texts and compiled.supports_compiled(body.w.weight)
         compute_logits = self._compute_by_loop if uses_loop else self._compute_by_layers
         logits = compute_logits(tokens, bias, position)
         self._length = position + 1
@@ -223,7 +223,7 @@ class Continuation:
         """
         num_texts, heads, num_slots, depth = self._cache[0][0].shape
         if num_slots == position:
-            room = paddle.empty([num_texts, heads, compiled.ROOM, depth], "float32")
+            room = paddle.empty([num_texts, heads, compiled.CACHE_GROWTH, depth], "float32")
             self._cache = [(paddle.concat([k, room], axis=2), paddle.concat([v, room], axis=2)) for k, v in self._cache]
         if self._loop_layers[0] is not self._cache:
             layers = [(*cache, *layer.parameters) for cache, layer in zip(self._cache, self._layers, strict=True)]
@@ -277,5 +277,5 @@ def _has_plain_layers(model: Port) -> bool:
     return (
         model.adapter is None
         and not model.training
-        and not (is_lowered("linear") or is_lowered("attention") or paddle.is_grad_enabled())
+        and not (is_cast_to_bfloat16("linear") or is_cast_to_bfloat16("attention") or paddle.is_grad_enabled())
     )

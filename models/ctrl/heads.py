@@ -30,5 +30,5 @@ def merge_heads(x: Tensor) -> Tensor:
         return x.reshape([batch, 1, num_heads, depth])
     if not is_composed(x):
         return x.transpose([0, 2, 1, 3])
-    rows = reorder(x.reshape([-1, depth]), heads_first(batch, length, num_heads).inverted())
+    rows = reorder(x.reshape([-1, depth]), heads_first(batch, length, num_heads).invert())
     return rows.reshape([batch, length, num_heads, depth])

@@ -26,7 +26,7 @@ from models.ctrl.continuation import Continuation
 from models.ctrl.layers import Cache, EncoderLayer, attention_bias, position_table
 from models.operations import losses
 from models.operations.ops import LayerNorm, Linear, is_composed, linear
-from models.operations.precision import carried
+from models.operations.precision import keep_precision
 from models.operations.randomness import Dropout
 from models.operations.trace import is_one_operation
 from models.port.base import Port
@@ -139,7 +139,7 @@ class CTRLModel(CTRLPretrainedModel):
         for index, layer in enumerate(self.h):
             if uses_recompute:
                 # Return only the hidden states: with the cache, Paddle 3.3.1 ends with a segmentation fault.
-                hidden_states = recompute(carried(lambda x, layer=layer: layer(x, bias)[0]), hidden_states)
+                hidden_states = recompute(keep_precision(lambda x, layer=layer: layer(x, bias)[0]), hidden_states)
                 continue
             past = past_key_values[index] if past_key_values and past_length else None
             hidden_states, present = layer(hidden_states, bias, past)

@@ -1,5 +1,5 @@
-"""Operations that the ports are made of: products, attention's parts, losses, random draws, compiled loops.
+"""Operations of the ports: products, parts of attention, losses, random draws, compiled loops.
 
-It may import `files`. Begin with `ops.py`; `kernels.py` says which operations are compiled, and `compiled.py` calls
-them.
+It may import `files`. Begin with `ops.py`. `kernels.py` selects the operations for a CPU, `compiled.py` calls the
+compiled loops, and `loop_arguments.py` declares their arguments.
 """

@@ -1,8 +1,9 @@
-"""Activations whose gradients are as accurate as the reference's, where those of Paddle's CPU kernels (3.3.1) are not.
+"""Activations with gradients as accurate as in the reference; Paddle's CPU kernels (3.3.1) are less accurate.
 
-Paddle's float32 tanh is off by some units in the last place near 1, where 1 - tanh^2 has no more digits. On numbers of
-standard deviation 3 its gradient is off by 2.7e-7 of its size, torch's by 7.4e-8, and that here by 5e-8; for tanh GELU
-6.7e-7, 1.4e-7 and 6e-8. Paddle's gradient of SiLU is NaN below -88.7 (in float64 below -709), where exp(-x) overflows.
+The error of Paddle's float32 tanh is some units in the last place near 1, where 1 - tanh^2 loses its digits. On numbers
+of standard deviation 3, the relative error of its gradient is 2.7e-7, compared with 7.4e-8 in torch and 5e-8 here. For
+tanh GELU, these errors are 6.7e-7, 1.4e-7 and 6e-8. Paddle's gradient of SiLU is NaN below -88.7 (in float64 below
+-709), where exp(-x) overflows.
 """
 
 from __future__ import annotations
@@ -45,57 +46,54 @@ class _TanhGELU(PyLayer):
         (x,) = ctx.saved_tensor()
         square = x * x
         inner = x * (LINEAR + CUBIC * square)
-        share = F.sigmoid(inner)
-        return grad * share * (1.0 + F.sigmoid(-inner) * x * (LINEAR + 3.0 * CUBIC * square))
+        logistic = F.sigmoid(inner)
+        return grad * logistic * (1.0 + F.sigmoid(-inner) * x * (LINEAR + 3.0 * CUBIC * square))
 
 
 def tanh_gelu(x: paddle.Tensor) -> paddle.Tensor:
-    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016), any shape."""
-    if not paddle.in_dynamic_mode():  # written out: Paddle2ONNX 2.0.1 takes GELU by erf for Paddle's operator
+    """Compute 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016)."""
+    if not paddle.in_dynamic_mode():  # composed: Paddle2ONNX 2.0.1 exports Paddle's operator as GELU by erf
         return x * F.sigmoid(x * (LINEAR + CUBIC * x * x))
-    return _TanhGELU.apply(x) if _is_inexact(x) else F.gelu(x, approximate=True)
+    return _TanhGELU.apply(x) if _has_inexact_gradient(x) else F.gelu(x, approximate=True)
 
 
 def silu(x: paddle.Tensor) -> paddle.Tensor:
-    """x times its logistic function (Elfwing et al. 2017), any shape."""
+    """Compute x times its logistic function (Elfwing et al. 2017)."""
     return x * F.sigmoid(x) if is_composed(x) else F.silu(x)
 
 
 def tanh(x: paddle.Tensor) -> paddle.Tensor:
-    """The hyperbolic tangent, any shape."""
-    return _Tanh.apply(x) if _is_inexact(x) else paddle.tanh(x)
+    """Compute the hyperbolic tangent."""
+    return _Tanh.apply(x) if _has_inexact_gradient(x) else paddle.tanh(x)
 
 
-def _is_inexact(x: paddle.Tensor) -> bool:
-    """Whether Paddle's tanh gradient is."""
+def _has_inexact_gradient(x: paddle.Tensor) -> bool:
+    """Return whether the gradient of Paddle's tanh is inexact for this tensor."""
     return is_composed(x) and x.dtype == paddle.float32
 
 
 class TanhGELU(nn.Layer):
-    """:func:`tanh_gelu` as a layer."""
+    """A layer that computes :func:`tanh_gelu`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Any shape."""
         return tanh_gelu(x)
 
 
 class SiLU(nn.Layer):
-    """:func:`silu` as a layer."""
+    """A layer that computes :func:`silu`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Any shape."""
         return silu(x)
 
 
 class Tanh(nn.Layer):
-    """:func:`tanh` as a layer."""
+    """A layer that computes :func:`tanh`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Any shape."""
         return tanh(x)
 
 
-#: By name in Hugging Face's configurations.
+#: Layer of each activation, by its name in Hugging Face's configurations.
 ACTIVATIONS = {
     "relu": ReLU,
     "gelu": nn.GELU,

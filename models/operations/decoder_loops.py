@@ -1,5 +1,7 @@
-"""Loops of decoders at one position: each weight is read once, by all threads. They are made of parts of
-:mod:`models.operations.loops`, and are compiled and called as its loops are."""
+"""Loops that compute a decoder at one position: all threads together read each weight once.
+
+They consist of parts of :mod:`models.operations.loops`, and are compiled and called as its loops are.
+"""
 
 from __future__ import annotations
 
@@ -9,327 +11,372 @@ import numpy as np
 from numba import carray, njit
 
 from models.operations.loops import (
+    _allocate,
     _exp,
-    _floats,
-    _free,
-    _integers,
+    _float32_pointer,
+    _free_bytes,
+    _int64_pointer,
     _largest,
-    _loop,
     _nearest_axis,
-    _norm,
-    _room,
-    _scalar,
-    _share,
-    _wait,
+    _normalize_rows,
+    _own_rows,
+    _own_share,
+    _wait_for_threads,
+    compiled_loop,
+    record_reader,
 )
 
+_read_decoder_layer, _read_reversible_layer = record_reader("decoder_layer"), record_reader("reversible_layer")
+
+
+#: Compiles a function once, where ``inline`` would compile it again for each of its calls.
+_helper = njit(error_model="numpy", fastmath={"reassoc", "contract"})
+
 
 @njit(inline="always")
-def _map(x, weight, bias, added, out, rows, inner, columns, relu):
-    """x weight + bias, if that is not 0, by address: rectified if ``relu``, and plus ``added`` unless that is 0."""
-    first, last = _share(columns)
-    count = last - first
+def _four_rows(matrix, row, columns):
+    """Return a slice of columns of four rows, from ``row``."""
+    return matrix[row, columns], matrix[row + 1, columns], matrix[row + 2, columns], matrix[row + 3, columns]
+
+
+@njit(inline="always")
+def _four_numbers(vector, i):
+    """Return four numbers of a vector, from index ``i``."""
+    return vector[i], vector[i + 1], vector[i + 2], vector[i + 3]
+
+
+@_helper
+def _map_rows(x, weight, bias, has_bias, residual, has_residual, out, is_rectified):
+    """Write this thread's share of the columns of x weight + bias, rectified or plus a residual.
+
+    Args:
+        x: input, (rows, inner).
+        weight: weight, (inner, columns).
+        bias: bias, (columns,), if ``has_bias``.
+        residual: added after the product, (rows, columns), if ``has_residual``.
+        out: output, (rows, columns).
+        is_rectified: whether numbers below 0 become 0, instead of the addition of a residual.
+    """
+    rows, inner = x.shape
+    first, last = _own_share(weight.shape[1])
+    count, columns = last - first, slice(first, last)
     whole = inner - inner % 8
-    biases = _floats(bias, first, count)
+    own_bias = bias[columns]
     for row in range(rows):
-        total = _floats(out, row * columns + first, count)
+        total = out[row, columns]
         for i in range(count):
-            total[i] = biases[i] if bias else np.float32(0.0)
+            total[i] = own_bias[i] if has_bias else np.float32(0.0)
     for begin in range(0, whole, 8):  # eight rows of the weight at once: the totals are read and written less often
-        w0 = _floats(weight, begin * columns + first, count)
-        w1 = _floats(weight, (begin + 1) * columns + first, count)
-        w2 = _floats(weight, (begin + 2) * columns + first, count)
-        w3 = _floats(weight, (begin + 3) * columns + first, count)
-        w4 = _floats(weight, (begin + 4) * columns + first, count)
-        w5 = _floats(weight, (begin + 5) * columns + first, count)
-        w6 = _floats(weight, (begin + 6) * columns + first, count)
-        w7 = _floats(weight, (begin + 7) * columns + first, count)
+        w = _four_rows(weight, begin, columns) + _four_rows(weight, begin + 4, columns)
         for row in range(rows):
-            total = _floats(out, row * columns + first, count)
-            own = _floats(x, row * inner + begin, 8)
-            x0, x1, x2, x3, x4, x5, x6, x7 = own[0], own[1], own[2], own[3], own[4], own[5], own[6], own[7]
+            total, a = out[row, columns], _four_numbers(x[row], begin) + _four_numbers(x[row], begin + 4)
             for i in range(count):
-                low = (x0 * w0[i] + x1 * w1[i]) + (x2 * w2[i] + x3 * w3[i])
-                high = (x4 * w4[i] + x5 * w5[i]) + (x6 * w6[i] + x7 * w7[i])
+                low = (a[0] * w[0][i] + a[1] * w[1][i]) + (a[2] * w[2][i] + a[3] * w[3][i])
+                high = (a[4] * w[4][i] + a[5] * w[5][i]) + (a[6] * w[6][i] + a[7] * w[7][i])
                 total[i] += low + high
     for row in range(rows):
-        total = _floats(out, row * columns + first, count)
+        total = out[row, columns]
         for begin in range(whole, inner):
-            own, weights = _floats(x, row * inner + begin, 1)[0], _floats(weight, begin * columns + first, count)
+            number, weights = x[row, begin], weight[begin, columns]
             for i in range(count):
-                total[i] += own * weights[i]
-        if relu:
+                total[i] += number * weights[i]
+        if is_rectified:
             for i in range(count):
                 total[i] = np.float32(0.0) if total[i] < np.float32(0.0) else total[i]  # not max: NaN stays NaN
-        elif added:
-            others = _floats(added, row * columns + first, count)
+        elif has_residual:
+            own_residual = residual[row, columns]
             for i in range(count):
-                total[i] += others[i]
+                total[i] += own_residual[i]
 
 
 @njit(inline="always")
-def _copy(x, out, count):
-    """Numbers by address."""
-    given, copied = _floats(x, 0, count), _floats(out, 0, count)
-    for i in range(count):
-        copied[i] = given[i]
+def _copy_vector(x, out):
+    for i in range(x.shape[0]):
+        out[i] = x[i]
 
 
-@njit(inline="always")
-def _attend(query, keys, values, seen, bias, out, weights, depth, count, divisor):
-    """Attention of a head to ``count`` of its keys and values, by address: to those ``seen``, or to the first."""
-    asked, context = _floats(query, 0, depth), _floats(out, 0, depth)
-    scores, places = _floats(weights, 0, count), _integers(seen, 0, count)
-    for which in range(count):
-        key, score = _floats(keys, (places[which] if seen else which) * depth, depth), np.float32(0.0)
+@_helper
+def _attend(query, keys, values, positions_and_bias, out, scores, count, divisor):
+    """Write the attention of a head to ``count`` of its keys and values.
+
+    Args:
+        query: query, (depth,).
+        keys: keys of all positions, (capacity, depth).
+        values: values of all positions, (capacity, depth).
+        positions_and_bias: positions that the head sees, and whether they are used instead of the first ``count``;
+            bias of the scores, and whether it is used.
+        out: output, (depth,).
+        scores: scratch memory, (count,) or longer.
+        count: number of positions that the head sees.
+        divisor: divisor of the scores.
+    """
+    positions, has_positions, bias, has_bias = positions_and_bias
+    depth = query.shape[0]
+    for index in range(count):
+        key, score = keys[positions[index] if has_positions else index], np.float32(0.0)
         for i in range(depth):
-            score += asked[i] * key[i]
-        scores[which] = score / divisor
-    if bias:
-        biases = _floats(bias, 0, count)
-        for which in range(count):
-            scores[which] += biases[which]
+            score += query[i] * key[i]
+        scores[index] = score / divisor
+    if has_bias:
+        for index in range(count):
+            scores[index] += bias[index]
     largest, total = _largest(scores, count), np.float32(0.0)
-    for which in range(count):
-        weight = _exp(scores[which] - largest)
-        scores[which] = weight
+    for index in range(count):
+        weight = _exp(scores[index] - largest)
+        scores[index] = weight
         total += weight
-    for i in range(depth):
-        context[i] = np.float32(0.0)
-    for which in range(count):
-        value, share = _floats(values, (places[which] if seen else which) * depth, depth), scores[which] / total
+    out[:] = np.float32(0.0)
+    for index in range(count):
+        value, share = values[positions[index] if has_positions else index], scores[index] / total
         for i in range(depth):
-            context[i] += share * value[i]
+            out[i] += share * value[i]
 
 
-@njit(inline="always")
-def _feed_forward(of, context, streams, out, normed, hidden, rows, sizes, epsilon):
-    """What follows the attention of a layer, by address. ``of``: weight or gain, and bias, of dense, norm, inner and
-    outer. ``streams``, ``out``: the sum with the attention's output, and that with the feed-forward's. ``sizes``: of
-    context, streams, feed-forward."""
-    attended, width, inner = sizes
-    _map(context, of[0], of[1], streams[0], out[0], rows, attended, width, False)
-    _wait()
-    _norm(out[0], of[2], of[3], normed, rows, width, epsilon)
-    _wait()
-    _map(normed, of[4], of[5], 0, hidden, rows, width, inner, True)
-    _wait()
-    _map(hidden, of[6], of[7], streams[1], out[1], rows, inner, width, False)
-    _wait()
+@_helper
+def _feed_forward(layer, context, streams, sums, scratch, epsilon):
+    """Write what follows the attention of a layer: its output layer and the feed-forward.
+
+    Args:
+        layer: record of the layer.
+        context: output of the attention's heads, (rows, attention_width).
+        streams: residual streams to which the attention and the feed-forward are added, (rows, width) each.
+        sums: outputs, the two streams after the addition.
+        scratch: memory for the normalized and for the inner numbers, (rows, width) and (rows, inner).
+        epsilon: epsilon of the layer norm.
+    """
+    normalized, inner = scratch
+    _map_rows(context, layer.dense_weight, layer.dense_bias, layer.has_dense_bias, streams[0], True, sums[0], False)
+    _wait_for_threads()
+    _normalize_rows(sums[0], layer.norm2_gain, layer.norm2_bias, normalized, epsilon)
+    _wait_for_threads()
+    _map_rows(normalized, layer.inner_weight, layer.inner_bias, layer.has_inner_bias, inner, False, inner, True)
+    _wait_for_threads()
+    _map_rows(inner, layer.outer_weight, layer.outer_bias, layer.has_outer_bias, streams[1], True, sums[1], False)
+    _wait_for_threads()
 
 
-@njit(inline="always")
-def _embed(tokens, embedding, place, out, rows, width, scale):
-    """Rows of an embedding, scaled, plus those of a place, by address."""
-    first, last = _share(rows)
-    for row in range(first, last):
-        token = _integers(tokens, row, 1)[0]
-        own, embedded = _floats(embedding, token * width, width), _floats(out, row * width, width)
-        placed = _floats(place, 0, width)
+@_helper
+def _embed_tokens(tokens, embedding, position, out, scale):
+    """Write the scaled embedding of each token plus the position's vector."""
+    rows, width = out.shape
+    for row in _own_rows(rows):
+        token_vector, out_row = embedding[tokens[row]], out[row]
         for i in range(width):
-            embedded[i] = own[i] * scale + placed[i]
+            out_row[i] = token_vector[i] * scale + position[i]
 
 
-@njit(inline="always")
-def _score(x, weight, bias, out, rows, width, classes):
-    """x times the transposed weight + bias, by address."""
-    first, last = _share(classes)
-    biases = _floats(bias, 0, classes)
-    for name in range(first, last):
-        own = _floats(weight, name * width, width)
-        for row in range(rows):
-            given, total = _floats(x, row * width, width), np.float32(0.0)
+@_helper
+def _score_classes(x, weight, bias, out):
+    """Write x times the transposed weight + bias."""
+    classes, width = weight.shape
+    for label in _own_rows(classes):
+        class_weight = weight[label]
+        for row in range(x.shape[0]):
+            x_row, total = x[row], np.float32(0.0)
             for i in range(width):
-                total += given[i] * own[i]
-            _floats(out, row * classes + name, 1)[0] = total + biases[name]
+                total += x_row[i] * class_weight[i]
+            out[row, label] = total + bias[label]
 
 
-@_loop("reassoc", "contract")
-def decoder_step(given):
-    """length (rows), tokens (int64, rows), embedding (., width), places (positions or more, width), bias (rows,
-    positions; or 0), gain and bias of the last norm, weight (classes, width) and bias of the scores, out (rows,
-    classes), scratch, classes, heads, depth, room, positions, inner, epsilon, the last norm's epsilon, layers, and an
-    array of addresses (int64), of each layer: keys and values (rows, heads, room, depth), and gain or weight, and bias,
-    of norm, query, key, value, dense, norm, inner, outer. A pre-norm decoder at the last of ``positions``: its keys and
-    values are put behind those of the others."""
-    args = carray(given, 21)
-    rows, classes, heads, depth = args[0], args[11], args[12], args[13]
-    room, positions, inner = args[14], args[15], args[16]
-    epsilon, width, x = np.float32(_scalar(args[17])), heads * depth, args[10]
-    size = 4 * rows * width
-    normed, query, context, hidden = x + size, x + 2 * size, x + 5 * size, x + 6 * size
-    weights = hidden + 4 * rows * inner
+@compiled_loop("reassoc", "contract")
+def decoder_step(call):
+    """Compute a pre-norm decoder at the last position, and append its keys and values."""
+    rows, heads, positions = call.scores.shape
+    stream, normed, projections, context = call.stream, call.normed, call.projections, call.context
+    query, key, value = projections[0], projections[1], projections[2]
+    width = stream.shape[1]
+    depth, last_position = width // heads, positions - 1
     root = math.sqrt(np.float32(depth))
-    first, last = _share(rows * heads)
-    placed = args[3] + 4 * (positions - 1) * width
-    _embed(args[1], args[2], placed, x, rows, width, math.sqrt(np.float32(width)))  # each thread norms its own rows
-    for layer in range(args[19]):
-        of = _integers(args[20], 18 * layer, 18)
-        _norm(x, of[2], of[3], normed, rows, width, epsilon)
-        _wait()
-        for which in range(3):
-            _map(normed, of[4 + 2 * which], of[5 + 2 * which], 0, query + which * size, rows, width, width, False)
-        _wait()
-        for head in range(first, last):
-            own, bias = 4 * head * depth, args[4] + 4 * (head // heads * positions) if args[4] else 0
-            keys, values = of[0] + room * own, of[1] + room * own
-            _copy(query + size + own, keys + 4 * (positions - 1) * depth, depth)
-            _copy(query + 2 * size + own, values + 4 * (positions - 1) * depth, depth)
-            scores = weights + 4 * head * positions
-            _attend(query + own, keys, values, 0, bias, context + own, scores, depth, positions, root)
-        _wait()
-        sizes = width, width, inner  # the query is no longer needed
-        _feed_forward(of[10:18], context, (x, query), (query, x), normed, hidden, rows, sizes, epsilon)
-    _norm(x, args[5], args[6], normed, rows, width, np.float32(_scalar(args[18])))
-    _wait()
-    _score(normed, args[7], args[8], args[9], rows, width, classes)
+    position = call.position_table[last_position]
+    # Each thread normalizes the rows that it embeds.
+    _embed_tokens(call.tokens, call.embedding, position, stream, math.sqrt(np.float32(width)))
+    for index in range(call.layers.shape[0]):
+        layer = _read_decoder_layer(call.layers[index])
+        _normalize_rows(stream, layer.norm_gain, layer.norm_bias, normed, call.epsilon)
+        _wait_for_threads()
+        weights = layer.query_weight, layer.key_weight, layer.value_weight
+        biases = layer.query_bias, layer.key_bias, layer.value_bias
+        for kind in range(3):
+            _map_rows(normed, weights[kind], biases[kind], True, normed, False, projections[kind], False)
+        _wait_for_threads()
+        for row_head in _own_rows(rows * heads):
+            row, head = row_head // heads, row_head % heads
+            columns = slice(head * depth, (head + 1) * depth)
+            keys, values = layer.keys[row, head], layer.values[row, head]
+            _copy_vector(key[row, columns], keys[last_position])
+            _copy_vector(value[row, columns], values[last_position])
+            scores, bias = call.scores[row, head], call.score_bias[row]
+            positions_and_bias = call.tokens, False, bias, call.has_score_bias
+            _attend(
+                query[row, columns], keys, values, positions_and_bias, context[row, columns], scores, positions, root
+            )
+        _wait_for_threads()
+        # The memory of the query now holds the sum with the attention.
+        _feed_forward(layer, context, (stream, query), (query, stream), (normed, call.hidden), call.epsilon)
+    _normalize_rows(stream, call.norm_gain, call.norm_bias, normed, call.last_epsilon)
+    _wait_for_threads()
+    _score_classes(normed, call.head_weight, call.head_bias, call.out)
 
 
 # -- a decoder of two residual streams at one position, with local and LSH attention
 
 
-@njit(inline="always")
-def _put_key(made, kept, depth, shared, epsilon):
-    """A vector over the root of its size; if it is ``shared`` with the query, with mean square 1, by address."""
-    given, key = _floats(made, 0, depth), _floats(kept, 0, depth)
+@_helper
+def _write_key(vector, key, is_shared, epsilon):
+    """Write a vector over the root of its length; if the query is the key (``is_shared``), with mean square 1."""
+    depth = vector.shape[0]
     divisor, squares = math.sqrt(np.float32(depth)), np.float32(0.0)
-    if shared:
+    if is_shared:
         for i in range(depth):
-            squares += given[i] * given[i]
+            squares += vector[i] * vector[i]
         divisor *= math.sqrt(squares / np.float32(depth) + epsilon)
     for i in range(depth):
-        key[i] = given[i] / divisor
+        key[i] = vector[i] / divisor
 
 
-@njit(inline="always")
-def _bucket(vector, rotations, stride, rotated, factors, depth, axes, turn):
-    """The bucket of a vector in a round, by address. ``rotations``: (depth, axes), rows ``stride`` apart. Of the
-    ``factors`` of the bucket count, each has half as many axes. No two rounds have a bucket in common."""
-    asked, turned = _floats(vector, 0, depth), _floats(rotated, 0, axes)
-    for i in range(axes):
-        turned[i] = np.float32(0.0)
+@_helper
+def _hash_vector(vector, rotations, factors, rotated, turn):
+    """Return the bucket of a vector in a hash round; no two rounds share a bucket.
+
+    Args:
+        vector: vector, (depth,).
+        rotations: rotations of the head, (depth, rounds, axes).
+        factors: factors of the bucket count; each has half as many axes.
+        rotated: scratch memory, (axes,) or longer.
+        turn: index of the hash round.
+    """
+    depth, _, axes = rotations.shape
+    rotated[:axes] = np.float32(0.0)
     for j in range(depth):
-        row = _floats(rotations, j * stride, axes)
+        rotation_row = rotations[j, turn]
         for i in range(axes):
-            turned[i] += asked[j] * row[i]
-    bucket, below, count, which = 0, 0, 1, 0
-    while below < axes:
-        factor = _integers(factors, which, 1)[0]
-        bucket += count * _nearest_axis(rotated + 4 * below, factor // 2)
-        below, count, which = below + factor // 2, count * factor, which + 1
+            rotated[i] += vector[j] * rotation_row[i]
+    bucket, begin, count = 0, 0, 1
+    for index in range(factors.shape[0]):
+        factor = factors[index]
+        bucket += count * _nearest_axis(rotated[begin : begin + factor // 2])
+        begin, count = begin + factor // 2, count * factor
     return bucket + turn * count
 
 
-@njit(inline="always")
-def _up_to(buckets, bucket, count):
-    """How many of the first ``count`` buckets are not above this one."""
-    found = 0
+@_helper
+def _count_up_to(buckets, bucket, count):
+    """Count the first ``count`` buckets that are not above ``bucket``."""
+    total = 0
     for position in range(count):
-        found += 1 if buckets[position] <= bucket else 0
-    return found
+        total += 1 if buckets[position] <= bucket else 0
+    return total
 
 
-@njit(inline="always")
-def _sort_in(buckets, order, positions):
-    """Put the last position where its bucket belongs in the order of the others."""
-    place = _up_to(buckets, buckets[positions - 1], positions - 1)
-    for behind in range(positions - 1, place, -1):
-        order[behind] = order[behind - 1]
-    order[place] = positions - 1
+@_helper
+def _insert_sorted(buckets, order, position):
+    """Insert a position into the order of the earlier positions, behind those in the same bucket."""
+    rank = _count_up_to(buckets, buckets[position], position)
+    for slot in range(position, rank, -1):
+        order[slot] = order[slot - 1]
+    order[rank] = position
 
 
-@njit(inline="always")
-def _see(buckets, order, chunks, head, room, positions, padded, seen, added, for_itself):
-    """Which positions a head's last one sees, and what is added to their scores, by address; return how many.
+@_helper
+def _list_visible(call, layer, row, head, own_score, visible, score_bias):
+    """Write the positions that the last position sees in a layer, and numbers to add to their scores.
 
-    ``chunks``: hash rounds, chunk length, chunks before. In each round the last position sees its chunk and those
-    before, in the ring of all rounds' chunks; what is beyond a round's positions is padding. A lone chunk is seen again
-    in place of those before: each position as often, so nothing changes. Without buckets, positions are in order.
-    ``for_itself``: what is added to the position's score for itself.
+    In each hash round the last position sees its chunk and the chunks before it, in the ring of the chunks of all
+    rounds. A ring with fewer chunks is seen several times, each position equally often, which changes nothing. Slots
+    behind the positions of a round are padding. Without buckets, the order is the order of the text.
+
+    Args:
+        call: arguments of :func:`reversible_step`.
+        layer: record of the layer.
+        row: index of the text.
+        head: index of the head.
+        own_score: number to add to the score of the last position for itself.
+        visible: output, the positions.
+        score_bias: output, the number to add to each score.
+
+    Returns:
+        The number of visible positions.
     """
-    rounds, length, before = chunks
-    size = min(length, rounds * padded)
-    ring, found = rounds * padded // size, 0
-    places, scores = _integers(seen, 0, rounds * size * (before + 1)), _floats(added, 0, rounds * size * (before + 1))
-    for which in range(rounds):
-        place = positions - 1
-        if buckets:
-            own = _integers(buckets, (head * rounds + which) * room, positions)
-            place = _up_to(own, own[positions - 1], positions) - 1
-        chunk = (which * padded + place) // size
-        for step in range(-before, 1):
+    positions, padded_length, rounds = call.num_positions, call.padded_length, layer.buckets.shape[2]
+    size = min(layer.chunk_length, rounds * padded_length)
+    ring, count = rounds * padded_length // size, 0
+    for turn in range(rounds):
+        rank = positions - 1
+        if layer.has_buckets:
+            buckets = layer.buckets[row, head, turn]
+            rank = _count_up_to(buckets, buckets[positions - 1], positions) - 1
+        chunk = (turn * padded_length + rank) // size
+        for step in range(-layer.chunks_before, 1):
             first = (chunk + step) % ring * size
             for slot in range(first, first + size):
-                if slot % padded < positions:
-                    position = slot % padded
-                    if buckets:
-                        position = _integers(order, (head * rounds + slot // padded) * room + position, 1)[0]
-                    places[found] = position
-                    scores[found] = for_itself if position == positions - 1 else np.float32(0.0)
-                    found += 1
-    return found
+                if slot % padded_length < positions:
+                    position = slot % padded_length
+                    if layer.has_buckets:
+                        position = layer.order[row, head, slot // padded_length, position]
+                    visible[count] = position
+                    score_bias[count] = own_score if position == positions - 1 else np.float32(0.0)
+                    count += 1
+    return count
 
 
-@_loop("reassoc", "contract")
-def reversible_step(given):
-    """length (rows), tokens (int64, rows), embedding (., width), place (width), gain and bias of the last norm, weight
-    (2 * width, classes) and bias of the scores, out (rows, classes), scratch, width, classes, heads, depth, room,
-    positions, padded, inner, most (that a head sees), axes (of a layer at most), epsilon, epsilon of keys, what is
-    added to a position's score for itself, layers, and an array (int64), of each layer the 23 addresses and sizes of a
-    :class:`models.operations.compiled.ReversibleLayer`. The key, value and bucket of the last of ``positions`` are put
-    behind those of the others."""
-    args = carray(given, 25)
-    rows, width, classes, heads, depth, room = args[0], args[10], args[11], args[12], args[13], args[14]
-    positions, padded, inner, most = args[15], args[16], args[17], args[18]
-    epsilon, key_epsilon = np.float32(_scalar(args[20])), np.float32(_scalar(args[21]))
-    attended, stream, self_masked = heads * depth, 4 * rows * width, np.float32(_scalar(args[22]))
-    streams, out = (args[9], args[9] + stream), (args[9] + 2 * stream, args[9] + 3 * stream)
-    normed, query = args[9] + 4 * stream, args[9] + 6 * stream
-    value, context = query + 4 * rows * attended, query + 8 * rows * attended
-    key, hidden = context, context + 4 * rows * attended  # of a head, its context replaces its key
-    sizes = attended, width, inner
-    memory, seen = _room(8 * most + 4 * (2 * most + args[19]))
-    scores, added, rotated = seen + 8 * most, seen + 12 * most, seen + 16 * most
-    for embedded in streams:
-        _embed(args[1], args[2], args[3], embedded, rows, width, np.float32(1.0))
-    first, last = _share(rows * heads)
-    for layer in range(args[23]):
-        of = _integers(args[24], 23 * layer, 23)
-        buckets, order, rotations, factors, axes, rounds = of[2], of[3], of[4], of[5], of[6], of[7]
-        chunks, own_key = (rounds, of[8], of[9]), of[13]
-        for_itself = np.float32(0.0) if own_key else self_masked
-        _norm(streams[1], of[10], of[11], normed, rows, width, epsilon)
-        _wait()
-        _map(normed, of[12], 0, 0, query, rows, width, attended, False)
-        if own_key:
-            _map(normed, own_key, 0, 0, key, rows, width, attended, False)
-        _map(normed, of[14], 0, 0, value, rows, width, attended, False)
-        _wait()
-        for head in range(first, last):
-            own, behind = 4 * head * depth, 4 * (positions - 1) * depth
-            keys, values = of[0] + room * own, of[1] + room * own
-            _put_key((key if own_key else query) + own, keys + behind, depth, not own_key, key_epsilon)
-            _copy(value + own, values + behind, depth)
-            if buckets:
-                for which in range(rounds):
-                    begin = (head * rounds + which) * room
-                    found = _integers(buckets, begin, room)
-                    if axes:
-                        turn = rotations + 4 * (head % heads * depth * rounds + which) * axes
-                        found[positions - 1] = _bucket(
-                            query + own, turn, rounds * axes, rotated, factors, depth, axes, which
-                        )
-                    _sort_in(found, _integers(order, begin, room), positions)
-            count = _see(buckets, order, chunks, head, room, positions, padded, seen, added, for_itself)
-            _attend(query + own, keys, values, seen, added, context + own, scores, depth, count, np.float32(1.0))
-        _wait()
-        _feed_forward(of[15:23], context, streams, out, normed, hidden, rows, sizes, epsilon)
-        streams, out = out, streams
-    _free(memory)
-    first, last = _share(rows)
-    for row in range(first, last):
-        for which in range(2):
-            _copy(streams[which] + 4 * row * width, out[0] + 4 * (2 * row + which) * width, width)
-    _norm(out[0], args[4], args[5], normed, rows, 2 * width, epsilon)
-    _wait()
-    _map(normed, args[6], args[7], 0, args[8], rows, 2 * width, classes, False)
+@compiled_loop("reassoc", "contract")
+def reversible_step(call):
+    """Compute a decoder of two streams at the last position; its keys, values and buckets are appended in place."""
+    streams, next_streams, last_position, zero = (
+        call.streams,
+        call.next_streams,
+        call.num_positions - 1,
+        np.float32(0.0),
+    )
+    normed, query, value, context, joined = call.normed, call.query, call.value, call.context, call.joined
+    _, rows, width = streams.shape
+    count = call.max_visible
+    memory, begin_memory = _allocate(16 * count + 4 * call.max_axes)
+    visible = carray(_int64_pointer(begin_memory), count)
+    scores = carray(_float32_pointer(begin_memory + 8 * count), count)
+    score_bias = carray(_float32_pointer(begin_memory + 12 * count), count)
+    rotated = carray(_float32_pointer(begin_memory + 16 * count), call.max_axes)
+    key = context  # the context of a head replaces its key
+    for index in range(2):
+        _embed_tokens(call.tokens, call.embedding, call.position, streams[index], np.float32(1.0))
+    for index in range(call.layers.shape[0]):
+        layer = _read_reversible_layer(call.layers[index])
+        _, heads, _, depth = layer.keys.shape
+        is_shared = not layer.has_key_weight
+        _normalize_rows(streams[1], layer.norm_gain, layer.norm_bias, normed, call.epsilon)
+        _wait_for_threads()
+        _map_rows(normed, layer.query_weight, layer.norm_bias, False, normed, False, query, False)
+        if layer.has_key_weight:
+            _map_rows(normed, layer.key_weight, layer.norm_bias, False, normed, False, key, False)
+        _map_rows(normed, layer.value_weight, layer.norm_bias, False, normed, False, value, False)
+        _wait_for_threads()
+        for row_head in _own_rows(rows * heads):
+            row, head = row_head // heads, row_head % heads
+            columns = slice(head * depth, (head + 1) * depth)
+            keys, values, own_query = layer.keys[row, head], layer.values[row, head], query[row, columns]
+            own_key = key[row, columns] if layer.has_key_weight else own_query
+            _write_key(own_key, keys[last_position], is_shared, call.key_epsilon)
+            _copy_vector(value[row, columns], values[last_position])
+            if layer.has_buckets:
+                for turn in range(layer.buckets.shape[2]):
+                    buckets = layer.buckets[row, head, turn]
+                    if layer.has_rotations:
+                        rotations = layer.rotations[head]
+                        buckets[last_position] = _hash_vector(own_query, rotations, layer.factors, rotated, turn)
+                    _insert_sorted(buckets, layer.order[row, head, turn], last_position)
+            own_score = call.own_score if is_shared else zero
+            count = _list_visible(call, layer, row, head, own_score, visible, score_bias)
+            positions_and_bias = visible, True, score_bias, True
+            out = context[row, columns]
+            _attend(own_query, keys, values, positions_and_bias, out, scores, count, np.float32(1.0))
+        _wait_for_threads()
+        sources, sums = (streams[0], streams[1]), (next_streams[0], next_streams[1])
+        _feed_forward(layer, context, sources, sums, (normed, call.hidden), call.epsilon)
+        streams, next_streams = next_streams, streams
+    _free_bytes(memory)
+    for row in _own_rows(rows):
+        _copy_vector(streams[0, row], joined[row, :width])
+        _copy_vector(streams[1, row], joined[row, width:])
+    _normalize_rows(joined, call.norm_gain, call.norm_bias, call.normed_joined, call.epsilon)
+    _wait_for_threads()
+    _map_rows(call.normed_joined, call.head_weight, call.head_bias, True, joined, False, call.out, False)

@@ -1,13 +1,16 @@
-"""Loops over numbers, compiled by Numba where it is installed: one pass over memory on all cores of a run, where
-Paddle's CPU operations take five passes on one core.
+"""Loops over numbers, compiled by Numba: one pass over memory on all cores of a run, where Paddle's CPU operations take
+five passes on one core.
 
-All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap. The calling convention and the
-threads are defined in :mod:`models.operations.loop_code`, which imports this module, and Numba, only to compile.
+:data:`models.operations.loop_arguments.DECLARATIONS` declares the arguments of each loop. A parameter of a loop is
+the field of its name, ``has_NAME`` for an optional array NAME, or ``call``, the named tuple of all of these. Arrays do
+not overlap. :mod:`models.operations.loop_code` defines the threads. It imports this module, and Numba, only to compile.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections import namedtuple
 from collections.abc import Callable
 
 import numpy as np
@@ -15,329 +18,323 @@ from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
 from models.operations.kernels import BLOCK_COLUMNS, BLOCK_ROWS, PRODUCT, THREADS
+from models.operations.loop_arguments import DECLARED, DTYPES
 
-#: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
+#: ln 2 in two parts. The first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)
 LN2_LOW = np.float32(math.log(2.0) - 0.693359375)
 LOG2_E = np.float32(math.log2(math.e))
 #: Series of exp; the eighth term is below 2^-27 of it for arguments reduced to half of ln 2.
 SERIES = [np.float32(1.0 / math.factorial(n)) for n in range(8)]
 S2, S3, S4, S5, S6, S7 = SERIES[2:]
-#: exp of anything smaller is 0 in float32.
-LEAST = np.float32(-110.0)
-LOWEST, HIGHEST = np.int32(-(2**31)), np.int32(2**31 - 1)
+#: In float32, exp of any smaller number is 0.
+MIN_EXPONENT = np.float32(-110.0)
+MIN_INT32, MAX_INT32 = np.int32(-(2**31)), np.int32(2**31 - 1)
 #: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
-_thread = types.ExternalFunction(THREADS["omp_get_thread_num"], types.int32())
-_threads = types.ExternalFunction(THREADS["omp_get_num_threads"], types.int32())
-_wait = types.ExternalFunction(THREADS["GOMP_barrier"], types.void())
+_thread_number = types.ExternalFunction(THREADS["omp_get_thread_num"], types.int32())
+_num_threads = types.ExternalFunction(THREADS["omp_get_num_threads"], types.int32())
+_wait_for_threads = types.ExternalFunction(THREADS["GOMP_barrier"], types.void())
 _MATRIX = types.int64, types.int32
 _sgemm = types.ExternalFunction(
     PRODUCT, types.void(*[types.int32] * 6, types.float32, *_MATRIX * 2, types.float32, *_MATRIX)
 )
-_allocate = types.ExternalFunction("malloc", types.int64(types.int64))
-_free = types.ExternalFunction("free", types.void(types.int64))
+_allocate_bytes = types.ExternalFunction("malloc", types.int64(types.int64))
+_free_bytes = types.ExternalFunction("free", types.void(types.int64))
 
 
-def compiled(function: Callable) -> tuple[str, str]:
-    """Compile a loop, of this or another module; return its LLVM assembly and the name of its function there."""
-    options = {"nopython": True, "error_model": "numpy", "fastmath": getattr(function, _FASTMATH)}
-    made = cfunc(_SIGNATURE, **options)(function)
-    return made.inspect_llvm(), made.native_name
+# -- the unpacking of arguments
 
 
-_SIGNATURE = types.void(types.CPointer(types.int64))
-_FASTMATH = "fastmath"
+def _define_cast(source: types.Type, target: types.Type, instruction: str) -> Callable:
+    """Return a function for loops that casts a value by an instruction of LLVM."""
+
+    @intrinsic
+    def cast(context, value):
+        def code(context, builder, signature, arguments):
+            return getattr(builder, instruction)(arguments[0], context.get_value_type(target))
+
+        return target(source), code
+
+    return cast
 
 
-def _loop(*fastmath: str) -> Callable[[Callable], Callable]:
+_pointers = [types.CPointer(element) for element in (types.float32, types.float64, types.int32, types.int64)]
+_float32_pointer, _float64_pointer, _int32_pointer, _int64_pointer = (
+    _define_cast(types.int64, pointer, "inttoptr") for pointer in _pointers
+)
+_bool_pointer = _define_cast(types.int64, types.CPointer(types.uint8), "inttoptr")
+_uint32_pointer = _define_cast(types.int64, types.CPointer(types.uint32), "inttoptr")
+_float32_of_bits = _define_cast(types.int32, types.float32, "bitcast")
+_bits_of_float32 = _define_cast(types.float32, types.int32, "bitcast")
+_float64_of_bits = _define_cast(types.int64, types.float64, "bitcast")
+
+
+@intrinsic
+def _address(context, array):
+    """Return the address of the first number of an array."""
+
+    def code(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, context.get_value_type(types.int64))
+
+    return types.int64(array), code
+
+
+_UNPACKED_NUMBERS = {"float32": "np.float32(_float64_of_bits({}))", "float64": "_float64_of_bits({})", "int64": "{}"}
+
+
+def record_reader(name: str) -> Callable:
+    """Return a function for loops that unpacks declared fields from 64-bit numbers to a named tuple.
+
+    A table becomes an array with a row of 64-bit numbers for each record.
+    """
+    fields = DECLARED[name]
+    lines = [f"{axis} = packed[{index}]" for index, axis in enumerate(fields.axes)]
+    values, index = {}, len(fields.axes)
+    for field_name, field in fields.by_name.items():
+        number = f"packed[{index}]"
+        if field.dtype not in DTYPES:
+            index += 1
+            shape = f"(packed[{index}], {DECLARED[field.dtype].num_packed})"
+            values[field_name] = f"carray(_int64_pointer({number}), {shape})"
+        elif field.shape:
+            values[field_name] = f"carray(_{field.dtype}_pointer({number}), ({', '.join(map(str, field.shape))},))"
+            if field.is_optional:
+                values[f"has_{field_name}"] = f"{number} != 0"
+        else:
+            values[field_name] = _UNPACKED_NUMBERS[field.dtype].format(number)
+        index += 1
+    lines.append(f"return Record({', '.join(values.values())})")
+    namespace = {**globals(), "Record": namedtuple("Record", values)}
+    exec("\n    ".join(["def read_record(packed):", *lines]), namespace)
+    return njit(inline="always")(namespace["read_record"])
+
+
+def compiled_loop(*fastmath: str) -> Callable[[Callable], Callable]:
     """Mark a loop, with its sums' fast-math flags: ``reassoc`` adds in several lanes, ``contract`` fuses products."""
 
-    def marked(function: Callable) -> Callable:
-        setattr(function, _FASTMATH, set(fastmath))
+    def mark_loop(function: Callable) -> Callable:
+        vars(function)["fastmath"] = set(fastmath)
         return function
 
-    return marked
+    return mark_loop
 
 
-def _pointer(kind: types.Type) -> Callable:
-    @intrinsic
-    def pointer(context, address):
-        def code(context, builder, signature, arguments):
-            return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(kind)))
-
-        return types.CPointer(kind)(types.int64), code
-
-    return pointer
-
-
-_to_float32, _to_float64 = _pointer(types.float32), _pointer(types.float64)
-_to_uint8, _to_uint32 = _pointer(types.uint8), _pointer(types.uint32)
-_to_int32, _to_int64 = _pointer(types.int32), _pointer(types.int64)
+def emit_assembly(function: Callable) -> tuple[str, str]:
+    """Compile a loop, which may be of another module; return its LLVM assembly and the name of its function there."""
+    num_packed = DECLARED[function.__name__].num_packed
+    names = inspect.signature(function).parameters
+    values = ", ".join("call" if name == "call" else f"call.{name}" for name in names)
+    namespace = {"carray": carray, "read": record_reader(function.__name__), "loop": njit(inline="always")(function)}
+    exec(f"def entry(packed):\n    call = read(carray(packed, {num_packed}))\n    loop({values})", namespace)
+    options = {"nopython": True, "error_model": "numpy", "fastmath": vars(function)["fastmath"]}
+    machine_function = cfunc(types.void(types.CPointer(types.int64)), **options)(namespace["entry"])
+    return machine_function.inspect_llvm(), machine_function.native_name
 
 
-@intrinsic
-def _from_bits(context, bits):
-    """The float32 of these 32 bits."""
-
-    def code(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.float32))
-
-    return types.float32(types.int32), code
-
-
-@intrinsic
-def _bits(context, number):
-    """The 32 bits of a float32."""
-
-    def code(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.int32))
-
-    return types.int32(types.float32), code
-
-
-@intrinsic
-def _scalar(context, bits):
-    """The float64 of these 64 bits."""
-
-    def code(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), code
+# -- memory and threads
 
 
 @njit(inline="always")
-def _share(length):
-    """Return begin and end of this thread's share."""
-    thread, threads = _thread(), _threads()
+def _own_share(length):
+    """Return begin and end of this thread's share of ``length`` items."""
+    thread, threads = _thread_number(), _num_threads()
     return length * thread // threads, length * (thread + 1) // threads
 
 
 @njit(inline="always")
-def _floats(address, first, count):
-    return carray(_to_float32(address + 4 * first), count)
+def _own_rows(rows):
+    """Return the range of this thread's share of rows."""
+    first, last = _own_share(rows)
+    return range(first, last)
 
 
 @njit(inline="always")
-def _doubles(address, first, count):
-    return carray(_to_float64(address + 8 * first), count)
+def _allocate(num_bytes):
+    """Allocate memory; return the address to free, and the first address in it that begins a cache line.
 
-
-@njit(inline="always")
-def _bytes(address, first, count):
-    return carray(_to_uint8(address + first), count)
-
-
-@njit(inline="always")
-def _int32s(address, count):
-    return carray(_to_int32(address), count)
-
-
-@njit(inline="always")
-def _room(size):
-    """Memory of ``size`` bytes to free later, and where a cache line begins in it: MKL may add up in an order that
-    depends on where in a line its matrices begin."""
-    memory = _allocate(size + 64)
+    MKL may add up in an order that depends on where in a cache line its matrices begin.
+    """
+    memory = _allocate_bytes(num_bytes + 64)
     return memory, (memory + 63) // 64 * 64
-
-
-@njit(inline="always")
-def _integers(address, first, count):
-    return carray(_to_int64(address + 8 * first), count)
 
 
 # -- dropout
 
 
 @njit(inline="always")
-def _mixed(z):
+def _mix_bits(z):
     z = (z ^ (z >> np.uint64(30))) * MIX_1
     z = (z ^ (z >> np.uint64(27))) * MIX_2
     return z ^ (z >> np.uint64(31))
 
 
-@_loop()
-def draw_mask(given):
-    """length (cells), out (uint8), seed, threshold: which 16-bit random numbers reach the threshold. Four of them
-    are one 64-bit number of SplitMix64; cell i depends only on the seed and i."""
-    args = carray(given, 4)
-    cells, threshold = args[0], np.uint64(args[3])
-    seed = np.uint64(args[2])
+@compiled_loop()
+def draw_mask(mask, seed, threshold):
+    """Write whether 16-bit random numbers reach the threshold.
+
+    Four of them are one 64-bit number of SplitMix64. A cell depends only on the seed and the cell's index.
+    """
+    cells, threshold, state = mask.shape[0], np.uint64(threshold), np.uint64(seed)
     low = np.uint64(0xFFFF)
     words = cells // 4
-    first, last = _share(words)
-    out = carray(_to_uint32(args[1] + 4 * first), last - first)
-    begin = seed + np.uint64(first + 1) * GAMMA
+    first, last = _own_share(words)
+    mask_words = carray(_uint32_pointer(_address(mask)), words)
+    begin = state + np.uint64(first + 1) * GAMMA
     for i in range(last - first):
-        z = _mixed(begin + np.uint64(i) * GAMMA)
+        z = _mix_bits(begin + np.uint64(i) * GAMMA)
         word = np.uint64((z & low) >= threshold)
         word |= np.uint64(((z >> np.uint64(16)) & low) >= threshold) << np.uint64(8)
         word |= np.uint64(((z >> np.uint64(32)) & low) >= threshold) << np.uint64(16)
         word |= np.uint64((z >> np.uint64(48)) >= threshold) << np.uint64(24)
-        out[i] = np.uint32(word)
+        mask_words[first + i] = np.uint32(word)
     if last == words:
-        rest = _bytes(args[1], 4 * words, cells - 4 * words)
-        z = _mixed(seed + np.uint64(words + 1) * GAMMA)
+        z = _mix_bits(state + np.uint64(words + 1) * GAMMA)
         for i in range(cells - 4 * words):
-            rest[i] = np.uint8(((z >> np.uint64(16 * i)) & low) >= threshold)
+            mask[4 * words + i] = np.uint8(((z >> np.uint64(16 * i)) & low) >= threshold)
 
 
-@_loop()
-def keep(given):
-    """length (numbers), x, kept (uint8), out, scale: x times scale where kept, else 0."""
-    args = carray(given, 5)
-    first, last = _share(args[0])
-    count = last - first
-    x, kept, out = _floats(args[1], first, count), _bytes(args[2], first, count), _floats(args[3], first, count)
-    scale = np.float32(_scalar(args[4]))
-    for i in range(count):
-        out[i] = x[i] * (scale if kept[i] else np.float32(0.0))
+@compiled_loop()
+def keep(x, keep_mask, out, scale):
+    """Write x * scale where the mask is set, and 0 elsewhere."""
+    first, last = _own_share(x.shape[0])
+    x, keep_mask, out = x[first:last], keep_mask[first:last], out[first:last]
+    for i in range(last - first):
+        out[i] = x[i] * (scale if keep_mask[i] else np.float32(0.0))
 
 
-@_loop()
-def rectify(given):
-    """length (numbers), x, decides, out: x where ``decides`` is above 0, or no number, else 0."""
-    args = carray(given, 4)
-    first, last = _share(args[0])
-    count = last - first
-    x, decides, out = _floats(args[1], first, count), _floats(args[2], first, count), _floats(args[3], first, count)
-    for i in range(count):
-        out[i] = np.float32(0.0) if decides[i] <= np.float32(0.0) else x[i]
+@compiled_loop()
+def rectify(x, gate, out):
+    """Write x where the gate is above 0 or NaN, and 0 elsewhere."""
+    first, last = _own_share(x.shape[0])
+    x, gate, out = x[first:last], gate[first:last], out[first:last]
+    for i in range(last - first):
+        out[i] = np.float32(0.0) if gate[i] <= np.float32(0.0) else x[i]
 
 
 # -- gradients of parameters
 
 
 @njit(inline="always")
-def _within(first, last, begin, count):
-    """Begin and end of the part between ``first`` and ``last`` of ``count`` things that follow ``begin`` others."""
+def _overlap(first, last, begin, count):
+    """Return the part of ``count`` items from ``begin`` that is in ``first`` to ``last``, relative to ``begin``."""
     start = max(first - begin, 0)
     return start, max(min(last - begin, count), start)
 
 
-@_loop("reassoc", "contract")
-def square_sums(given):
-    """length (blocks of BLOCK_COLUMNS numbers of all tensors; a tensor's last may be shorter), out (float64), tensors,
-    then of each: x, numbers: each block's sum of squares."""
-    args = carray(given, 3)
-    of = carray(given, 3 + 2 * args[2])
-    first, last = _share(args[0])
+_read_squared_tensor, _read_parameter = record_reader("squared_tensor"), record_reader("adamw_parameter")
+
+
+@compiled_loop("reassoc", "contract")
+def square_sums(sums, tensors):
+    """Write the sum of squares of each block of BLOCK_COLUMNS numbers; the last block of a tensor may be shorter."""
+    first, last = _own_share(sums.shape[0])
     begin = 0
-    for tensor in range(args[2]):
-        address, numbers = of[3 + 2 * tensor], of[4 + 2 * tensor]
+    for tensor in range(tensors.shape[0]):
+        x = _read_squared_tensor(tensors[tensor]).x
+        numbers = x.shape[0]
         blocks = (numbers + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS
-        start, end = _within(first, last, begin, blocks)
+        start, end = _overlap(first, last, begin, blocks)
         for block in range(start, end):
             count = min(BLOCK_COLUMNS, numbers - block * BLOCK_COLUMNS)
-            x, total = _floats(address, block * BLOCK_COLUMNS, count), np.float32(0.0)
+            block_x, total = x[block * BLOCK_COLUMNS : block * BLOCK_COLUMNS + count], np.float32(0.0)
             for i in range(count):
-                total += x[i] * x[i]
-            _doubles(args[1], begin + block, 1)[0] = total
+                total += block_x[i] * block_x[i]
+            sums[begin + block] = total
         begin += blocks
 
 
-@_loop("contract")
-def adamw(given):
-    """length (numbers of all parameters), beta1, beta2, epsilon, factor of gradients, parameters, then of each: weight,
-    gradient, first and second moment, the powers of beta1 and beta2 so far (a number each), numbers, rate, decay: a
-    step of AdamW, in place."""
-    args = carray(given, 6)
-    of = carray(given, 6 + 9 * args[5])
-    beta1, beta2 = np.float32(_scalar(args[1])), np.float32(_scalar(args[2]))
-    rest1, rest2, factor = np.float32(1.0) - beta1, np.float32(1.0) - beta2, np.float32(_scalar(args[4]))
-    first, last = _share(args[0])
+@compiled_loop("contract")
+def adamw(beta1, beta2, epsilon, factor, parameters):
+    """Update parameters by a step of AdamW, in place.
+
+    Gradients are multiplied by ``factor``. The powers of beta1 and beta2 belong to the current step.
+    """
+    rest1, rest2 = np.float32(1.0) - beta1, np.float32(1.0) - beta2
+    numbers = 0
+    for index in range(parameters.shape[0]):
+        numbers += _read_parameter(parameters[index]).weight.shape[0]
+    first, last = _own_share(numbers)
     begin = 0
-    for parameter in range(args[5]):
-        own = of[6 + 9 * parameter : 15 + 9 * parameter]
-        start, end = _within(first, last, begin, own[6])
-        count = end - start
-        weight, grad = _floats(own[0], start, count), _floats(own[1], start, count)
-        mean, square = _floats(own[2], start, count), _floats(own[3], start, count)
-        root = math.sqrt(1.0 - np.float64(_floats(own[5], 0, 1)[0]))
-        rate, epsilon = _scalar(own[7]), np.float32(_scalar(args[3]) * root)
-        step = np.float32(rate * root / (1.0 - np.float64(_floats(own[4], 0, 1)[0])))
-        decay = np.float32(rate * _scalar(own[8]))
-        for i in range(count):
+    for index in range(parameters.shape[0]):
+        parameter = _read_parameter(parameters[index])
+        start, end = _overlap(first, last, begin, parameter.weight.shape[0])
+        weight, grad = parameter.weight[start:end], parameter.gradient[start:end]
+        mean, square = parameter.first_moment[start:end], parameter.second_moment[start:end]
+        root = math.sqrt(1.0 - np.float64(parameter.beta2_power[0]))
+        rate, own_epsilon = parameter.rate, np.float32(epsilon * root)
+        step = np.float32(rate * root / (1.0 - np.float64(parameter.beta1_power[0])))
+        decay = np.float32(rate * parameter.decay)
+        for i in range(end - start):
             clipped = factor * grad[i]
             new_mean = beta1 * mean[i] + rest1 * clipped
             new_square = beta2 * square[i] + rest2 * (clipped * clipped)
             mean[i], square[i] = new_mean, new_square
-            weight[i] -= decay * weight[i] + step * (new_mean / (math.sqrt(new_square) + epsilon))
-        begin += own[6]
-    _wait()
-    if _thread() == 0:
-        for parameter in range(args[5]):
-            own = of[6 + 9 * parameter : 15 + 9 * parameter]
-            _floats(own[4], 0, 1)[0] *= beta1
-            _floats(own[5], 0, 1)[0] *= beta2
+            weight[i] -= decay * weight[i] + step * (new_mean / (math.sqrt(new_square) + own_epsilon))
+        begin += parameter.weight.shape[0]
+    _wait_for_threads()
+    if _thread_number() == 0:
+        for index in range(parameters.shape[0]):
+            parameter = _read_parameter(parameters[index])
+            parameter.beta1_power[0] *= beta1
+            parameter.beta2_power[0] *= beta2
 
 
 # -- rows
 
 
-@_loop()
-def add_row(given):
-    """length (rows), x, row, width: the row added to all rows of x, in place."""
-    args = carray(given, 4)
-    width = args[3]
-    added = _floats(args[2], 0, width)
-    first, last = _share(args[0])
-    for row in range(first, last):
-        x = _floats(args[1], row * width, width)
+@compiled_loop()
+def add_row(x, row):
+    """Add a row to all rows of x, in place."""
+    rows, width = x.shape
+    for index in _own_rows(rows):
+        x_row = x[index]
         for i in range(width):
-            x[i] += added[i]
+            x_row[i] += row[i]
 
 
-@_loop()
-def scale_columns(given):
-    """length (batch * positions), table (positions, width), factors (batch, columns), out, positions, columns, width:
-    a copy of the table per example, each row times its column's factor."""
-    args = carray(given, 7)
-    positions, columns, width = args[4], args[5], args[6]
-    first, last = _share(args[0])
-    for row in range(first, last):
-        position = row % positions
-        table, out = _floats(args[1], position * width, width), _floats(args[3], row * width, width)
-        factor = _floats(args[2], row // positions * columns + position % columns, 1)[0]
+@compiled_loop()
+def scale_columns(table, factors, out):
+    """Copy the table for each example, and multiply each column by its factor."""
+    batch, rows, columns, width = out.shape
+    positions = rows * columns
+    for index in _own_rows(batch * positions):
+        example, row, column = index // positions, index % positions // columns, index % columns
+        table_row, out_row, factor = table[row, column], out[example, row, column], factors[example, column]
         for i in range(width):
-            out[i] = table[i] * factor
+            out_row[i] = table_row[i] * factor
 
 
-@_loop()
-def scale_columns_backward(given):
-    """length (positions), grad (batch, positions, width), factors (batch, columns), out (positions, width), batch,
-    columns, width."""
-    args = carray(given, 7)
-    positions, batch, columns, width = args[0], args[4], args[5], args[6]
-    first, last = _share(positions)
-    for position in range(first, last):
-        out = _floats(args[3], position * width, width)
-        for i in range(width):
-            out[i] = np.float32(0.0)
+@compiled_loop()
+def scale_columns_backward(grad, factors, out):
+    """Write the gradient of the table, which is the sum over the examples."""
+    batch, rows, columns, width = grad.shape
+    for index in _own_rows(rows * columns):
+        row, column = index // columns, index % columns
+        out_row = out[row, column]
+        out_row[:] = np.float32(0.0)
         for example in range(batch):
-            grad = _floats(args[1], (example * positions + position) * width, width)
-            factor = _floats(args[2], example * columns + position % columns, 1)[0]
+            grad_row, factor = grad[example, row, column], factors[example, column]
             for i in range(width):
-                out[i] += grad[i] * factor
+                out_row[i] += grad_row[i] * factor
 
 
-@_loop()
-def gather_rows(given):
-    """length (rows of out), x, index (int64, (rounds, rows)), out, width, rounds: the sum of a row of x per round."""
-    args = carray(given, 6)
-    width, rounds = args[4], args[5]
-    first, last = _share(args[0])
-    for row in range(first, last):
-        out = _floats(args[3], row * width, width)
-        x = _floats(args[1], _integers(args[2], row, 1)[0] * width, width)
+@compiled_loop()
+def gather_rows(x, index, out):
+    """Write sums of rows of x: a row of the result is the sum of one row in each round."""
+    rounds, rows = index.shape
+    width = x.shape[1]
+    for row in _own_rows(rows):
+        out_row, x_row = out[row], x[index[0, row]]
         for i in range(width):
-            out[i] = x[i]
+            out_row[i] = x_row[i]
         for step in range(1, rounds):
-            x = _floats(args[1], _integers(args[2], step * args[0] + row, 1)[0] * width, width)
+            x_row = x[index[step, row]]
             for i in range(width):
-                out[i] += x[i]
+                out_row[i] += x_row[i]
 
 
 # -- layer norm
@@ -345,6 +342,7 @@ def gather_rows(given):
 
 @njit(inline="always")
 def _mean_and_scale(row, width, epsilon):
+    """Return the mean of a row, and the factor that gives it variance 1."""
     total = np.float32(0.0)
     for i in range(width):
         total += row[i]
@@ -356,73 +354,59 @@ def _mean_and_scale(row, width, epsilon):
 
 
 @njit(inline="always")
-def _norm(x, gain, bias, out, rows, width, epsilon):
-    """Layer norm of rows, by address."""
-    first, last = _share(rows)
-    for row in range(first, last):
-        own, normed = _floats(x, row * width, width), _floats(out, row * width, width)
-        gains, biases = _floats(gain, 0, width), _floats(bias, 0, width)
-        mean, scale = _mean_and_scale(own, width, epsilon)
+def _normalize_rows(x, gain, bias, out, epsilon):
+    """Write the layer norm of this thread's share of rows."""
+    rows, width = x.shape
+    for row in _own_rows(rows):
+        x_row, out_row = x[row], out[row]
+        mean, scale = _mean_and_scale(x_row, width, epsilon)
         for i in range(width):
-            normed[i] = (own[i] - mean) * scale * gains[i] + biases[i]
+            out_row[i] = (x_row[i] - mean) * scale * gain[i] + bias[i]
 
 
-@_loop("reassoc", "contract")
-def norm_rows(given):
-    """length (rows), x, gain, bias, out, width, epsilon."""
-    args = carray(given, 7)
-    _norm(args[1], args[2], args[3], args[4], args[0], args[5], np.float32(_scalar(args[6])))
+@compiled_loop("reassoc", "contract")
+def norm_rows(x, gain, bias, out, epsilon):
+    """Write the layer norm of each row."""
+    _normalize_rows(x, gain, bias, out, epsilon)
 
 
-@_loop("reassoc", "contract")
-def norm_rows_backward(given):
-    """length (blocks of BLOCK_ROWS rows), rows, grad, x, gain, out, sums, width, epsilon: the gradient of ``x``; and
-    ``sums`` (blocks, 2, width): per block, the sums of grad * normed rows and of grad."""
-    args = carray(given, 9)
-    rows, width, epsilon = args[1], args[7], np.float32(_scalar(args[8]))
-    gain = _floats(args[4], 0, width)
-    first, last = _share(args[0])
-    for block in range(first, last):
-        of_gain = _floats(args[6], 2 * block * width, width)
-        of_bias = _floats(args[6], (2 * block + 1) * width, width)
-        for i in range(width):
-            of_gain[i] = np.float32(0.0)
-            of_bias[i] = np.float32(0.0)
+@compiled_loop("reassoc", "contract")
+def norm_rows_backward(grad, x, gain, out, sums, epsilon):
+    """Write the gradient of x; and for each block of BLOCK_ROWS rows the sums over its rows for gain and bias."""
+    rows, width = x.shape
+    for block in _own_rows(sums.shape[0]):
+        grad_gain, grad_bias = sums[block, 0], sums[block, 1]
+        grad_gain[:] = np.float32(0.0)
+        grad_bias[:] = np.float32(0.0)
         for row in range(block * BLOCK_ROWS, min(rows, (block + 1) * BLOCK_ROWS)):
-            grad, x = _floats(args[2], row * width, width), _floats(args[3], row * width, width)
-            out = _floats(args[5], row * width, width)
-            mean, scale = _mean_and_scale(x, width, epsilon)
-            total, along = np.float32(0.0), np.float32(0.0)
+            grad_row, x_row, out_row = grad[row], x[row], out[row]
+            mean, scale = _mean_and_scale(x_row, width, epsilon)
+            total, projection = np.float32(0.0), np.float32(0.0)
             for i in range(width):
-                inner = grad[i] * gain[i]
+                inner = grad_row[i] * gain[i]
                 total += inner
-                along += inner * ((x[i] - mean) * scale)
+                projection += inner * ((x_row[i] - mean) * scale)
             total /= np.float32(width)
-            along /= np.float32(width)
+            projection /= np.float32(width)
             for i in range(width):
-                normed = (x[i] - mean) * scale
-                out[i] = (grad[i] * gain[i] - total - normed * along) * scale
-                of_gain[i] += grad[i] * normed
-                of_bias[i] += grad[i]
+                normed = (x_row[i] - mean) * scale
+                out_row[i] = (grad_row[i] * gain[i] - total - normed * projection) * scale
+                grad_gain[i] += grad_row[i] * normed
+                grad_bias[i] += grad_row[i]
 
 
 # -- the residual streams
 
 
-@_loop()
-def add_on_grid(given):
-    """length (numbers), exact (float64), update, out (float64), value, rounder, sign: the sum of ``exact`` and the
-    rounded update, and the same in float32."""
-    args = carray(given, 7)
-    first, last = _share(args[0])
-    count = last - first
-    exact, update = _doubles(args[1], first, count), _floats(args[2], first, count)
-    out, value = _doubles(args[3], first, count), _floats(args[4], first, count)
-    rounder, sign = _scalar(args[5]), _scalar(args[6])
-    for i in range(count):
+@compiled_loop()
+def add_on_grid(exact, update, out, rounded_out, rounder, sign):
+    """Write the sum of the exact stream and the update, which is rounded to the grid; and the sum in float32."""
+    first, last = _own_share(exact.shape[0])
+    exact, update, out, rounded_out = exact[first:last], update[first:last], out[first:last], rounded_out[first:last]
+    for i in range(last - first):
         total = exact[i] + sign * ((np.float64(update[i]) + rounder) - rounder)
         out[i] = total
-        value[i] = np.float32(total)
+        rounded_out[i] = np.float32(total)
 
 
 # -- softmax
@@ -430,38 +414,43 @@ def add_on_grid(given):
 
 @njit(inline="always")
 def _exp(x):
-    """Return exp of a number of at most 0, right to its last digit or the one before; below 2^-126, float32 has fewer
-    digits."""
-    x = LEAST if x < LEAST else x  # not max: NaN stays NaN
+    """Return exp of a number of at most 0, correct to its last or next-to-last digit.
+
+    Below 2^-126, float32 has fewer digits.
+    """
+    x = MIN_EXPONENT if x < MIN_EXPONENT else x  # not max: NaN stays NaN
     power = np.floor(x * LOG2_E + np.float32(0.5))
     rest = x - power * LN2_HIGH - power * LN2_LOW
     tail = S2 + rest * (S3 + rest * (S4 + rest * (S5 + rest * (S6 + rest * S7))))
     series = np.float32(1.0) + (rest + rest * rest * tail)
     exponent = np.int32(power)
-    half = exponent >> np.int32(1)  # 2^-150 is no float32, the product of two halves may be
+    half = exponent >> np.int32(1)  # float32 does not have 2^-150, but perhaps the product of two halves
     low = np.int32((half + np.int32(127)) << np.int32(23))
     high = np.int32((exponent - half + np.int32(127)) << np.int32(23))
-    return series * _from_bits(low) * _from_bits(high)
+    return series * _float32_of_bits(low) * _float32_of_bits(high)
 
 
 @njit(inline="always")
-def _turned(bits):
-    """Map a float32's bits to an integer with the same order, or back. The maximum of a row is vectorised only for
-    integers, as NaN has no order."""
+def _swap_order(bits):
+    """Map the bits of a float32 to an integer with the same order, or back.
+
+    LLVM vectorizes the maximum of a row only for integers, because NaN has no order.
+    """
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
 @njit(inline="always")
 def _largest(row, width):
-    top = LOWEST
+    """Return the largest number of a row, NaN being larger than all."""
+    top = MIN_INT32
     for i in range(width):
-        top = max(top, _turned(_bits(row[i])))
-    return _from_bits(_turned(top))
+        top = max(top, _swap_order(_bits_of_float32(row[i])))
+    return _float32_of_bits(_swap_order(top))
 
 
 @njit(inline="always")
-def _exponentiate(row, width):
-    """Softmax of a row, in place; return its largest score and the sum of exp(score - largest)."""
+def _softmax_in_place(row, width):
+    """Replace a row by its softmax; return its largest score and the sum of exp(score - largest)."""
     largest, total = _largest(row, width), np.float32(0.0)
     for i in range(width):
         weight = _exp(row[i] - largest)
@@ -473,306 +462,279 @@ def _exponentiate(row, width):
     return largest, total
 
 
-@_loop("reassoc", "contract")
-def softmax_rows(given):
-    """length (rows), scores, out, width, divisor, bias (or 0), queries, group: softmax of scores / divisor + bias. The
-    bias has a row per query, and others for every ``group`` rows of scores."""
-    args = carray(given, 8)
-    width, divisor, queries, group = args[3], np.float32(_scalar(args[4])), args[6], args[7]
-    first, last = _share(args[0])
-    for row in range(first, last):
-        scores, out = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
+@compiled_loop("reassoc", "contract")
+def softmax_rows(scores, bias, has_bias, out, divisor):
+    """Write the softmax of scores / divisor + bias; a group of rows is several times the queries of the bias."""
+    rows, width = scores.shape
+    groups, queries, _ = bias.shape
+    rows_of_group = rows // groups
+    for row in _own_rows(rows):
+        score_row, out_row = scores[row], out[row]
         for i in range(width):
-            out[i] = scores[i] / divisor
-        if args[5]:
-            added = _floats(args[5], (row // group * queries + row % queries) * width, width)
+            out_row[i] = score_row[i] / divisor
+        if has_bias:
+            bias_row = bias[row // rows_of_group, row % queries]
             for i in range(width):
-                out[i] += added[i]
-        _exponentiate(out, width)
+                out_row[i] += bias_row[i]
+        _softmax_in_place(out_row, width)
 
 
 @njit(inline="always")
-def _softmax_gradient(grad, weights, out, width, beside):
-    """The gradient of a row's scores; ``beside``: that of its normaliser."""
+def _softmax_gradient(grad, weights, out, width, grad_log_normalizer):
+    """Write the gradient of a row's scores, of the gradients of its softmax and of the log of its normalizer."""
     mean, top = np.float32(0.0), np.int32(0)
     for i in range(width):
         mean += grad[i] * weights[i]
-        top = max(top, _bits(weights[i]))
-    left = np.float32(0.0)
-    if _from_bits(top) < np.float32(1.0):  # where it is 1, float64 loses the rest, too
+        top = max(top, _bits_of_float32(weights[i]))
+    correction = np.float32(0.0)
+    if _float32_of_bits(top) < np.float32(1.0):  # if a weight is 1, float64 loses the rest, too
         for i in range(width):
-            left += (grad[i] - mean) * weights[i]
+            correction += (grad[i] - mean) * weights[i]
     for i in range(width):
-        out[i] = weights[i] * (((grad[i] - mean) - left) + beside)
+        out[i] = weights[i] * (((grad[i] - mean) - correction) + grad_log_normalizer)
 
 
-@_loop("reassoc", "contract")
-def softmax_rows_backward(given):
-    """length (rows), grad, probabilities, out, width, divisor."""
-    args = carray(given, 6)
-    width, divisor = args[4], np.float32(_scalar(args[5]))
-    first, last = _share(args[0])
-    for row in range(first, last):
-        grad, weights = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
-        out = _floats(args[3], row * width, width)
-        _softmax_gradient(grad, weights, out, width, np.float32(0.0))
+@compiled_loop("reassoc", "contract")
+def softmax_rows_backward(grad, probabilities, out, divisor):
+    """Write the gradient of the scores."""
+    rows, width = grad.shape
+    for row in _own_rows(rows):
+        out_row = out[row]
+        _softmax_gradient(grad[row], probabilities[row], out_row, width, np.float32(0.0))
         for i in range(width):
-            out[i] /= divisor
+            out_row[i] /= divisor
 
 
 # -- cross entropy
 
 
-@_loop("reassoc", "contract")
-def cross_entropy_rows(given):
-    """length (rows), logits, labels (int64), losses, normalisers, width: -log softmax(row)[label]; and for each row the
-    largest score and the sum of exp(score - largest)."""
-    args = carray(given, 6)
-    width = args[5]
-    first, last = _share(args[0])
-    for row in range(first, last):
-        logits = _floats(args[1], row * width, width)
-        largest = _largest(logits, width)
+@compiled_loop("reassoc", "contract")
+def cross_entropy_rows(logits, labels, losses, normalizers):
+    """Write -log softmax(row)[label]; and for each row the largest score and the sum of exp(score - largest)."""
+    rows, width = logits.shape
+    for row in _own_rows(rows):
+        logit_row = logits[row]
+        largest = _largest(logit_row, width)
         total = np.float64(0.0)
         for begin in range(0, width, BLOCK_COLUMNS):
-            part = np.float32(0.0)
+            block_sum = np.float32(0.0)
             for i in range(begin, min(width, begin + BLOCK_COLUMNS)):
-                part += _exp(logits[i] - largest)
-            total += np.float64(part)
-        label = _integers(args[2], row, 1)[0]
-        # In this order a small loss keeps its digits beside large scores.
-        _floats(args[3], row, 1)[0] = np.float32(math.log(total) + (np.float64(largest) - np.float64(logits[label])))
-        normaliser = _floats(args[4], 2 * row, 2)
-        normaliser[0] = largest
-        normaliser[1] = np.float32(total)
+                block_sum += _exp(logit_row[i] - largest)
+            total += np.float64(block_sum)
+        # In this order, a small loss keeps its digits next to large scores.
+        losses[row] = np.float32(math.log(total) + (np.float64(largest) - np.float64(logit_row[labels[row]])))
+        normalizers[row, 0] = largest
+        normalizers[row, 1] = np.float32(total)
 
 
-@_loop("reassoc", "contract")
-def cross_entropy_rows_backward(given):
-    """length (rows), grad (one per row), logits, labels (int64), normalisers, out, width. Rows with grad 0
-    are not computed: their gradient is 0."""
-    args = carray(given, 7)
-    width = args[6]
-    first, last = _share(args[0])
-    for row in range(first, last):
-        logits, out = _floats(args[2], row * width, width), _floats(args[5], row * width, width)
-        grad, normaliser = _floats(args[1], row, 1)[0], _floats(args[4], 2 * row, 2)
-        if grad == np.float32(0.0):
-            for i in range(width):
-                out[i] = np.float32(0.0)
+@compiled_loop("reassoc", "contract")
+def cross_entropy_rows_backward(grad, logits, labels, normalizers, out):
+    """Write the gradient of the logits; it is 0, without computation, for rows whose loss has gradient 0."""
+    rows, width = logits.shape
+    for row in _own_rows(rows):
+        logit_row, out_row, row_grad = logits[row], out[row], grad[row]
+        if row_grad == np.float32(0.0):
+            out_row[:] = np.float32(0.0)
             continue
-        largest, share = normaliser[0], grad / normaliser[1]
+        largest, share = normalizers[row, 0], row_grad / normalizers[row, 1]
         for i in range(width):
-            out[i] = _exp(logits[i] - largest) * share
-        out[_integers(args[3], row, 1)[0]] -= grad
+            out_row[i] = _exp(logit_row[i] - largest) * share
+        out_row[labels[row]] -= row_grad
 
 
 # -- LSH's keys
 
 
-@_loop("reassoc", "contract")
-def key_rows(given):
-    """length (rows), x, out, width, epsilon, factor: rows of mean square 1, times the factor."""
-    args = carray(given, 6)
-    width, epsilon, factor = args[3], np.float32(_scalar(args[4])), np.float32(_scalar(args[5]))
-    first, last = _share(args[0])
-    for row in range(first, last):
-        x, out = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
+@compiled_loop("reassoc", "contract")
+def key_rows(x, out, epsilon, factor):
+    """Write rows with mean square 1, times the factor."""
+    rows, width = x.shape
+    for row in _own_rows(rows):
+        x_row, out_row = x[row], out[row]
         squares = np.float32(0.0)
         for i in range(width):
-            squares += x[i] * x[i]
+            squares += x_row[i] * x_row[i]
         scale = factor / math.sqrt(squares / np.float32(width) + epsilon)
         for i in range(width):
-            out[i] = x[i] * scale
+            out_row[i] = x_row[i] * scale
 
 
-@_loop("reassoc", "contract")
-def key_rows_backward(given):
-    """length (rows), grad, x, out, width, epsilon, factor."""
-    args = carray(given, 7)
-    width, epsilon, factor = args[4], np.float32(_scalar(args[5])), np.float32(_scalar(args[6]))
-    first, last = _share(args[0])
-    for row in range(first, last):
-        grad, x = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
-        out = _floats(args[3], row * width, width)
-        squares, along = np.float32(0.0), np.float32(0.0)
+@compiled_loop("reassoc", "contract")
+def key_rows_backward(grad, x, out, epsilon, factor):
+    """Write the gradient of x."""
+    rows, width = x.shape
+    for row in _own_rows(rows):
+        grad_row, x_row, out_row = grad[row], x[row], out[row]
+        squares, projection = np.float32(0.0), np.float32(0.0)
         for i in range(width):
-            squares += x[i] * x[i]
-            along += grad[i] * x[i]
+            squares += x_row[i] * x_row[i]
+            projection += grad_row[i] * x_row[i]
         mean_square = squares / np.float32(width) + epsilon
         scale = factor / math.sqrt(mean_square)
-        along /= np.float32(width) * mean_square
+        projection /= np.float32(width) * mean_square
         for i in range(width):
-            out[i] = (grad[i] - x[i] * along) * scale
+            out_row[i] = (grad_row[i] - x_row[i] * projection) * scale
 
 
 # -- LSH's buckets
 
 
 @njit(inline="always")
-def _nearest_axis(x, width):
-    """Which of these numbers, and of these with the other sign, is largest, by address."""
-    row, most, least = _floats(x, 0, width), 0, 0
+def _nearest_axis(row):
+    """Return the index of the first largest number of [row, -row]."""
+    width, highest, lowest = row.shape[0], 0, 0
     for i in range(1, width):
-        most = i if row[i] > row[most] else most
-        least = i if row[i] < row[least] else least
-    return most if row[most] >= -row[least] else width + least
+        highest = i if row[i] > row[highest] else highest
+        lowest = i if row[i] < row[lowest] else lowest
+    return highest if row[highest] >= -row[lowest] else width + lowest
 
 
-@_loop()
-def nearest_axes(given):
-    """length (rows), x, out (int64), width: :func:`_nearest_axis` of each row."""
-    args = carray(given, 4)
-    first, last = _share(args[0])
-    for row in range(first, last):
-        _integers(args[2], row, 1)[0] = _nearest_axis(args[1] + 4 * row * args[3], args[3])
+@compiled_loop()
+def nearest_axes(x, out):
+    """Write the nearest axis of each row."""
+    for row in _own_rows(x.shape[0]):
+        out[row] = _nearest_axis(x[row])
 
 
 # -- attention between chunks
 
 
 @njit(inline="always")
-def _multiply(a, b, out, sizes, turned, strides, added):
-    """The product of two matrices by address, to ``out``, or ``added`` to it.
-
-    ``sizes``: rows and columns of the product, and the length of its sums. ``turned``: which factor is transposed in
-    memory. ``strides``: of the rows of each of the three in memory.
-    """
+def _multiply(a, b, out, is_a_transposed, is_b_transposed, is_added):
+    """Write the product of two matrices, or add it to ``out``. Rows may be strided, columns are contiguous."""
     _sgemm(
         np.int32(101),  # row by row
-        np.int32(112 if turned[0] else 111),
-        np.int32(112 if turned[1] else 111),
-        np.int32(sizes[0]),
-        np.int32(sizes[1]),
-        np.int32(sizes[2]),
+        np.int32(112 if is_a_transposed else 111),
+        np.int32(112 if is_b_transposed else 111),
+        np.int32(out.shape[0]),
+        np.int32(out.shape[1]),
+        np.int32(a.shape[0] if is_a_transposed else a.shape[1]),
         np.float32(1.0),
-        a,
-        np.int32(strides[0]),
-        b,
-        np.int32(strides[1]),
-        np.float32(added),
-        out,
-        np.int32(strides[2]),
+        _address(a),
+        np.int32(a.strides[0] // 4),
+        _address(b),
+        np.int32(b.strides[0] // 4),
+        np.float32(is_added),
+        _address(out),
+        np.int32(out.strides[0] // 4),
     )
 
 
 @njit(inline="always")
-def _put_where_masked(args, query, seen, row, width, of_hidden, of_own):
-    """In a row of a chunk's scores, put a value where the key is hidden from the query, and then one where it is the
-    query's own and that is masked, too. ``seen``: from :func:`_weigh`."""
-    places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
-    place = np.int32(_integers(args[4], query, 1)[0]) if args[4] else np.int32(0)
-    if args[4] or args[5]:
-        for i in range(width):
-            row[i] = of_hidden if hidden_from[i] > place else row[i]
-    if args[13]:
-        for i in range(width):
-            row[i] = of_own if places[i] == place else row[i]
+def _position(call, ring, chunk, row):
+    """Return the position of a query or key in its text; 0 if no mask needs it."""
+    return np.int32(call.positions[ring, chunk, row]) if call.has_positions else np.int32(0)
 
 
 @njit(inline="always")
-def _weigh(args, ring, chunk, weights, seen):
-    """Softmax of a chunk's masked scores, (size, width), by address; and to ``seen`` the place of each key, then the
-    last place of a query from which it is hidden, int32. ``args`` are those of :func:`attend_chunks`."""
-    chunks, size, parts, depth, causal = args[8], args[9], args[10], args[11], args[12]
-    width, first = size * parts, ring * chunks * size
-    own = first + chunk * size
-    places, hidden_from = _int32s(seen, width), _int32s(seen + 4 * width, width)
-    for part in range(parts):
-        begin = first + _integers(args[7], chunk * parts + part, 1)[0] * size
-        query, key = args[1] + 4 * own * depth, args[2] + 4 * begin * depth
-        scores = weights + 4 * part * size
-        _multiply(query, key, scores, (size, size, depth), (False, True), (depth, depth, width), False)
+def _mask_row(call, position, key_positions, hidden_until, row, masked_value, own_value):
+    """Replace the numbers of keys that a query does not see, and then of the query's own key if it is masked.
+
+    Args:
+        call: arguments of :func:`attend_chunks`.
+        position: position of the query.
+        key_positions: position of each key, int32.
+        hidden_until: first position of a query that sees each key, int32.
+        row: number of each key.
+        masked_value: replacement for keys that the query does not see.
+        own_value: replacement for the query's own key.
+    """
+    if call.has_positions or call.has_token_mask:
+        for i in range(row.shape[0]):
+            row[i] = masked_value if hidden_until[i] > position else row[i]
+    if call.hides_itself and call.has_positions:
+        for i in range(row.shape[0]):
+            row[i] = own_value if key_positions[i] == position else row[i]
+
+
+@njit(inline="always")
+def _weigh_keys(call, ring, chunk, weights, key_positions, hidden_until):
+    """Write the softmax of a chunk's masked scores, (size, keys), and the other arguments of :func:`_mask_row`."""
+    size, order = call.query.shape[2], call.order[chunk]
+    for part in range(order.shape[0]):
+        key_chunk, begin = order[part], part * size
+        scores = weights[:, begin : begin + size]
+        _multiply(call.query[ring, chunk], call.key[ring, key_chunk], scores, False, True, False)
         for i in range(size):
-            place = np.int32(_integers(args[4], begin + i, 1)[0]) if args[4] else np.int32(0)
-            places[part * size + i] = place
-            hidden_from[part * size + i] = place if causal else LOWEST
-            if args[5] and not _bytes(args[5], begin + i, 1)[0]:
-                hidden_from[part * size + i] = HIGHEST
-    masked, self_masked = np.float32(_scalar(args[14])), np.float32(_scalar(args[15]))
+            position = _position(call, ring, key_chunk, i)
+            key_positions[begin + i] = position
+            hidden_until[begin + i] = position if call.is_causal else MIN_INT32
+            if call.has_token_mask and not call.token_mask[ring, key_chunk, i]:
+                hidden_until[begin + i] = MAX_INT32
     for row in range(size):
-        scores = _floats(weights, row * width, width)
-        _put_where_masked(args, own + row, seen, scores, width, masked, self_masked)
-        largest, total = _exponentiate(scores, width)
-        if args[6]:
-            _floats(args[6], own + row, 1)[0] = largest + math.log(total)
+        score_row, position = weights[row], _position(call, ring, chunk, row)
+        _mask_row(call, position, key_positions, hidden_until, score_row, call.masked_score, call.own_score)
+        largest, total = _softmax_in_place(score_row, score_row.shape[0])
+        if call.has_log_normalizer:
+            call.log_normalizer[ring, chunk, row, 0] = largest + math.log(total)
 
 
 @njit(inline="always")
-def _drop(x, kept, scale, count):
-    """Dropout in place, by address."""
-    numbers, drawn = _floats(x, 0, count), _bytes(kept, 0, count)
-    for i in range(count):
-        numbers[i] *= scale if drawn[i] else np.float32(0.0)
+def _apply_dropout(x, keep_mask, rate):
+    """Apply dropout to a matrix, in place."""
+    (rows, width), scale = x.shape, np.float32(1.0 / (1.0 - rate))
+    for row in range(rows):
+        x_row, mask_row = x[row], keep_mask[row]
+        for i in range(width):
+            x_row[i] *= scale if mask_row[i] else np.float32(0.0)
 
 
-@_loop("reassoc", "contract")
-def attend_chunks(given):
-    """length (rings), query, key, value (rings, chunks, size, depth), places (int64, (rings, chunks, size); or 0), kept
-    (uint8, alike; or 0), normaliser (or 0), order (int64, (chunks, parts)), chunks, size, parts, depth, causal, itself,
-    masked, self_masked, dropout's mask (uint8, (rings, chunks, size, width); or 0), its scale, out."""
-    args = carray(given, 19)
-    chunks, size, parts, depth = args[8], args[9], args[10], args[11]
-    width, scale = size * parts, np.float32(_scalar(args[17]))
-    room, weights = _room(4 * size * width + 8 * width)
-    seen = weights + 4 * size * width
-    first, last = _share(args[0])
-    for ring in range(first, last):
+@compiled_loop("reassoc", "contract")
+def attend_chunks(call):
+    """Write the attention of each chunk to the chunks of its ring that ``order`` lists, and the logs of normalizers."""
+    rings, chunks, size, _ = call.query.shape
+    order, width = call.order, size * call.order.shape[1]
+    memory, begin_memory = _allocate(4 * (size + 2) * width)
+    weights = carray(_float32_pointer(begin_memory), (size, width))
+    key_numbers = carray(_int32_pointer(begin_memory + 4 * size * width), (2, width))
+    key_positions, hidden_until = key_numbers[0], key_numbers[1]
+    for ring in _own_rows(rings):
         for chunk in range(chunks):
-            own = (ring * chunks + chunk) * size
-            _weigh(args, ring, chunk, weights, seen)
-            if args[16]:
-                _drop(weights, args[16] + own * width, scale, size * width)
-            for part in range(parts):
-                begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
-                value, out = args[3] + 4 * begin * depth, args[18] + 4 * own * depth
-                weight = weights + 4 * part * size
-                _multiply(weight, value, out, (size, depth, size), (False, False), (width, depth, depth), part > 0)
-    _free(room)
+            _weigh_keys(call, ring, chunk, weights, key_positions, hidden_until)
+            if call.has_keep_mask:
+                _apply_dropout(weights, call.keep_mask[ring, chunk], call.rate)
+            for part in range(order.shape[1]):
+                part_weights, value = weights[:, part * size : (part + 1) * size], call.value[ring, order[chunk, part]]
+                _multiply(part_weights, value, call.out[ring, chunk], False, False, part > 0)
+    _free_bytes(memory)
 
 
-@_loop("reassoc", "contract")
-def attend_chunks_backward(given):
-    """As :func:`attend_chunks` up to dropout's scale, without normaliser; then the gradients of its output and of the
-    normaliser (or 0), and out: those of query, key and value."""
-    args = carray(given, 23)
-    chunks, size, parts, depth = args[8], args[9], args[10], args[11]
-    width, scale = size * parts, np.float32(_scalar(args[17]))
-    room, weights = _room(8 * size * width + 8 * width)
-    grads = weights + 4 * size * width  # first the dropped weights
-    seen = grads + 4 * size * width
-    first, last = _share(args[0])
-    for ring in range(first, last):
-        for sums in (args[21], args[22]):
-            begun = _floats(sums, ring * chunks * size * depth, chunks * size * depth)
-            for i in range(chunks * size * depth):
-                begun[i] = np.float32(0.0)
+@compiled_loop("reassoc", "contract")
+def attend_chunks_backward(call):
+    """Write the gradients of query, key and value; the weights are computed again."""
+    rings, chunks, size, _ = call.query.shape
+    order, width, zero = call.order, size * call.order.shape[1], np.float32(0.0)
+    memory, begin_memory = _allocate(4 * (2 * size + 2) * width)
+    weights = carray(_float32_pointer(begin_memory), (size, width))
+    grads = carray(_float32_pointer(begin_memory + 4 * size * width), (size, width))  # first the weights after dropout
+    key_numbers = carray(_int32_pointer(begin_memory + 8 * size * width), (2, width))
+    key_positions, hidden_until = key_numbers[0], key_numbers[1]
+    for ring in _own_rows(rings):
+        call.grad_key[ring][:] = zero
+        call.grad_value[ring][:] = zero
         for chunk in range(chunks):
-            own = (ring * chunks + chunk) * size
-            query, grad, grad_query = args[1] + 4 * own * depth, args[18] + 4 * own * depth, args[20] + 4 * own * depth
-            _weigh(args, ring, chunk, weights, seen)
-            moved, softmax = _floats(grads, 0, size * width), _floats(weights, 0, size * width)
-            for i in range(size * width):
-                moved[i] = softmax[i]
-            if args[16]:
-                _drop(grads, args[16] + own * width, scale, size * width)
-            for part in range(parts):
-                begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
-                value, grad_value = args[3] + 4 * begin * depth, args[22] + 4 * begin * depth
-                of = grads + 4 * part * size
-                _multiply(of, grad, grad_value, (size, depth, size), (True, False), (width, depth, depth), True)
-                _multiply(grad, value, of, (size, size, depth), (False, True), (depth, depth, width), False)
-            if args[16]:
-                _drop(grads, args[16] + own * width, scale, size * width)
+            query, grad, grad_query = call.query[ring, chunk], call.grad[ring, chunk], call.grad_query[ring, chunk]
+            _weigh_keys(call, ring, chunk, weights, key_positions, hidden_until)
             for row in range(size):
-                of_row = _floats(grads, row * width, width)
-                beside = _floats(args[19], own + row, 1)[0] if args[19] else np.float32(0.0)
-                _softmax_gradient(of_row, _floats(weights, row * width, width), of_row, width, beside)
-                _put_where_masked(args, own + row, seen, of_row, width, np.float32(0.0), np.float32(0.0))
-            for part in range(parts):
-                begin = (ring * chunks + _integers(args[7], chunk * parts + part, 1)[0]) * size
-                key, grad_key = args[2] + 4 * begin * depth, args[21] + 4 * begin * depth
-                of = grads + 4 * part * size
-                _multiply(of, key, grad_query, (size, depth, size), (False, False), (width, depth, depth), part > 0)
-                _multiply(of, query, grad_key, (size, depth, size), (True, False), (width, depth, depth), True)
-    _free(room)
+                for i in range(width):
+                    grads[row, i] = weights[row, i]
+            if call.has_keep_mask:
+                _apply_dropout(grads, call.keep_mask[ring, chunk], call.rate)
+            for part in range(order.shape[1]):
+                key_chunk, part_grads = order[chunk, part], grads[:, part * size : (part + 1) * size]
+                _multiply(part_grads, grad, call.grad_value[ring, key_chunk], True, False, True)
+                _multiply(grad, call.value[ring, key_chunk], part_grads, False, True, False)
+            if call.has_keep_mask:
+                _apply_dropout(grads, call.keep_mask[ring, chunk], call.rate)
+            for row in range(size):
+                row_grad, position = grads[row], _position(call, ring, chunk, row)
+                from_normalizer = (
+                    call.grad_log_normalizer[ring, chunk, row, 0] if call.has_grad_log_normalizer else zero
+                )
+                _softmax_gradient(row_grad, weights[row], row_grad, width, from_normalizer)
+                _mask_row(call, position, key_positions, hidden_until, row_grad, zero, zero)
+            for part in range(order.shape[1]):
+                key_chunk, part_grads = order[chunk, part], grads[:, part * size : (part + 1) * size]
+                _multiply(part_grads, call.key[ring, key_chunk], grad_query, False, False, part > 0)
+                _multiply(part_grads, query, call.grad_key[ring, key_chunk], True, False, True)
+    _free_bytes(memory)

@@ -1,4 +1,4 @@
-"""Losses of the reference that Paddle lacks, or computes differently."""
+"""Losses of the reference that Paddle lacks or computes differently."""
 
 from __future__ import annotations
 
@@ -17,84 +17,88 @@ IGNORED_LABEL = -100
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = IGNORED_LABEL) -> paddle.Tensor:
     """Return the mean cross entropy over the labels that are not ignored.
 
-    Paddle's own mean (3.3.1) divides by the number of all labels if ``ignore_index`` is negative. If no label is left,
-    the mean is NaN and its gradients are 0, as in torch.
+    Paddle's own mean (3.3.1) divides by the number of all labels if ``ignore_index`` is negative. If all labels are
+    ignored, the mean is NaN and its gradients are 0, as in torch.
 
     Args:
-        logits: (N, classes).
-        labels: int64 (N,); ``ignored`` is left out.
+        logits: scores, (N, classes).
+        labels: class of each row, int64 (N,).
+        ignored: label of the rows that are ignored.
     """
-    counted = labels != ignored
-    losses = cross_entropies(logits, paddle.where(counted, labels, paddle.zeros_like(labels)))
-    count = counted.sum().astype(losses.dtype)
-    of_none = paddle.where(count == 0, paddle.full_like(count, math.nan), paddle.zeros_like(count))
-    return (losses * counted.astype(losses.dtype)).sum() / count.clip(min=1) + of_none
+    is_counted = labels != ignored
+    losses = cross_entropies(logits, paddle.where(is_counted, labels, paddle.zeros_like(labels)))
+    count = is_counted.sum().astype(losses.dtype)
+    nan_if_empty = paddle.where(count == 0, paddle.full_like(count, math.nan), paddle.zeros_like(count))
+    return (losses * is_counted.astype(losses.dtype)).sum() / count.clip(min=1) + nan_if_empty
 
 
 def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
-    """Return the cross entropies' mean weighted by label: sum(w * x) / sum(w), NaN if sum(w) is 0.
+    """Return the mean cross entropy, weighted by the class of each row; NaN if all weights are 0.
 
     Args:
-        logits: (N, classes).
-        labels: int64 (N,); :data:`IGNORED_LABEL` is left out.
-        weights: (classes,).
+        logits: scores, (N, classes).
+        labels: class of each row, int64 (N,); rows with :data:`IGNORED_LABEL` are ignored.
+        weights: weight of each class, (classes,).
     """
-    counted = labels != IGNORED_LABEL
-    chosen = paddle.where(counted, labels, paddle.zeros_like(labels))
-    losses = cross_entropies(logits, chosen)
-    weight = paddle.gather(weights, chosen).astype(losses.dtype) * counted.astype(losses.dtype)
+    is_counted = labels != IGNORED_LABEL
+    classes = paddle.where(is_counted, labels, paddle.zeros_like(labels))
+    losses = cross_entropies(logits, classes)
+    weight = paddle.gather(weights, classes).astype(losses.dtype) * is_counted.astype(losses.dtype)
     return (losses * weight).sum() / weight.sum()
 
 
 def smoothed_cross_entropy(
     logits: paddle.Tensor, labels: paddle.Tensor, smoothing: float, weights: np.ndarray | None = None
 ) -> paddle.Tensor:
-    """Return the mean cross entropy with smoothed labels (Szegedy et al. 2016, section 7): (1 - smoothing) of a label,
-    and smoothing / classes of each class, both times the class's weight. The divisor is that of plain labels.
+    """Return the mean cross entropy with smoothed labels (Szegedy et al. 2016, section 7).
+
+    A label counts 1 - smoothing, and each class smoothing / classes. Both are multiplied by the weight of the class.
+    The divisor is the same as without smoothing.
 
     Args:
-        logits: (N, classes).
-        labels: int64 (N,); :data:`IGNORED_LABEL` is left out.
-        weights: (classes,), or None for 1 each.
+        logits: scores, (N, classes).
+        labels: class of each row, int64 (N,); rows with :data:`IGNORED_LABEL` are ignored.
+        smoothing: share of each label that is spread over all classes.
+        weights: weight of each class, (classes,); None for equal weights.
     """
     classes = logits.shape[-1]
     weight = paddle.ones([classes], logits.dtype) if weights is None else paddle.to_tensor(weights).astype(logits.dtype)
-    counted = labels != IGNORED_LABEL
-    chosen = F.one_hot(paddle.where(counted, labels, paddle.zeros_like(labels)), classes).astype(logits.dtype)
-    chosen = chosen * weight * counted.astype(logits.dtype).unsqueeze(-1)  # (N, classes), as each counts
-    spread = weight * counted.astype(logits.dtype).unsqueeze(-1) / classes
-    target = (1 - smoothing) * chosen + smoothing * spread
-    return -(target * F.log_softmax(logits, axis=-1)).sum() / chosen.sum()
+    is_counted = labels != IGNORED_LABEL
+    one_hot = F.one_hot(paddle.where(is_counted, labels, paddle.zeros_like(labels)), classes).astype(logits.dtype)
+    one_hot = one_hot * weight * is_counted.astype(logits.dtype).unsqueeze(-1)  # weighted, (N, classes)
+    uniform = weight * is_counted.astype(logits.dtype).unsqueeze(-1) / classes
+    target = (1 - smoothing) * one_hot + smoothing * uniform
+    return -(target * F.log_softmax(logits, axis=-1)).sum() / one_hot.sum()
 
 
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
-    """Shift labels (B, T) one position left, to what each position predicts. The last is ignored."""
+    """Shift labels (B, T) one position left, so that each position has its next token; the last label is ignored."""
     return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
 
 
 def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-    """Return the mean cross entropy of scores (B, T, vocabulary) for each position's next label (B, T)."""
+    """Return the mean cross entropy of scores (B, T, vocabulary) for the next label of each position (B, T)."""
     return cross_entropy(logits.reshape([-1, logits.shape[-1]]), next_tokens(labels).flatten())
 
 
 def classification(
     config: Any, logits: paddle.Tensor, labels: paddle.Tensor, weights: np.ndarray | None = None, smoothing: float = 0.0
 ) -> paddle.Tensor:
-    """Return the mean loss of the configuration's ``problem_type``; if unset, the labels decide it.
+    """Return the mean loss for the ``problem_type`` of a configuration; if unset, the labels decide it.
 
     Args:
-        config: with ``problem_type`` and ``num_labels``.
-        logits: (B, labels).
-        labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number, or
-            (B, labels) for several.
-        weights: float32 (labels,), each class's weight in the mean; for several labels at once, the weight of texts
-            with the label against those without (``pos_weight``); None for equal weights.
-        smoothing: share of each of one-label texts' labels that is spread over all.
+        config: configuration with ``problem_type``, which this function sets, and ``num_labels``.
+        logits: scores or predicted numbers, (B, labels).
+        labels: classes, int64 (B,); several labels of each text, float (B, labels); or numbers to predict, float (B,)
+            or (B, labels).
+        weights: weight of each class in the mean, float32 (labels,); with several labels of each text, weight of texts
+            with the label relative to texts without it (``pos_weight``). None for equal weights.
+        smoothing: share of each label that is spread over all classes, if texts have one label.
     """
     if config.problem_type is None:
-        whole = labels.dtype in (paddle.int64, paddle.int32)
-        several = "single_label_classification" if whole else "multi_label_classification"
-        config.problem_type = "regression" if config.num_labels == 1 else several
+        is_integer = labels.dtype in (paddle.int64, paddle.int32)
+        problem_type = "single_label_classification" if is_integer else "multi_label_classification"
+        config.problem_type = "regression" if config.num_labels == 1 else problem_type
     if config.problem_type == "regression":
         return F.mse_loss(logits.reshape(labels.shape), labels)
     if config.problem_type == "multi_label_classification":

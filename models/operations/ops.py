@@ -1,9 +1,9 @@
 """Operations that Paddle computes slowly on a CPU, composed of operations that it computes fast.
 
-Paddle's own kernel is used on a GPU, wherever it is as good, and where :mod:`models.operations.kernels` asks for it.
-The slow ones, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here,
-``where`` plus softmax 56 against 26, layer norm 16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation
-has a plain twin in tests/models/test_ops.py, to which it must be equal.
+Paddle's own kernel is used on a GPU, if it is as fast and accurate, and if :mod:`models.operations.kernels` selects it.
+Measured on 2 cores with 4 million float32 numbers, forward and backward, Paddle's kernels and these operations take:
+dropout 52 and 7 ms, ``where`` plus softmax 56 and 26 ms, layer norm of 1 million numbers 16 and 5 ms, a bias 4 and
+0.5 ms. tests/models/test_ops.py compares each operation with a plain implementation.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from models.operations import compiled, kernels
-from models.operations.precision import is_lowered
-from models.operations.trace import at, takes_apart
+from models.operations.kernels import BLOCK_COLUMNS, BLOCK_ROWS
+from models.operations.precision import is_cast_to_bfloat16
+from models.operations.trace import at, splits_loops
 
 #: Paddle's CPU softmax clips max - x at this value.
-NARROW = 64.0
-#: Below this, exp no longer has all its digits (at -87.34 and -708.4), and Paddle's CPU kernel never ends.
-END_OF_EXP = {paddle.float32: -87.0, paddle.float64: -708.0}
-#: Columns and rows that are summed at a time.
-BLOCK = 4096
-ROWS = 128
+MAX_KERNEL_SPREAD = 64.0
+#: Below this number, exp loses digits (at -87.34 and -708.4), and Paddle's CPU kernel never reaches 0.
+MIN_ACCURATE_EXPONENT = {paddle.float32: -87.0, paddle.float64: -708.0}
 
 
 def is_on_cpu(x: paddle.Tensor) -> bool:
-    """Whether it is in the host's memory; never in a static graph, which has no place yet."""
+    """Return whether a tensor is in the memory of the CPU; never in a static graph, which has no device yet."""
     return paddle.in_dynamic_mode() and x.place.is_cpu_place()
 
 
 def is_composed(x: paddle.Tensor) -> bool:
-    """Whether operations on it are composed here: on a CPU, where that is faster and keeps more digits, unless
-    :mod:`models.operations.kernels` says otherwise; never in a static graph, which has no gradient."""
-    return is_on_cpu(x) and kernels.chosen() != kernels.PADDLE
+    """Return whether operations on a tensor are composed here: on a CPU, unless Paddle's kernels are chosen.
+
+    They are faster there and keep more digits. A static graph never uses them, because it has no gradients.
+    """
+    return is_on_cpu(x) and kernels.chosen_kernels() != kernels.PADDLE
 
 
 def nearest_axes(x: paddle.Tensor) -> paddle.Tensor:
-    """The index of the largest in each row of [x, -x], the first of several: (..., width) -> int64 (...)."""
-    return compiled.nearest_axes(x) if compiled.suits(x) else paddle.concat([x, -x], -1).argmax(-1)
+    """Return the index of the first largest number of [x, -x] in each row: (..., width) -> int64 (...)."""
+    return compiled.nearest_axes(x) if compiled.supports_compiled(x) else paddle.concat([x, -x], -1).argmax(-1)
 
 
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
-    """(N, width) -> (width,), by products with a row of ones: 25 times faster than Paddle's sum over axis 0.
+    """Sum the rows by products with a row of ones, 25 times faster than Paddle's sum: (N, width) -> (width,).
 
-    In one product over 131,072 rows, float32 sums are off by 4e-6 of their size; block by block, by 2e-7.
+    In one product over 131,072 rows, float32 sums have a relative error of 4e-6; block by block, 2e-7.
     """
     rows, width = matrix.shape
-    if rows <= ROWS:
+    if rows <= BLOCK_ROWS:
         return paddle.matmul(paddle.ones([1, rows], matrix.dtype), matrix).flatten()
-    whole = rows // ROWS * ROWS
-    blocks = (matrix if whole == rows else matrix[:whole]).reshape([-1, ROWS, width])
-    sums = _column_sums(paddle.matmul(paddle.ones([1, ROWS], matrix.dtype), blocks).reshape([-1, width]))
+    whole = rows // BLOCK_ROWS * BLOCK_ROWS
+    blocks = (matrix if whole == rows else matrix[:whole]).reshape([-1, BLOCK_ROWS, width])
+    sums = _column_sums(paddle.matmul(paddle.ones([1, BLOCK_ROWS], matrix.dtype), blocks).reshape([-1, width]))
     return sums if whole == rows else sums + _column_sums(matrix[whole:])
 
 
-def _wanted(*tensors: paddle.Tensor) -> list[bool]:
-    """Which inputs need a gradient: for any other, the backward must return None to Paddle."""
+def _need_gradient(*tensors: paddle.Tensor) -> list[bool]:
+    """Return whether each input needs a gradient; for any other, Paddle expects None from a backward."""
     return [not tensor.stop_gradient for tensor in tensors]
 
 
-class _Keys(PyLayer):
+class _UnitMeanSquare(PyLayer):
     @staticmethod
     def forward(ctx, x, epsilon, factor):
         ctx.save_for_backward(x)
@@ -79,8 +79,8 @@ class _Keys(PyLayer):
 
 def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
     """Divide ``x`` (..., D) by the root of its mean square over D plus epsilon, and by ``divisor``."""
-    if compiled.suits(x, loop="keys") and not takes_apart():
-        return _Keys.apply(x, epsilon, 1.0 / divisor)
+    if compiled.supports_compiled(x, loop="keys") and not splits_loops():
+        return _UnitMeanSquare.apply(x, epsilon, 1.0 / divisor)
     mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
     return x * paddle.rsqrt(mean_square + epsilon) / divisor
 
@@ -88,9 +88,9 @@ def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle
 class _ReLU(PyLayer):
     @staticmethod
     def forward(ctx, x):
-        rectified = compiled.relu(x)
-        ctx.save_for_backward(rectified)
-        return rectified
+        output = compiled.relu(x)
+        ctx.save_for_backward(output)
+        return output
 
     @staticmethod
     def backward(ctx, grad):
@@ -101,55 +101,54 @@ class ReLU(nn.ReLU):
     """The larger of a number and 0."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Any shape."""
-        return _ReLU.apply(x) if compiled.suits(x) else F.relu(x)
+        return _ReLU.apply(x) if compiled.supports_compiled(x) else F.relu(x)
 
 
 class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
-        ctx.wanted = _wanted(x, bias)
-        if not compiled.suits(x, bias, loop="bias"):
+        ctx.needs_gradient = _need_gradient(x, bias)
+        if not compiled.supports_compiled(x, bias, loop="bias"):
             return x + bias
-        # A view: for Paddle, the tensor itself would be one that its own operation has changed in place.
+        # A view: Paddle would reject x itself as a tensor that its own operation has changed in place.
         return compiled.add_row_(x.detach().contiguous().view(x.shape), bias)
 
     @staticmethod
     def backward(ctx, grad):
-        of_x, of_bias = ctx.wanted
-        return grad if of_x else None, _column_sums(grad.reshape([-1, grad.shape[-1]])) if of_bias else None
+        for_x, for_bias = ctx.needs_gradient
+        return grad if for_x else None, _column_sums(grad.reshape([-1, grad.shape[-1]])) if for_bias else None
 
 
 def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
-    """(..., width) plus (width,). It may be added in place: nothing else may need ``x``."""
+    """Add a bias (width,) to ``x`` (..., width), perhaps in place: no other operation may need ``x``."""
     return _AddBias.apply(x, bias) if is_composed(x) else x + bias
 
 
 class _AxialTable(PyLayer):
     @staticmethod
-    def forward(ctx, of_rows, of_columns):
-        ctx.widths = of_rows.shape[2], of_columns.shape[2]
-        ctx.wanted = _wanted(of_rows, of_columns)
-        rows, columns = of_rows.shape[0], of_columns.shape[1]
-        return paddle.concat([of_rows.expand([rows, columns, -1]), of_columns.expand([rows, columns, -1])], axis=-1)
+    def forward(ctx, row_table, column_table):
+        ctx.widths = row_table.shape[2], column_table.shape[2]
+        ctx.needs_gradient = _need_gradient(row_table, column_table)
+        rows, columns = row_table.shape[0], column_table.shape[1]
+        return paddle.concat([row_table.expand([rows, columns, -1]), column_table.expand([rows, columns, -1])], axis=-1)
 
     @staticmethod
     def backward(ctx, grad):
         rows, columns, _ = grad.shape
-        by_row, by_column = grad.split(ctx.widths, axis=-1)
-        of_rows, of_columns = ctx.wanted
+        row_grad, column_grad = grad.split(ctx.widths, axis=-1)
+        for_rows, for_columns = ctx.needs_gradient
         return (
-            paddle.matmul(paddle.ones([1, columns], grad.dtype), by_row) if of_rows else None,
-            _column_sums(by_column.reshape([rows, -1])).reshape([1, columns, -1]) if of_columns else None,
+            paddle.matmul(paddle.ones([1, columns], grad.dtype), row_grad) if for_rows else None,
+            _column_sums(column_grad.reshape([rows, -1])).reshape([1, columns, -1]) if for_columns else None,
         )
 
 
-def axial_table(of_rows: paddle.Tensor, of_columns: paddle.Tensor) -> paddle.Tensor:
-    """Concatenate (rows, 1, a) and (1, columns, b) at every place: (rows, columns, a + b)."""
-    if compiled.suits(of_rows, of_columns, loop="axial_positions"):
-        return _AxialTable.apply(of_rows, of_columns)
-    places = [of_rows.shape[0], of_columns.shape[1], -1]
-    return paddle.concat([of_rows.expand(places), of_columns.expand(places)], axis=-1)
+def axial_table(row_table: paddle.Tensor, column_table: paddle.Tensor) -> paddle.Tensor:
+    """Concatenate (rows, 1, a) and (1, columns, b) at each row and column: (rows, columns, a + b)."""
+    if compiled.supports_compiled(row_table, column_table, loop="axial_positions"):
+        return _AxialTable.apply(row_table, column_table)
+    shape = [row_table.shape[0], column_table.shape[1], -1]
+    return paddle.concat([row_table.expand(shape), column_table.expand(shape)], axis=-1)
 
 
 class _ScaleColumns(PyLayer):
@@ -164,12 +163,19 @@ class _ScaleColumns(PyLayer):
 
 
 def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
-    """Copy a table (rows, columns, width) per example, times the column factors (B, columns), which get no
-    gradient: (B, rows, columns, width). For compiled loops only."""
+    """Copy a table for each example, and multiply each column by a factor. Only a compiled loop does this.
+
+    Args:
+        table: table, (rows, columns, width).
+        factors: factors, (B, columns), which get no gradient.
+
+    Returns:
+        The scaled copies, (B, rows, columns, width).
+    """
     return _ScaleColumns.apply(table, factors)
 
 
-class _Rounded(PyLayer):
+class _RoundToBfloat16(PyLayer):
     @staticmethod
     def forward(ctx, x):
         return x.astype("bfloat16").astype(x.dtype)
@@ -180,53 +186,60 @@ class _Rounded(PyLayer):
 
 
 def product(x: paddle.Tensor, y: paddle.Tensor, kind: str = "attention", transpose_y: bool = False) -> paddle.Tensor:
-    """Multiply two matrices, or stacks of them, in bfloat16 if the kind is lowered.
+    """Multiply two matrices, or stacks of them, in bfloat16 if the current precision casts such products.
 
-    Paddle 3.3.1 has no CPU kernel for that, so a CPU gets float32 numbers rounded to bfloat16: a product of two such
-    numbers is exact, and is summed in float32 as on a GPU.
+    Paddle 3.3.1 has no CPU kernel for bfloat16. On a CPU, the factors are float32 numbers rounded to bfloat16: the
+    product of two such numbers is exact, and is summed in float32 as on a GPU.
 
     Args:
-        kind: of :data:`models.operations.precision.PRODUCTS`.
+        x: first factor, (..., n, k).
+        y: second factor, (..., k, m), or (..., m, k) if ``transpose_y``.
+        kind: element of :data:`models.operations.precision.PRODUCTS`.
+        transpose_y: whether the last two axes of ``y`` are swapped.
+
+    Returns:
+        The product, (..., n, m).
     """
-    if not is_lowered(kind):
+    if not is_cast_to_bfloat16(kind):
         return paddle.matmul(x, y, transpose_y=transpose_y)
     if is_on_cpu(x):
-        return _Rounded.apply(paddle.matmul(_Rounded.apply(x), _Rounded.apply(y), transpose_y=transpose_y))
+        x, y = _RoundToBfloat16.apply(x), _RoundToBfloat16.apply(y)
+        return _RoundToBfloat16.apply(paddle.matmul(x, y, transpose_y=transpose_y))
     return paddle.matmul(x.astype("bfloat16"), y.astype("bfloat16"), transpose_y=transpose_y).astype(x.dtype)
 
 
 def linear(
     x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, transposed: bool = False
 ) -> paddle.Tensor:
-    """x W + b, with the bias's gradient as a matrix product. The bias is added in the precision of ``x``.
+    """Compute x W + b. The bias is added in the precision of ``x``, and its gradient is a matrix product.
 
     Args:
-        x: (..., in).
-        weight: (in, out), or, ``transposed``, (out, in).
-        bias: (out,), or None.
+        x: input, (..., in).
+        weight: weight, (in, out), or (out, in) if ``transposed``.
+        bias: bias, (out,), or None.
+        transposed: whether the axes of the weight are swapped.
 
     Returns:
-        (..., out).
+        The output, (..., out).
     """
-    if not (transposed or is_lowered("linear")) and (bias is None or not is_composed(x)):
+    if not (transposed or is_cast_to_bfloat16("linear")) and (bias is None or not is_composed(x)):
         return F.linear(x, weight, bias)
-    mapped = product(x, weight, "linear", transposed)
-    return mapped if bias is None else add_bias(mapped, bias)
+    output = product(x, weight, "linear", transposed)
+    return output if bias is None else add_bias(output, bias)
 
 
 class Linear(nn.Linear):
-    """:func:`linear` as a layer."""
+    """A layer that computes :func:`linear`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """(..., in) -> (..., out)."""
         return linear(x, self.weight, self.bias)
 
 
-def _normed(x: paddle.Tensor, epsilon: float) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Normalise ``x`` to mean 0 and variance 1 over its last axis; return it and its scale."""
-    centred = x - x.mean(-1, keepdim=True)
-    scale = paddle.rsqrt((centred * centred).mean(-1, keepdim=True) + epsilon)
-    return centred * scale, scale
+def _normalize_rows(x: paddle.Tensor, epsilon: float) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Return ``x`` with mean 0 and variance 1 over the last axis, and the factor that scales each row."""
+    centered = x - x.mean(-1, keepdim=True)
+    scale = paddle.rsqrt((centered * centered).mean(-1, keepdim=True) + epsilon)
+    return centered * scale, scale
 
 
 class _LayerNorm(PyLayer):
@@ -234,43 +247,45 @@ class _LayerNorm(PyLayer):
     def forward(ctx, x, gain, bias, epsilon):
         ctx.save_for_backward(x, gain)
         ctx.epsilon = epsilon
-        ctx.wanted = _wanted(x, gain, bias)
+        ctx.needs_gradient = _need_gradient(x, gain, bias)
         if x.dtype == paddle.float64:  # Paddle's kernel rounds epsilon to float32: 1e-5 becomes 9.9999997e-6
-            return _normed(x, epsilon)[0] * gain + bias
-        if compiled.suits(x, gain, bias, loop="layer_norm"):
+            return _normalize_rows(x, epsilon)[0] * gain + bias
+        if compiled.supports_compiled(x, gain, bias, loop="layer_norm"):
             return compiled.layer_norm(x, gain, bias, epsilon)
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
     @staticmethod
     def backward(ctx, grad):
         x, gain = ctx.saved_tensor()
-        of_x, of_gain, of_bias = ctx.wanted
-        if compiled.suits(grad, x, gain, loop="layer_norm"):
+        for_x, for_gain, for_bias = ctx.needs_gradient
+        if compiled.supports_compiled(grad, x, gain, loop="layer_norm"):
             grad_x, sums = compiled.layer_norm_backward(grad, x, gain, ctx.epsilon)
             grad_gain, grad_bias = _column_sums(sums).split(2)
-            return grad_x if of_x else None, grad_gain if of_gain else None, grad_bias if of_bias else None
-        normed, scale = _normed(x, ctx.epsilon)
+            return grad_x if for_x else None, grad_gain if for_gain else None, grad_bias if for_bias else None
+        normed, scale = _normalize_rows(x, ctx.epsilon)
         inner = grad * gain
-        along = (inner * normed).mean(-1, keepdim=True)
+        projection = (inner * normed).mean(-1, keepdim=True)
         flat = [-1, x.shape[-1]]
         return (
-            (inner - inner.mean(-1, keepdim=True) - normed * along) * scale if of_x else None,
-            _column_sums((grad * normed).reshape(flat)) if of_gain else None,
-            _column_sums(grad.reshape(flat)) if of_bias else None,
+            (inner - inner.mean(-1, keepdim=True) - normed * projection) * scale if for_x else None,
+            _column_sums((grad * normed).reshape(flat)) if for_gain else None,
+            _column_sums(grad.reshape(flat)) if for_bias else None,
         )
 
 
-def _is_double(x: paddle.Tensor) -> bool:
-    return paddle.in_dynamic_mode() and x.dtype == paddle.float64
-
-
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
-    """Layer normalisation over the last axis (Ba et al. 2016): (..., width), gain and bias (width,).
+    """Compute layer normalization over the last axis (Ba et al. 2016).
 
-    In float64, the gate's yardstick, it is composed on every device: Paddle's takes its epsilon in float32. The
-    backward of Paddle's CPU kernel leaves out a gain without a gradient, so such a gain is applied apart.
+    In float64 it is composed on every device, because Paddle's kernel rounds epsilon to float32. The backward of
+    Paddle's CPU kernel ignores a gain without a gradient, so such a gain is applied separately.
+
+    Args:
+        x: input, (..., width).
+        gain: gain, (width,).
+        bias: bias, (width,).
+        epsilon: number that is added to the variance.
     """
-    if not (is_composed(x) or _is_double(x)):
+    if not (is_composed(x) or (paddle.in_dynamic_mode() and x.dtype == paddle.float64)):
         if gain.stop_gradient and is_on_cpu(x):
             return F.layer_norm(x, x.shape[-1:], epsilon=epsilon) * gain + bias
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
@@ -278,36 +293,41 @@ def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsil
 
 
 class LayerNorm(nn.LayerNorm):
-    """:func:`layer_norm` as a layer."""
+    """A layer that computes :func:`layer_norm`."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Any shape whose last axis is the normalised one."""
         return layer_norm(x, self.weight, self.bias, self._epsilon)
 
 
 def _exp(x: paddle.Tensor) -> paddle.Tensor:
-    """exp, down to the smallest number and 0: Paddle's CPU kernel returns 3e-39 and 6e-309 for anything smaller, and
-    so gradients of 1e-305 where there are none. In float64, Paddle's digits are kept where they are right."""
-    end = END_OF_EXP.get(x.dtype)
-    if not is_composed(x) or end is None or float(x.detach().min()) >= end:
+    """Compute exp, down to the smallest number and 0.
+
+    Paddle's CPU kernel never returns less than 3e-39 (6e-309 in float64), so gradients that are 0 become 1e-305. In
+    float64, numbers that Paddle's kernel computes accurately are taken from it.
+    """
+    minimum = MIN_ACCURATE_EXPONENT.get(x.dtype)
+    if not is_composed(x) or minimum is None or float(x.detach().min()) >= minimum:
         return paddle.exp(x)
     half = paddle.exp(0.5 * x)
     square = half * half
-    return paddle.where(x < end, square, paddle.exp(x)) if x.dtype == paddle.float64 else square
+    return paddle.where(x < minimum, square, paddle.exp(x)) if x.dtype == paddle.float64 else square
 
 
-def _suits_the_kernel(scores: paddle.Tensor, spread: float = NARROW) -> bool:
-    """Whether Paddle's CPU softmax is as good as :func:`_softmax` for these unmasked scores: whether they lie within
-    ``spread`` of one another.
+def _supports_paddle_softmax(scores: paddle.Tensor, max_spread: float = MAX_KERNEL_SPREAD) -> bool:
+    """Return whether Paddle's CPU softmax is as accurate as :func:`_softmax` for these unmasked scores.
 
-    Paddle's CPU kernel clips smaller numbers to exp(-64): no weight is below 1e-28. With saturated attention,
-    gradients are smaller than that (1e-35 was seen in float32) but come out as 1e-23: noise, which Adam turns into
-    whole updates. The kernel is three times as fast, and is used where no weight that counts is that small, and in
+    Paddle's CPU kernel clips smaller numbers to exp(-64), so no weight is below 1e-28. With saturated attention,
+    gradients are smaller than that (1e-35 was seen in float32), but the kernel returns 1e-23. Adam turns this noise
+    into whole updates. The kernel is three times as fast. It is used if no weight that matters is that small, and in
     mixed precision.
+
+    Args:
+        scores: scores of any shape.
+        max_spread: upper limit of the difference of the largest and the smallest score.
     """
     if scores.dtype in (paddle.float32, paddle.float64):
         scores = scores.detach()
-        return scores.dtype == paddle.float32 and float(scores.max() - scores.min()) < spread
+        return scores.dtype == paddle.float32 and float(scores.max() - scores.min()) < max_spread
     return True
 
 
@@ -317,10 +337,10 @@ def _softmax(scores: paddle.Tensor) -> paddle.Tensor:
     return weights / _row_sums(weights)
 
 
-def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]]) -> paddle.Tensor:
-    """Put each mask's value where it is False, in turn."""
-    for kept, value in masks:
-        scores = at("masked_scores", paddle.where(kept, scores, paddle.full([1], value, scores.dtype)))
+def _apply_masks(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]]) -> paddle.Tensor:
+    """Replace scores whose mask is False by the value of the mask, one mask after another."""
+    for mask, value in masks:
+        scores = at("masked_scores", paddle.where(mask, scores, paddle.full([1], value, scores.dtype)))
     return scores
 
 
@@ -329,110 +349,120 @@ class _CompiledSoftmax(PyLayer):
     def forward(ctx, scores, divisor, bias):
         probabilities = compiled.softmax(scores, divisor, bias)
         ctx.save_for_backward(probabilities)
-        ctx.divisor, ctx.of_bias = divisor, bias is not None
+        ctx.divisor, ctx.has_bias = divisor, bias is not None
         return probabilities
 
     @staticmethod
     def backward(ctx, grad):
         (probabilities,) = ctx.saved_tensor()
-        of_scores = compiled.softmax_backward(grad, probabilities, ctx.divisor)
-        return (of_scores, None) if ctx.of_bias else of_scores
+        grad_scores = compiled.softmax_backward(grad, probabilities, ctx.divisor)
+        return (grad_scores, None) if ctx.has_bias else grad_scores
 
 
 class _MaskedSoftmax(PyLayer):
     @staticmethod
-    def forward(ctx, scores, masks, with_normaliser, suits_the_kernel):
-        scores = _masked(scores, masks)
+    def forward(ctx, scores, masks, returns_normalizer, uses_kernel):
+        scores = _apply_masks(scores, masks)
         flat = scores.reshape([-1, scores.shape[-1]])
-        probabilities = F.softmax(flat) if suits_the_kernel else _softmax(flat)
-        ctx.masks = [kept for kept, _ in masks]
-        ctx.with_normaliser = with_normaliser
+        probabilities = F.softmax(flat) if uses_kernel else _softmax(flat)
+        ctx.masks = [mask for mask, _ in masks]
+        ctx.returns_normalizer = returns_normalizer
         ctx.save_for_backward(probabilities)
-        shaped = probabilities.reshape(scores.shape)
-        if not with_normaliser:
-            return shaped
+        if not returns_normalizer:
+            return probabilities.reshape(scores.shape)
         # log(sum(exp(s))) is s - log(softmax(s)) at every position; the largest is the best conditioned.
-        normaliser = flat.max(-1, keepdim=True) - paddle.log(probabilities.max(-1, keepdim=True))
-        return shaped, normaliser.reshape([*scores.shape[:-1], 1])
+        log_normalizer = flat.max(-1, keepdim=True) - paddle.log(probabilities.max(-1, keepdim=True))
+        return probabilities.reshape(scores.shape), log_normalizer.reshape([*scores.shape[:-1], 1])
 
     @staticmethod
-    def backward(ctx, grad, grad_normaliser=None):
+    def backward(ctx, grad, grad_log_normalizer=None):
         (probabilities,) = ctx.saved_tensor()
         width = probabilities.shape[-1]
         flat = grad.reshape([-1, width])
         flat = flat - _row_sums(flat * probabilities)
         if flat.dtype == paddle.float32:
-            # If one probability is nearly 1, its difference loses its digits: the residual mean still has them.
+            # If a probability is nearly 1, its difference loses digits that the mean of the differences still has.
             # If it is 1, float64 loses them too and gives 0.
-            left = _row_sums(flat * probabilities)
-            flat = flat - left * (probabilities.max(-1, keepdim=True) < 1).astype(left.dtype)
-        if ctx.with_normaliser:
-            flat = flat + grad_normaliser.reshape([-1, 1])
+            mean = _row_sums(flat * probabilities)
+            flat = flat - mean * (probabilities.max(-1, keepdim=True) < 1).astype(mean.dtype)
+        if ctx.returns_normalizer:
+            flat = flat + grad_log_normalizer.reshape([-1, 1])
         grad_scores = (probabilities * flat).reshape(grad.shape)
-        for kept in ctx.masks:
-            grad_scores = paddle.where(kept, grad_scores, paddle.zeros([1], grad.dtype))
+        for mask in ctx.masks:
+            grad_scores = paddle.where(mask, grad_scores, paddle.zeros([1], grad.dtype))
         return grad_scores
 
 
 def masked_softmax(
-    scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]], with_normaliser: bool = False
+    scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]], returns_normalizer: bool = False
 ) -> paddle.Tensor | tuple[paddle.Tensor, paddle.Tensor]:
-    """Softmax over the last axis, after putting each mask's value where it is False, in turn.
+    """Compute the softmax of masked scores over the last axis.
 
     Args:
-        scores: (..., K).
-        masks: pairs of a bool tensor that broadcasts to ``scores`` and the value where it is False.
-        with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
+        scores: scores, (..., K).
+        masks: pairs of a mask and the value that replaces scores whose mask is False; the last mask wins. A mask is a
+            bool tensor that broadcasts to ``scores``.
+        returns_normalizer: whether log(sum(exp(scores))) over the last axis, (..., 1), is also returned.
     """
     if is_composed(scores):
-        return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))
-    scores = _masked(scores, masks)
+        return _MaskedSoftmax.apply(scores, masks, returns_normalizer, _supports_paddle_softmax(scores))
+    scores = _apply_masks(scores, masks)
     probabilities = F.softmax(scores)
-    return (probabilities, paddle.logsumexp(scores, -1, keepdim=True)) if with_normaliser else probabilities
+    return (probabilities, paddle.logsumexp(scores, -1, keepdim=True)) if returns_normalizer else probabilities
 
 
 def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> paddle.Tensor:
-    """Softmax over the last axis.
+    """Compute the softmax over the last axis.
 
     Args:
-        unmasked: the scores before masking, which decide how to compute it. Paddle's kernel gives masked scores the
-            weight exp(-64) and a gradient; half of that distance keeps it 1e-14 below all that count.
+        scores: scores of any shape.
+        unmasked: scores before masking, which decide whether Paddle's kernel is used. The kernel gives masked scores
+            the weight exp(-64) and a gradient; half of the usual spread keeps it 1e-14 below the weights of other
+            scores.
     """
-    if compiled.suits(scores, loop="softmax"):
+    if compiled.supports_compiled(scores, loop="softmax"):
         return _CompiledSoftmax.apply(scores, 1.0, None)
     if not is_composed(scores):
         return F.softmax(scores)
-    near = _suits_the_kernel(scores) if unmasked is None else _suits_the_kernel(unmasked, NARROW / 2)
-    return _MaskedSoftmax.apply(scores, (), False, near)
+    decisive_scores = scores if unmasked is None else unmasked
+    max_spread = MAX_KERNEL_SPREAD if unmasked is None else MAX_KERNEL_SPREAD / 2
+    return _MaskedSoftmax.apply(scores, (), False, _supports_paddle_softmax(decisive_scores, max_spread))
 
 
 def biased_softmax(scores: paddle.Tensor, divisor: float, bias: paddle.Tensor | None) -> paddle.Tensor:
-    """Softmax over the last axis of scores (B, heads, T, K) / divisor + bias, which has (T, K) or (B, 1, T, K) and gets
-    no gradient, in one pass over memory. For a compiled loop only."""
+    """Compute the softmax of scores / divisor + bias over the last axis, by a compiled loop.
+
+    Args:
+        scores: scores, (B, heads, T, K).
+        divisor: divisor of the scores.
+        bias: bias, (T, K) or (B, 1, T, K), which gets no gradient.
+    """
     return _CompiledSoftmax.apply(scores, divisor, bias)
 
 
 def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:
-    """Softmax over any axis that is short enough for sums to keep their digits. :func:`_suits_the_kernel` says why
-    Paddle's kernel is not used."""
+    """Compute the softmax over any axis that is short enough for accurate sums.
+
+    Paddle's kernel is not used, for the reason in :func:`_supports_paddle_softmax`.
+    """
     weights = _exp(scores - scores.max(axis, keepdim=True).detach())
     return weights / weights.sum(axis, keepdim=True)
 
 
 def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
-    """(N, width) -> (N, 1), block by block: longer plain sums lose more digits."""
+    """Sum the columns block by block, because longer plain sums lose more digits: (N, width) -> (N, 1)."""
     width = matrix.shape[1]
-    if width <= BLOCK:  # split would copy it, which takes ten times as long as the sum
+    if width <= BLOCK_COLUMNS:  # split would copy the matrix, which takes ten times as long as the sum
         return paddle.matmul(matrix, paddle.ones([width, 1], matrix.dtype))
-    parts = matrix.split([min(BLOCK, width - start) for start in range(0, width, BLOCK)], axis=1)
+    parts = matrix.split([min(BLOCK_COLUMNS, width - start) for start in range(0, width, BLOCK_COLUMNS)], axis=1)
     return paddle.concat([_row_sums(part) for part in parts], axis=1).sum(-1, keepdim=True)
 
 
 class _CompiledCrossEntropy(PyLayer):
     @staticmethod
     def forward(ctx, logits, labels):
-        losses, normalisers = compiled.cross_entropy(logits, labels)
-        ctx.save_for_backward(logits, labels, normalisers)
+        losses, normalizers = compiled.cross_entropy(logits, labels)
+        ctx.save_for_backward(logits, labels, normalizers)
         return losses
 
     @staticmethod
@@ -447,7 +477,7 @@ class _CrossEntropy(PyLayer):
         weights = _exp(logits - largest)
         total = _row_sums(weights)
         ctx.save_for_backward(weights, total, labels)
-        # In this order a loss of 1e-15 keeps its digits beside logits of 30.
+        # In this order, a loss of 1e-15 keeps its digits next to logits of 30.
         return (paddle.log(total) + (largest - paddle.take_along_axis(logits, labels, 1, broadcast=False))).flatten()
 
     @staticmethod
@@ -459,59 +489,62 @@ class _CrossEntropy(PyLayer):
 
 
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-    """-log softmax(logits)[label] of every row.
+    """Compute -log softmax(logits)[label] of each row.
 
-    Paddle's CPU kernel sums the normaliser term by term. Over CTRL's vocabulary of 246,534 that makes it wrong by
-    2.5e-5 in float32 and 1.2e-14 in float64, and with it the gradient of everything below.
+    Paddle's CPU kernel sums the normalizer term by term. Over CTRL's vocabulary of 246,534 tokens, its error is 2.5e-5
+    in float32 and 1.2e-14 in float64, and all gradients inherit this error.
 
     Args:
-        logits: (N, classes).
-        labels: int64 (N,), each a class.
+        logits: scores, (N, classes).
+        labels: class of each row, int64 (N,).
 
     Returns:
-        (N,).
+        The losses, (N,).
     """
-    if compiled.suits(logits, loop="cross_entropy"):
+    if compiled.supports_compiled(logits, loop="cross_entropy"):
         return _CompiledCrossEntropy.apply(logits, labels.astype("int64"))
     if is_composed(logits):
         return _CrossEntropy.apply(logits, labels.unsqueeze(-1))
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-def _fits_a_mask(x: paddle.Tensor, kept: paddle.Tensor) -> bool:
-    """Whether a compiled loop can apply this dropout mask."""
-    return kept.shape == x.shape and kept.dtype == paddle.bool and compiled.suits(x, loop="dropout")
+def _supports_compiled_mask(x: paddle.Tensor, keep_mask: paddle.Tensor) -> bool:
+    """Return whether a compiled loop can apply this dropout mask."""
+    return (
+        keep_mask.shape == x.shape and keep_mask.dtype == paddle.bool and compiled.supports_compiled(x, loop="dropout")
+    )
 
 
-class _Keep(PyLayer):
+class _DropoutMask(PyLayer):
     @staticmethod
-    def forward(ctx, x, kept, scale):
-        ctx.kept, ctx.scale = kept, scale
-        if _fits_a_mask(x, kept):
-            return compiled.keep(x, kept, scale)
-        return x * kept.astype(x.dtype) * scale
+    def forward(ctx, x, keep_mask, scale):
+        ctx.keep_mask, ctx.scale = keep_mask, scale
+        if _supports_compiled_mask(x, keep_mask):
+            return compiled.keep(x, keep_mask, scale)
+        return x * keep_mask.astype(x.dtype) * scale
 
     @staticmethod
     def backward(ctx, grad):
-        if _fits_a_mask(grad, ctx.kept):
-            return compiled.keep(grad, ctx.kept, ctx.scale)
-        return grad * ctx.kept.astype(grad.dtype) * ctx.scale
+        if _supports_compiled_mask(grad, ctx.keep_mask):
+            return compiled.keep(grad, ctx.keep_mask, ctx.scale)
+        return grad * ctx.keep_mask.astype(grad.dtype) * ctx.scale
 
 
-def keep(x: paddle.Tensor, kept: paddle.Tensor, p: float) -> paddle.Tensor:
-    """Dropout with a given mask: what is not kept becomes 0, the rest is scaled by 1/(1-p).
+def keep_masked(x: paddle.Tensor, keep_mask: paddle.Tensor, p: float) -> paddle.Tensor:
+    """Apply dropout with a mask: elements that are not kept become 0, and the others are scaled by 1/(1-p).
 
     Args:
-        kept: bool, of a shape that broadcasts to that of ``x``.
-        p: the fraction of cells that such masks drop.
+        x: input of any shape.
+        keep_mask: whether each element is kept, bool, of a shape that broadcasts to the shape of ``x``.
+        p: fraction of elements that such masks drop.
     """
-    return _Keep.apply(x, kept, 1.0 / (1.0 - p))
+    return _DropoutMask.apply(x, keep_mask, 1.0 / (1.0 - p))
 
 
 def random_mask(p: float, shape: Sequence[int]) -> paddle.Tensor:
     """Draw a dropout mask: bool, each True with probability 1 - p, from Paddle's generator.
 
-    A cell takes 16 random bits, so that the rate is ``p`` to within 2^-17.
+    An element uses 16 random bits, so the rate differs from ``p`` by at most 2^-17.
     """
     if compiled.is_chosen() and paddle.get_device() == "cpu":
         return compiled.random_mask(round(p * 2**16), shape)

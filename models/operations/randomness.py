@@ -1,10 +1,10 @@
 """The one source of the ports' random draws: dropout masks and LSH rotations.
 
-A port calls :func:`dropout` and :func:`normal`, never a generator of Paddle's. That gives two things: a recomputed
-block repeats its draws (:class:`Replay`), and a test or the parity gate can supply draws of its own (:func:`use`). A
-source only gives random numbers: the code that uses them, forward and backward, is the same for every source. The
-design is that of the reversible blocks of reformer-pytorch: one small object records and replays randomness, and the
-layers do not know.
+A port calls :func:`dropout` and :func:`normal`, never a generator of Paddle. So a block that is computed again can
+repeat its draws (:class:`Replay`), and a test or the parity gate can supply other draws (:func:`use_rng`). A source
+only supplies random numbers: the code that uses them, forward and backward, is the same for every source. The
+reversible blocks of reformer-pytorch have the same design: one small object records and replays randomness, without any
+change of the layers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from models.operations import ops
 
 
 class Source(Protocol):
-    """Supplies the draws."""
+    """A source of random draws."""
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        """Draw a dropout mask, True where kept: bool of ``shape``, each False with probability ``p``."""
+        """Draw a dropout mask: bool of ``shape``, each element False, which drops it, with probability ``p``."""
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        """Draw standard normal numbers; with ``seed``, the same each time."""
+        """Draw standard normal numbers of ``shape``; with a seed, the same numbers each time."""
 
     def state(self) -> object:
-        """Return what :meth:`restore` needs to repeat all later draws."""
+        """Return the current state, so that :meth:`restore` can repeat all later draws."""
 
     def restore(self, state: object) -> None:
-        """Go back to a :meth:`state`."""
+        """Restore an earlier :meth:`state`."""
 
 
 class Generator:
@@ -44,11 +44,11 @@ class Generator:
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         if seed is None:
             return paddle.randn(shape, dtype)
-        before = self.state()
+        previous = self.state()
         paddle.seed(seed)
-        drawn = paddle.randn(shape, dtype)
-        self.restore(before)
-        return drawn
+        numbers = paddle.randn(shape, dtype)
+        self.restore(previous)
+        return numbers
 
     def state(self) -> object:
         return paddle.get_rng_state()
@@ -61,37 +61,38 @@ _source: Source = Generator()
 
 
 @contextmanager
-def use(source: Source) -> Iterator[Source]:
-    """Take all draws from ``source`` inside the ``with`` block."""
+def use_rng(source: Source) -> Iterator[Source]:
+    """Draw all random numbers from ``source`` inside the ``with`` block."""
     global _source
-    before, _source = _source, source
+    previous, _source = _source, source
     try:
         yield source
     finally:
-        _source = before
+        _source = previous
 
 
-def kept_cells(p: float, training: bool, shape: Sequence[int]) -> paddle.Tensor | None:
-    """Draw the mask of a dropout that another operation applies: bool of ``shape``, True where kept; None if all
-    are."""
+def draw_keep_mask(p: float, training: bool, shape: Sequence[int]) -> paddle.Tensor | None:
+    """Draw the mask of a dropout that another operation applies: bool of ``shape``; None if nothing is dropped."""
     return _source.kept(p, list(shape)) if training and p != 0.0 else None
 
 
 def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int] | None = None) -> paddle.Tensor:
-    """Dropout with the kept values scaled by 1/(1-p) (Srivastava et al. 2014, section 10).
+    """Apply dropout, and scale the elements that are kept by 1/(1-p) (Srivastava et al. 2014, section 10).
 
     Args:
-        x: any shape.
-        p: the fraction that is dropped; at 0, or outside training, nothing is drawn.
-        mask_shape: broadcasts to the shape of ``x``; cells along a broadcast axis are kept or dropped together.
+        x: input of any shape.
+        p: fraction of elements that are dropped; at 0, nothing is drawn.
+        training: whether elements are dropped at all.
+        mask_shape: shape of the mask, which broadcasts to the shape of ``x``; the elements along a broadcast axis are
+            kept or dropped together. None for the shape of ``x``.
     """
     if not training or p == 0.0:
         return x
-    return ops.keep(x, _source.kept(p, x.shape if mask_shape is None else list(mask_shape)), p)
+    return ops.keep_masked(x, _source.kept(p, x.shape if mask_shape is None else list(mask_shape)), p)
 
 
 class Dropout(nn.Layer):
-    """:func:`dropout` as a layer."""
+    """A layer that computes :func:`dropout`."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -102,15 +103,15 @@ class Dropout(nn.Layer):
 
 
 def normal(shape: Sequence[int], dtype: str, seed: int | None = None) -> paddle.Tensor:
-    """Standard normal numbers of ``shape``; with ``seed`` the same ones each time, other draws undisturbed."""
+    """Draw standard normal numbers of ``shape``; with a seed, the same each time, without effect on other draws."""
     return _source.normal(shape, dtype, seed)
 
 
 class Replay:
-    """Repeats the draws of a block when the block is computed again.
+    """A context manager that repeats the draws of a block when the block is computed again.
 
-    Create it right before the first computation; ``with replay:`` around a later one repeats the draws and then
-    restores the source.
+    Create it right before the first computation. ``with replay:`` around a later computation repeats the draws, and
+    then restores the source.
     """
 
     def __init__(self) -> None:
@@ -118,8 +119,8 @@ class Replay:
         self._state = _source.state()
 
     def __enter__(self) -> None:
-        self._before = self._source.state()
+        self._previous_state = self._source.state()
         self._source.restore(self._state)
 
     def __exit__(self, *exception: object) -> None:
-        self._source.restore(self._before)
+        self._source.restore(self._previous_state)

@@ -1,7 +1,7 @@
-"""Points inside the models' code that can observe or replace a tensor: one for each operation of attention.
+"""Trace points in the code of the models, where an observer can read or replace a tensor.
 
-A gate that follows the port operation by operation needs the tensors between them, where no layer ends. Without an
-observer, a point costs a comparison with None and changes nothing.
+There is one for each operation of attention: a gate that follows the port operation by operation needs tensors that are
+not the output of a layer. Without an observer, a trace point only compares with None.
 """
 
 from __future__ import annotations
@@ -12,40 +12,53 @@ from contextlib import contextmanager
 import paddle
 
 from models.operations import compiled
-from models.operations.precision import is_lowered
+from models.operations.precision import is_cast_to_bfloat16
 
 #: Takes an operation's name and result; returns the tensor that the model uses.
 Observer = Callable[[str, paddle.Tensor], paddle.Tensor]
 
 _observer: Observer | None = None
-_takes_apart = False
+_splits_loops = False
 
 
 def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
-    """Return an operation's result, or what the observer of an :func:`observed` run puts in its place."""
+    """Return the result of an operation, or the tensor that the observer returns for it."""
     return result if _observer is None else _observer(operation, result)
 
 
-def takes_apart() -> bool:
-    """Whether compiled loops with points inside are to be computed as separate operations."""
-    return _takes_apart
+def splits_loops() -> bool:
+    """Return whether compiled loops with trace points inside are computed as separate operations."""
+    return _splits_loops
 
 
 def is_one_operation(*tensors: paddle.Tensor, loop: str) -> bool:
-    """Whether a compiled loop that is several of the reference's operations of attention is to compute these. It is
-    composed of them in mixed precision, and where someone looks at the points: no single one says how far off the loop
-    may be."""
-    return compiled.suits(*tensors, loop=loop) and _observer is None and not is_lowered("attention")
+    """Return whether a compiled loop computes several operations of attention at once on these tensors.
+
+    They are computed separately in mixed precision, and if there is an observer: the accuracy of a single operation
+    does not tell how accurate the loop has to be.
+
+    Args:
+        tensors: inputs of the loop.
+        loop: key of :data:`models.operations.compiled.LOOPS`.
+    """
+    return (
+        compiled.supports_compiled(*tensors, loop=loop) and _observer is None and not is_cast_to_bfloat16("attention")
+    )
 
 
 @contextmanager
-def observed(observer: Observer, apart: bool = False) -> Iterator[None]:
-    """Call ``observer`` at every point inside the ``with`` block; with ``apart``, also at those inside compiled loops,
-    which are then computed as separate operations."""
-    global _observer, _takes_apart
-    before = _observer, _takes_apart
-    _observer, _takes_apart = observer, apart
+def observe_trace(observer: Observer, splits_loops: bool = False) -> Iterator[None]:
+    """Call ``observer`` at every trace point inside the ``with`` block.
+
+    Args:
+        observer: receives each operation's name and result.
+        splits_loops: whether it is also called at the trace points inside compiled loops, which are then computed as
+            separate operations.
+    """
+    global _observer, _splits_loops
+    previous = _observer, _splits_loops
+    _observer, _splits_loops = observer, splits_loops
     try:
         yield
     finally:
-        _observer, _takes_apart = before
+        _observer, _splits_loops = previous

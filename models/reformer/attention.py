@@ -16,11 +16,11 @@ from typing import Any
 import paddle
 from paddle import Tensor, nn
 
-from models.operations.batch import batch_size
-from models.operations.chunk_attention import Masks, chunk_attention
-from models.operations.ops import Linear, keep, masked_softmax, nearest_axes, product, softmax_over, unit_mean_square
-from models.operations.randomness import kept_cells, normal
-from models.operations.rows import Order, adjacent_chunks, heads_first, reorder
+from models.operations import ops
+from models.operations.compiled import Masks, chunk_attention
+from models.operations.ops import Linear, masked_softmax, nearest_axes, product, softmax_over, unit_mean_square
+from models.operations.randomness import draw_keep_mask, normal
+from models.operations.rows import Order, adjacent_chunks, batch_size, heads_first, reorder
 from models.operations.trace import at, is_one_operation
 from models.reformer.config import ReformerConfig
 from models.reformer.schema import num_buckets
@@ -91,7 +91,7 @@ class ChunkedSelfAttention(nn.Layer):
 
     def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
         """Merge heads: (B*H*T, D) -> (B, T, H*D)."""
-        order = heads_first(batch, length, self.num_attention_heads).inverted()
+        order = heads_first(batch, length, self.num_attention_heads).invert()
         return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
     def neighbor_indices(self, num_chunks: int) -> Tensor:
@@ -127,7 +127,7 @@ class ChunkedSelfAttention(nn.Layer):
         The axes of the random draw are B, H, n (only for several chunks), C and K.
         """
         axes = [batch, self.num_attention_heads, *([num_chunks] if num_chunks > 1 else []), *sizes]
-        keep_mask = kept_cells(self.dropout, self.training, axes)
+        keep_mask = draw_keep_mask(self.dropout, self.training, axes)
         return None if keep_mask is None else keep_mask.reshape([-1, num_chunks, *sizes])
 
     def attend(
@@ -177,7 +177,7 @@ class ChunkedSelfAttention(nn.Layer):
             probabilities, normalizer = weights if isinstance(weights, tuple) else (weights, None)
             keep_mask = self.draw_keep_mask(batch, *probabilities.shape[1:])
             probabilities = at("probabilities", probabilities)
-            probabilities = probabilities if keep_mask is None else keep(probabilities, keep_mask, self.dropout)
+            probabilities = probabilities if keep_mask is None else ops.keep_masked(probabilities, keep_mask, self.dropout)
             context = product(at("dropped", probabilities), self.concat_neighbors(value))
         if normalizer is not None:
             normalizer = at("normaliser", normalizer)

@@ -33,7 +33,7 @@ from paddle import Tensor, nn
 
 from models.operations import compiled
 from models.operations.ops import LayerNorm, Linear, product
-from models.operations.precision import is_lowered
+from models.operations.precision import is_cast_to_bfloat16
 from models.port.base import Port
 from models.reformer import lengths, schema
 from models.reformer.attention import (
@@ -52,7 +52,7 @@ def _evaluation_function(layer: Any) -> Callable[[Tensor], Tensor]:
 
     For one position, hooks and gradients take longer than the arithmetic.
     """
-    if type(layer) is Linear and not is_lowered("linear"):
+    if type(layer) is Linear and not is_cast_to_bfloat16("linear"):
         # F.linear would look up flags, which takes as long as the product.
         weight, bias = layer.weight, layer.bias
         return (lambda x: paddle.matmul(x, weight)) if bias is None else (lambda x: paddle.matmul(x, weight) + bias)
@@ -330,7 +330,7 @@ class _CachedLSHAttention(_CachedAttention):
 
 def _empty_room(cache: Tensor, axis: int) -> Tensor:
     """Return an empty tensor with room for later positions, to be appended to a cached tensor along the axis."""
-    return paddle.empty([*cache.shape[:axis], compiled.ROOM, *cache.shape[axis + 1 :]], cache.dtype)
+    return paddle.empty([*cache.shape[:axis], compiled.CACHE_GROWTH, *cache.shape[axis + 1 :]], cache.dtype)
 
 
 class _DecoderLayer:
@@ -444,7 +444,7 @@ class Continuation:
         if any([attention.begin_hashing(self._padded_length) for attention in self._attentions]):
             for attention in self._attentions:  # the loop needs the same room in all layers
                 attention.remove_room()
-        is_compiled = compiled.suits(self._word_embeddings) and _has_plain_layers(self._model)
+        is_compiled = compiled.supports_compiled(self._word_embeddings) and _has_plain_layers(self._model)
         if tokens.dtype == paddle.int64 and is_compiled:
             return self._compute_by_loop(tokens)
         self._loop_layers = None
@@ -491,5 +491,5 @@ def _has_plain_layers(model: Port) -> bool:
     return (
         model.adapter is None
         and model.config.hidden_act == "relu"
-        and not (is_lowered("linear") or is_lowered("attention") or paddle.is_grad_enabled())
+        and not (is_cast_to_bfloat16("linear") or is_cast_to_bfloat16("attention") or paddle.is_grad_enabled())
     )

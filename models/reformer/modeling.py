@@ -90,7 +90,7 @@ class AxialPositionEmbeddings(nn.Layer):
             raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
         if self.training:  # dropout drops whole columns of the table, separately for each example
             axes = [batch, columns, 1, 1]
-            if compiled.suits(*self.weights, loop="axial_positions"):
+            if compiled.supports_compiled(*self.weights, loop="axial_positions"):
                 factors = dropout(paddle.ones(axes), self.dropout, True).reshape([batch, columns])
                 return scale_columns(self.table(), factors).reshape([batch, length, -1])
             table = self.table().expand([batch, rows, columns, -1]).transpose([0, 2, 1, 3])

@@ -23,7 +23,7 @@ from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
 from models.operations import compiled
-from models.operations.precision import carried
+from models.operations.precision import keep_precision
 from models.operations.randomness import Replay
 from models.operations.trace import at
 
@@ -89,7 +89,7 @@ class GridStream:
 
     def _add(self, update: Tensor, sign: float) -> GridStream:
         """Return the stream after the update is added or, with sign -1, subtracted."""
-        if compiled.suits(update, loop="streams"):
+        if compiled.supports_compiled(update, loop="streams"):
             exact, value = compiled.add_on_grid(self.exact, update, self.rounder, sign)
             return GridStream(exact, self.rounder, self.dtype, value)
         return GridStream(self.exact + sign * self._round_to_grid(update), self.rounder, self.dtype)
@@ -334,7 +334,7 @@ class _ReversibleRun:
         self.attention_mask = attention_mask
         self.residual = residual
         self.records: list[LayerRecord] = []
-        self._compute = carried(lambda block, x: block(x))
+        self._compute = keep_precision(lambda block, x: block(x))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values of both streams after all layers, (B, T, hidden) each, for an input of the same shape."""

@@ -60,7 +60,7 @@ def draw():
 def test_a_product_is_that_of_rounded_numbers_forward_and_backward(draw):
     x, y, grad = (draw(shape).astype("float32") for shape in ((2, 5, 48), (2, 7, 48), (2, 5, 7)))
     left, right = paddle.to_tensor(x, stop_gradient=False), paddle.to_tensor(y, stop_gradient=False)
-    with precision.lowered():
+    with precision.cast_to_bfloat16():
         result = ops.product(left, right, transpose_y=True)
     result.backward(paddle.to_tensor(grad))
     low_x, low_y, low_grad = (rounded(value).astype("float64") for value in (x, y, grad))
@@ -80,7 +80,7 @@ def test_a_linear_layer_adds_its_bias_in_float32(draw):
     layer = ops.Linear(16, 8)
     layer.bias.set_value(draw(8).astype("float32"))
     x = paddle.to_tensor(draw((3, 16)).astype("float32"))
-    with precision.lowered():
+    with precision.cast_to_bfloat16():
         mapped, without = layer(x), ops.linear(x, layer.weight, None)
     assert is_rounded(without.numpy()) and not is_rounded(mapped.numpy())
     np.testing.assert_array_equal((without + layer.bias).numpy(), mapped.numpy())
@@ -90,7 +90,7 @@ def test_a_linear_layer_adds_its_bias_in_float32(draw):
 def test_softmax_layer_norm_and_loss_stay_in_float32(draw):
     x, labels = paddle.to_tensor(draw((6, 32)).astype("float32")), paddle.arange(6)
     norm = ops.LayerNorm(32)
-    with precision.lowered():
+    with precision.cast_to_bfloat16():
         lowered = [ops.softmax(x), norm(x), ops.cross_entropy(x, labels)]
     for ours, plain in zip(lowered, (ops.softmax(x), norm(x), ops.cross_entropy(x, labels)), strict=True):
         np.testing.assert_array_equal(ours.numpy(), plain.numpy())
@@ -121,13 +121,13 @@ def test_a_backward_that_computes_layers_again_does_so_in_the_precision_of_its_f
     seen = []
     for layer in model.sublayers():
         if isinstance(layer, ops.Linear):
-            layer.register_forward_pre_hook(lambda layer, args: seen.append(precision.is_lowered("linear")))
-    with precision.lowered():
+            layer.register_forward_pre_hook(lambda layer, args: seen.append(precision.is_cast_to_bfloat16("linear")))
+    with precision.cast_to_bfloat16():
         loss = loss_of(model, backward)
     in_forward = len(seen)
     loss.backward()
     assert all(seen) and in_forward > 4 and len(seen) > in_forward + 4
-    assert not precision.is_lowered("linear")
+    assert not precision.is_cast_to_bfloat16("linear")
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {paddle.float32}
 
 

@@ -11,7 +11,7 @@ from test_train import recipe_file, train  # noqa: F401
 
 from models.families import FAMILIES, part
 from models.operations import compiled, ops
-from models.operations.kernels import can_compile, chosen
+from models.operations.kernels import can_compile, chosen_kernels
 from toolkit.commands.doctor import frameworks
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
@@ -68,7 +68,7 @@ def test_the_choice_decides_which_operation_is_taken(monkeypatch):
     found = {}
     for kernels in ("composed", "paddle", ""):
         monkeypatch.setenv("TOOLKIT_KERNELS", kernels)
-        found[kernels] = (ops.is_composed(x), ops.is_on_cpu(x), compiled.suits(x))
+        found[kernels] = (ops.is_composed(x), ops.is_on_cpu(x), compiled.supports_compiled(x))
     own = can_compile()
     assert found == {"composed": (True, True, False), "paddle": (False, True, False), "": (True, True, own)}
 
@@ -76,10 +76,10 @@ def test_the_choice_decides_which_operation_is_taken(monkeypatch):
 def test_without_numba_the_composed_operations_are_taken(monkeypatch):
     monkeypatch.setattr("models.operations.kernels.can_compile", lambda: False)
     monkeypatch.delenv("TOOLKIT_KERNELS", raising=False)
-    assert chosen() == "composed" and not compiled.suits(paddle.ones([2]))
+    assert chosen_kernels() == "composed" and not compiled.supports_compiled(paddle.ones([2]))
     monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
     with pytest.raises(ValueError, match="TOOLKIT_KERNELS=compiled: needs Numba"):
-        chosen()
+        chosen_kernels()
 
 
 def test_a_verdict_is_not_remembered_for_other_kernels(monkeypatch):

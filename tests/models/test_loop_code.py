@@ -20,8 +20,8 @@ def object_file(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     own = loop_code._folders()[1]
     monkeypatch.setattr(loop_code, "_folders", lambda: [own])
-    loop_code._keep("keep", b"machine code")
-    assert loop_code._kept("keep") == b"machine code"
+    loop_code._store_code("keep", b"machine code")
+    assert loop_code._read_code("keep") == b"machine code"
     return own / loop_code._file_name("keep")
 
 
@@ -46,7 +46,10 @@ UNTRUSTED = {
     "linked parent": lambda path: put_behind_link(path.parents[1]),
     "pipe": replace_by_pipe,
     "folder": lambda path: (path.unlink(), path.mkdir()),
-    "another loop's": lambda path: (loop_code._keep("add_row", b"other"), next(path.parent.glob("add*")).rename(path)),
+    "another loop's": lambda path: (
+        loop_code._store_code("add_row", b"other"),
+        next(path.parent.glob("add*")).rename(path),
+    ),
     "plain digest": lambda path: path.write_bytes(hashlib.sha256(bytes(4000)).digest() + bytes(4000)),
     "endless": lambda path: os.truncate(path, 2**40),
 }
@@ -55,21 +58,21 @@ UNTRUSTED = {
 @pytest.mark.parametrize("change", UNTRUSTED.values(), ids=UNTRUSTED)
 def test_machine_code_is_not_loaded_if_somebody_else_may_have_written_it(object_file, change):
     change(object_file)
-    assert loop_code._kept("keep") is None
+    assert loop_code._read_code("keep") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_machine_code_of_another_user_is_not_loaded(object_file, level):
     os.chown((object_file, *object_file.parents)[level], 65534, 65534)
-    assert loop_code._kept("keep") is None
+    assert loop_code._read_code("keep") is None
 
 
 def test_machine_code_is_stored_where_only_the_user_may_write(object_file):
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in object_file.parents[:2]] == [0o700, 0o700]
     object_file.parent.chmod(0o777)
     object_file.unlink()
-    loop_code._keep("keep", b"machine code")
+    loop_code._store_code("keep", b"machine code")
     assert not any(object_file.parent.iterdir())
 
 
@@ -77,8 +80,8 @@ def test_machine_code_is_loaded_again_for_a_user_whose_files_a_group_may_write(o
     object_file.parents[1].chmod(0o775)
     object_file.parent.chmod(0o775)
     object_file.unlink()
-    loop_code._keep("keep", b"machine code")
-    assert loop_code._kept("keep") == b"machine code" and stat.S_IMODE(object_file.parent.stat().st_mode) == 0o700
+    loop_code._store_code("keep", b"machine code")
+    assert loop_code._read_code("keep") == b"machine code" and stat.S_IMODE(object_file.parent.stat().st_mode) == 0o700
 
 
 def test_no_machine_code_is_looked_for_in_the_current_folder(monkeypatch):

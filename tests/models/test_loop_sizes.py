@@ -70,25 +70,6 @@ def mask(seed: int, cells: int, threshold: int) -> np.ndarray:
     return z.view(np.uint16)[:cells] >= threshold
 
 
-def without_inlining(source: str) -> str:
-    """Let Numba compile the functions that a decoder's loop calls separately, which halves the time."""
-    return source.replace('@njit(inline="always")', '@njit(error_model="numpy")')
-
-
-#: The loops that take Numba 10 seconds and more.
-DECODERS = ("decoder_step", "reversible_step")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("function", DECODERS)
-def test_a_decoder_whose_helpers_are_compiled_apart_is_right(function, monkeypatch):
-    """So what the next test sees is the fault."""
-    source = without_inlining(loop_code.file_of(function).read_text())
-    threads = OneAfterAnother(functools.cache(lambda loop: compile_loop(loop, source)))
-    with threads.in_force(monkeypatch):
-        assert {wrong_with(monkeypatch, threads, call) for call in calls(function)} == {""}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", some([*FAULTS], 3))
 def test_a_loop_that_is_wrong_at_some_size_is_seen(fault, monkeypatch):
@@ -100,8 +81,7 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
     edited = edit_source(fault.edit.file.read_text(), [fault.edit])
     module, code = compiled, None
     if fault.file.endswith("loops"):
-        source = without_inlining(edited) if fault.function in DECODERS else edited
-        code = functools.cache(lambda loop: compile_loop(loop, source))
+        code = functools.cache(lambda loop: compile_loop(loop, edited))
     else:
         module = ModuleType("models.operations.compiled")
         exec(compile(edited, "compiled.py", "exec"), vars(module))
@@ -146,13 +126,13 @@ def test_a_loop_is_right_with_openmps_threads_and_below_what_they_are_woken_for(
     monkeypatch.setattr(loop_code, "_parallel", lambda *given: (woken.append(not given[2]), plain(*given)))
     for call in calls(function):
         numbers = max(math.prod(shape) for shape in call.given if loop_accuracy.is_shape(shape))
-        if numbers in range(loop_code.ALONE // 8, 4 * loop_code.ALONE) or function in TOGETHER:
+        if numbers in range(loop_code.MIN_PARALLEL_WORK // 8, 4 * loop_code.MIN_PARALLEL_WORK) or function in TOGETHER:
             assert list(faults([loop_accuracy.measure_error(call, loop_outputs.outputs(call))])) == []
     assert {True, False} == set(woken)
 
 
 def test_threads_that_draw_at_once_make_the_mask_that_one_makes(team):
-    for cells in (loop_code.ALONE + beside for beside in (-1, 0, 1, 3 * loop_code.ALONE + 2)):
+    for cells in (loop_code.MIN_PARALLEL_WORK + beside for beside in (-1, 0, 1, 3 * loop_code.MIN_PARALLEL_WORK + 2)):
         expected = mask(cells, cells, 6554)
         paddle.seed(cells)
         np.testing.assert_array_equal(compiled.random_mask(6554, [cells]).numpy(), expected)

@@ -170,7 +170,7 @@ def test_a_rectified_number_is_the_larger_and_one_that_is_none_stays_so(draw, mo
 def test_a_bias_and_dropout(draw, monkeypatch):
     kept = paddle.to_tensor(draw.random((40, 30)) < 0.8)
     inputs = [draw.standard_normal((40, 30)), draw.standard_normal(30)]
-    assert_equals_the_composed_one(monkeypatch, lambda x, b: ops.keep(ops.add_bias(x, b), kept, 0.2), *inputs)
+    assert_equals_the_composed_one(monkeypatch, lambda x, b: ops.keep_masked(ops.add_bias(x, b), kept, 0.2), *inputs)
 
 
 def test_the_axial_table_with_whole_columns_dropped(draw, monkeypatch):
@@ -224,14 +224,15 @@ def test_what_has_gaps_in_memory_is_computed_alike(draw, monkeypatch):
         monkeypatch.setenv("TOOLKIT_KERNELS", kind)
         given = paddle.to_tensor(x).transpose([1, 0])
         kept = paddle.to_tensor(x > 0).transpose([1, 0])
-        found[kind] = ops.keep(given, kept, 0.5).numpy()
+        found[kind] = ops.keep_masked(given, kept, 0.5).numpy()
     np.testing.assert_array_equal(found["compiled"], found["composed"])
 
 
 def test_loops_are_for_float32_and_for_tensors_that_hold_something(monkeypatch):
     monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
-    assert compiled.suits(paddle.ones([2]))
-    assert not compiled.suits(paddle.ones([2], "float64")) and not compiled.suits(paddle.ones([0, 3]))
+    assert compiled.supports_compiled(paddle.ones([2]))
+    assert not compiled.supports_compiled(paddle.ones([2], "float64"))
+    assert not compiled.supports_compiled(paddle.ones([0, 3]))
     x = paddle.ones([0, 3])
     assert randomness.dropout(x, 0.5, True).shape == [0, 3]
 
@@ -313,3 +314,11 @@ def test_other_loops_or_another_compiler_have_other_code(monkeypatch):
     assert key() != first
     monkeypatch.undo()
     assert key() == first
+
+
+def test_a_tensor_that_does_not_fit_the_declaration_of_a_loop_is_rejected():
+    x, row = paddle.ones([3, 2]), paddle.ones([2])
+    with pytest.raises(ValueError, match=r"row is .*float32 \[3\]; the loop needs float32 \(width=2\)"):
+        compiled.add_row_(x, paddle.ones([3]))
+    with pytest.raises(ValueError, match=r"row is .*float64 \[2\]; the loop needs float32 \(width=2\)"):
+        compiled.add_row_(x, row.astype("float64"))

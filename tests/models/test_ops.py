@@ -237,7 +237,7 @@ def test_heads_first_is_a_transpose_and_its_inverse_the_way_back(draw):
     flat = x.reshape(-1, size)
     ours = values_and_gradients(lambda value: reorder(value, order), flat)
     assert_equal_to_rounding(ours, values_and_gradients(transposed, flat))
-    back = reorder(reorder(paddle.to_tensor(flat), order), order.inverted())
+    back = reorder(reorder(paddle.to_tensor(flat), order), order.invert())
     assert (back.numpy() == flat).all()
 
 
@@ -261,7 +261,7 @@ def test_adjacent_chunks_are_shifted_copies_side_by_side(draw, before, after):
 
 
 def dropped_of(x, p, mask_shape):
-    return ops.keep(x, ops.random_mask(p, mask_shape), p)
+    return ops.keep_masked(x, ops.random_mask(p, mask_shape), p)
 
 
 def test_dropout_keeps_the_rate_it_promises_and_scales_what_it_keeps():

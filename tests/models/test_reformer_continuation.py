@@ -229,7 +229,9 @@ def adapted(model) -> contextlib.AbstractContextManager:
 
 
 @pytest.mark.parametrize(
-    ("changed", "rounding"), [(adapted, 1e-4), (lambda model: precision.lowered(), 0.2)], ids=["adapter", "bfloat16"]
+    ("changed", "rounding"),
+    [(adapted, 1e-4), (lambda model: precision.cast_to_bfloat16(), 0.2)],
+    ids=["adapter", "bfloat16"],
 )
 def test_an_adapter_and_mixed_precision_go_on_as_they_are(changed, rounding):
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (2, 20))

@@ -9,6 +9,7 @@ import pytest
 from gates import TINY_REFORMER, copied_source, request_for, run, toolkit_in
 
 from models.families import FAMILIES, part
+from models.operations.kernels import BLOCK_ROWS as BLOCK
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import build
 from toolkit.parity.job.family import ported
@@ -19,8 +20,6 @@ from toolkit.parity.job.texts import FULL, LAYOUTS
 from toolkit.parity.options import make_request
 from toolkit.parity.trials.mutation import trial_request
 
-#: Rows that the port adds up at a time (``models.operations.ops.ROWS``, which would import Paddle).
-BLOCK = 128
 CONFIGS = {"reformer": TINY_REFORMER, "ctrl": CTRL_TRIAL}
 HEADS = [(model, head) for model in CONFIGS for head in part(model, "weights").HEADS]
 

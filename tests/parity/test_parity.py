@@ -323,7 +323,7 @@ def test_a_fault_of_generation_is_named_where_it_is_made(file, before, after, na
 
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):
     """One constant of the port edited, as a developer would; the real command, on a copy of the source."""
-    edit = ("_normed(x, epsilon)[0] * gain", "_normed(x, 10 * epsilon)[0] * gain")
+    edit = ("_normalize_rows(x, epsilon)[0] * gain", "_normalize_rows(x, 10 * epsilon)[0] * gain")
     arguments = ("--model", "reformer", "--layers", "2", "--length", "64", "--weights", "random", "--output", "out")
     done = toolkit_in(copied_source(tmp_path, "models/operations/ops.py", edit), "parity", *arguments)
     assert done.returncode == 1, done.stderr

@@ -153,7 +153,7 @@ def choose_kernels() -> str:
         UserError: ``TOOLKIT_KERNELS`` has an invalid value.
     """
     try:
-        return kernels.chosen()
+        return kernels.chosen_kernels()
     except ValueError as error:
         raise UserError(str(error)) from None
 

@@ -53,7 +53,7 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
 
 def _support_compiled_loops(tensors: list[paddle.Tensor]) -> bool:
     """Return whether compiled loops can work on all tensors in place."""
-    return compiled.suits(*tensors) and all(tensor.is_dense() and tensor.is_contiguous() for tensor in tensors)
+    return compiled.supports_compiled(*tensors) and all(x.is_dense() and x.is_contiguous() for x in tensors)
 
 
 def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:

@@ -410,7 +410,7 @@ class Finetuner(Trainer):
 
     def autocast_smart_context_manager(self) -> contextlib.AbstractContextManager:
         """Return a context that computes in ``train.precision``."""
-        return precision.lowered() if self.recipe.train.precision == "bfloat16" else contextlib.nullcontext()
+        return precision.cast_to_bfloat16() if self.recipe.train.precision == "bfloat16" else contextlib.nullcontext()
 
     def _check_loss_valid(self, loss: paddle.Tensor) -> None:
         """Read the step's loss and check that it is finite. No other part of a step waits for the device.

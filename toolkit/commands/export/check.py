@@ -110,7 +110,7 @@ def _forward(
     A projection has the shape (B, H, T, R, half the number of buckets) with R hash rounds.
     """
     projections: list[np.ndarray] = []
-    with paddle.no_grad(), randomness.use(ConstantGenerator(rotations)), _recording_projections(model, projections):
+    with paddle.no_grad(), randomness.use_rng(ConstantGenerator(rotations)), _recording_projections(model, projections):
         output = model(**{name: paddle.to_tensor(batch[name]) for name in INPUTS})
     return [getattr(output, name).numpy() for name in OUTPUTS[model.head]], projections
 

@@ -53,7 +53,7 @@ class ExportedModel(paddle.nn.Layer):
             attention_mask: 1 for tokens and 0 for padding, int64 (B, T).
         """
         constants = [getattr(self, f"rotations_{index}") for index in range(self.rotations)]
-        with randomness.use(ConstantGenerator(constants)):
+        with randomness.use_rng(ConstantGenerator(constants)):
             output = self.model(input_ids, attention_mask)
         logits = (getattr(output, name) for name in OUTPUTS[self.model.head])
         return tuple(tensor if self.temperature == 1 else tensor / self.temperature for tensor in logits)

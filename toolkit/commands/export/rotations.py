@@ -53,6 +53,6 @@ def draw_rotations(model: object, batch: dict[str, paddle.Tensor], seed: int) ->
         seed: random seed of the run.
     """
     paddle.seed(seed)
-    with paddle.no_grad(), randomness.use(RecordingGenerator()) as generator:
+    with paddle.no_grad(), randomness.use_rng(RecordingGenerator()) as generator:
         model(**batch)  # type: ignore[operator]
     return generator.drawn  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def send_steps_with_composed_loops(job: Job, folder: Path, sender: Sender) -> No
     """Run the step with each compiled loop composed in turn."""
     for loop in compiled.LOOPS if compiled.is_chosen() else ():
         sender.begin(loop)
-        with compiled.composed([loop]) as loop_calls:
+        with compiled.compose_loops([loop]) as loop_calls:
             send_step(job, folder, sender)
         if loop_calls[loop]:
             sender.send_json("used", "loop", loop)

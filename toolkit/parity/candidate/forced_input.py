@@ -19,7 +19,7 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from models.operations import compiled
-from models.operations.trace import observed
+from models.operations.trace import observe_trace
 from toolkit.parity.candidate.places import display_path
 from toolkit.parity.candidate.scores import score_tensors, scores_of
 from toolkit.parity.candidate.step import PLAIN, CallWatch, Step, first_tensor, make_step
@@ -144,7 +144,7 @@ class _Point(PyLayer):
 
 def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = False) -> None:
     """Run forward and backward with every tensor passing through ``points``. Send the buckets of R64's vectors,
-    and the forward's ``calls`` if asked. ``with_composed_loops`` as in :func:`models.operations.trace.observed`."""
+    and the forward's ``calls`` if asked. ``with_composed_loops`` as in :func:`.observe_trace`."""
 
     def on_operation(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
@@ -171,7 +171,7 @@ def _run(step: Step, points: Points, with_composed_loops: bool, calls: bool = Fa
     step.model.clear_gradients()
     with (
         step.replay_draws(on_leave, on_enter=on_enter, sender=points.sender) as draws,
-        observed(on_operation, with_composed_loops),
+        observe_trace(on_operation, with_composed_loops),
     ):
         with step.watched_calls(draws, points.sender) if calls else contextlib.nullcontext() as points.calls:
             output = step.compute(step.batch)

@@ -119,7 +119,7 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, r
     """
     runtime.seed_everything(seed)
     source = WatchedSource(randomness.Generator(), receiver)
-    with randomness.use(source):
+    with randomness.use_rng(source):
         for number in range(MAX_STEPS):
             if number >= STEPS and (source.cells >= ENOUGH_CELLS or not source.draws):
                 break

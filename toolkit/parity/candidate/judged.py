@@ -30,7 +30,7 @@ def of_run(job: Job, folder: Path) -> Judged | None:
     batch = {name: value[:examples] for name, value in step.batch.items()}
     step.model.leaves_out_unread = True  # as in a run
     runtime.seed_everything(job.seed)
-    with precision.lowered(step.lowered):
+    with precision.cast_to_bfloat16(step.lowered):
         loss = step.compute(batch).loss
         loss.backward()
     length = int(batch["input_ids"].shape[1])

@@ -182,7 +182,7 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
         return _ReferenceKernel.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:
-        undo.enter_context(compiled.composed({loop for kind in kinds for loop in COMPILED_OF.get(kind, ())}))
+        undo.enter_context(compiled.compose_loops({loop for kind in kinds for loop in COMPILED_OF.get(kind, ())}))
         for kind in kinds:
             for owner, name, make in REPLACEMENTS[kind]:
                 original = getattr(owner, name)

@@ -46,7 +46,7 @@ def _line(loop: str) -> str:
     """Return where a loop is defined, without importing its module, which imports Numba."""
     from models.operations import loop_code
 
-    file = loop_code.file_of(loop)
+    file = loop_code.find_loop_file(loop)
     before, _, _ = file.read_text(encoding="utf-8").partition(f"\ndef {loop}(")
     return f"models/operations/{file.name}:{before.count(chr(10)) + 2}"
 

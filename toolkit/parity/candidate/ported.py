@@ -127,8 +127,8 @@ class PortedStep(Step):
     @contextlib.contextmanager
     def apply_draws(self, draws: RecordedDraws) -> Iterator[None]:
         with (
-            precision.lowered(self.lowered),
-            randomness.use(draws),
+            precision.cast_to_bfloat16(self.lowered),
+            randomness.use_rng(draws),
             apply_signs(self.model, draws),
             self.apply_choices(draws),
         ):
@@ -187,7 +187,7 @@ class PortedStep(Step):
 
     def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the parameter gradients of one step without hooks, with the port's own draws and choices."""
-        with precision.lowered(self.lowered):
+        with precision.cast_to_bfloat16(self.lowered):
             self.model(**self.batch).loss.backward()
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:

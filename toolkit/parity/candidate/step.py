@@ -262,7 +262,7 @@ class Step:
                 measure_of_run("loss", output.loss.numpy())
             if run == WHOLE:
                 self.score_again(batch, output, measure)
-        with paddle.no_grad(), precision.lowered(self.lowered):
+        with paddle.no_grad(), precision.cast_to_bfloat16(self.lowered):
             self.decode(measure)
         self.merge(measure)
         self.model.train()

@@ -75,10 +75,10 @@ def compile_loop(loop: str, source: str) -> bytes:
     loop_code._engine()  # before Numba: it registers the names that both look up
     from models.operations import loops
 
-    file = loop_code.file_of(loop)
+    file = loop_code.find_loop_file(loop)
     module = ModuleType(f"models.operations.{file.stem}")
     exec(compile(source, str(file), "exec"), vars(module))
-    return loop_code._object_file(loop, *loops.compiled(vars(module)[loop]))
+    return loop_code._object_file(loop, *loops.emit_assembly(vars(module)[loop]))
 
 
 def load_code(loop: str, code: bytes) -> tuple[Any, int]:
@@ -98,7 +98,7 @@ def load_code(loop: str, code: bytes) -> tuple[Any, int]:
 def _load_edited(loop: str, edits: tuple[SourceEdit, ...]) -> tuple[Any, int]:
     from models.operations import loop_code
 
-    source = loop_code.file_of(loop).read_text(encoding="utf-8")
+    source = loop_code.find_loop_file(loop).read_text(encoding="utf-8")
     return load_code(loop, compile_loop(loop, edit_source(source, edits)))
 
 

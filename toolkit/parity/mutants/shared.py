@@ -51,7 +51,7 @@ def _importing_modules(function: Callable) -> list[ModuleType]:
 
 def _round_softmax(port: PortModules) -> list[tuple[Any, str, Any]]:
     """Round the masked scores and the results of each softmax to bfloat16."""
-    apply_masks, softmax, masked_softmax = port.ops._masked, port.ops.softmax, port.ops.masked_softmax
+    apply_masks, softmax, masked_softmax = port.ops._apply_masks, port.ops.softmax, port.ops.masked_softmax
 
     def apply_masks_rounded(scores, masks):
         return apply_masks(scores, masks).clip(min=LOWEST).astype("bfloat16").astype(scores.dtype)
@@ -59,16 +59,16 @@ def _round_softmax(port: PortModules) -> list[tuple[Any, str, Any]]:
     def round_result(function):
         def compute_rounded(*args, **kwargs):
             result = function(*args, **kwargs)
-            round_tensor = port.ops._Rounded.apply
+            round_tensor = port.ops._RoundToBfloat16.apply
             return tuple(map(round_tensor, result)) if isinstance(result, tuple) else round_tensor(result)
 
         return compute_rounded
 
     def softmax_of_rounded(scores, **kwargs):
-        return softmax(port.ops._Rounded.apply(scores.clip(min=LOWEST)), **kwargs)
+        return softmax(port.ops._RoundToBfloat16.apply(scores.clip(min=LOWEST)), **kwargs)
 
     return [
-        (port.ops, "_masked", apply_masks_rounded),
+        (port.ops, "_apply_masks", apply_masks_rounded),
         *((module, "masked_softmax", round_result(masked_softmax)) for module in _importing_modules(masked_softmax)),
         *((module, "softmax", round_result(softmax_of_rounded)) for module in _importing_modules(softmax)),
     ]

@@ -123,7 +123,7 @@ def count_operations(run_once: RunFn) -> int:
 
     ops.matmul, ops.linear = matmul, linear
     try:
-        with compiled.composed(["attention"]):  # products inside a compiled loop cannot be counted
+        with compiled.compose_loops(["attention"]):  # products inside a compiled loop cannot be counted
             run_once()
     finally:
         ops.matmul, ops.linear = paddle_products
@@ -142,7 +142,7 @@ def _least_seconds(run_once: Callable[[], object]) -> float:
 if __name__ == "__main__":
     collector.skip_collection_at_exit()  # as `toolkit finetune` is
     runtime.configure_paddle("cpu")
-    loops = ("models.operations.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
+    loops = ("models.operations.loop_code",) if kernels.chosen_kernels() == kernels.COMPILED else ()
     # All modules are imported before memory is measured, so that imports do not count.
     for name in FAMILIES:
         part(name, "modeling")

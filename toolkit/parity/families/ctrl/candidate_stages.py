@@ -20,7 +20,7 @@ from models.ctrl.layers import attention_bias, position_table
 from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead
 from models.ctrl.weights import parameters
 from models.operations import losses
-from models.operations.randomness import use
+from models.operations.randomness import use_rng
 from models.port import lora
 from models.port.adapter import add_adapter
 from models.port.weights import to_paddle
@@ -116,7 +116,7 @@ class StreamedCTRL:
         for dtype in self.dtypes:
             self.sender.begin(stage, dtype)
             draws = self._draws(stage)
-            with use(draws), return_large_blocks() if with_table else contextlib.nullcontext():
+            with use_rng(draws), return_large_blocks() if with_table else contextlib.nullcontext():
                 after.update(self._compute(stage, dtype, state, draws))
         self.side.leave(stage, after)
         self.sender.send_json("done", None)
