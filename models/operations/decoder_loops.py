@@ -29,8 +29,8 @@ from models.operations.loops import (
 _read_decoder_layer, _read_reversible_layer = record_reader("decoder_layer"), record_reader("reversible_layer")
 
 
-#: Compiles a function once, where ``inline`` would compile it again for each of its calls.
-_helper = njit(error_model="numpy", fastmath={"reassoc", "contract"})
+#: Compiles a function once; with ``inline``, it would be compiled again for each of its calls.
+_compile_once = njit(error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @njit(inline="always")
@@ -45,7 +45,7 @@ def _four_numbers(vector, i):
     return vector[i], vector[i + 1], vector[i + 2], vector[i + 3]
 
 
-@_helper
+@_compile_once
 def _map_rows(x, weight, bias, has_bias, residual, has_residual, out, is_rectified):
     """Write this thread's share of the columns of x weight + bias, rectified or plus a residual.
 
@@ -95,7 +95,7 @@ def _copy_vector(x, out):
         out[i] = x[i]
 
 
-@_helper
+@_compile_once
 def _attend(query, keys, values, positions_and_bias, out, scores, count, divisor):
     """Write the attention of a head to ``count`` of its keys and values.
 
@@ -132,7 +132,7 @@ def _attend(query, keys, values, positions_and_bias, out, scores, count, divisor
             out[i] += share * value[i]
 
 
-@_helper
+@_compile_once
 def _feed_forward(layer, context, streams, sums, scratch, epsilon):
     """Write what follows the attention of a layer: its output layer and the feed-forward.
 
@@ -155,7 +155,7 @@ def _feed_forward(layer, context, streams, sums, scratch, epsilon):
     _wait_for_threads()
 
 
-@_helper
+@_compile_once
 def _embed_tokens(tokens, embedding, position, out, scale):
     """Write the scaled embedding of each token plus the position's vector."""
     rows, width = out.shape
@@ -165,7 +165,7 @@ def _embed_tokens(tokens, embedding, position, out, scale):
             out_row[i] = token_vector[i] * scale + position[i]
 
 
-@_helper
+@_compile_once
 def _score_classes(x, weight, bias, out):
     """Write x times the transposed weight + bias."""
     classes, width = weight.shape
@@ -221,7 +221,7 @@ def decoder_step(call):
 # -- a decoder of two residual streams at one position, with local and LSH attention
 
 
-@_helper
+@_compile_once
 def _write_key(vector, key, is_shared, epsilon):
     """Write a vector over the root of its length; if the query is the key (``is_shared``), with mean square 1."""
     depth = vector.shape[0]
@@ -234,7 +234,7 @@ def _write_key(vector, key, is_shared, epsilon):
         key[i] = vector[i] / divisor
 
 
-@_helper
+@_compile_once
 def _hash_vector(vector, rotations, factors, rotated, turn):
     """Return the bucket of a vector in a hash round; no two rounds share a bucket.
 
@@ -259,7 +259,7 @@ def _hash_vector(vector, rotations, factors, rotated, turn):
     return bucket + turn * count
 
 
-@_helper
+@_compile_once
 def _count_up_to(buckets, bucket, count):
     """Count the first ``count`` buckets that are not above ``bucket``."""
     total = 0
@@ -268,7 +268,7 @@ def _count_up_to(buckets, bucket, count):
     return total
 
 
-@_helper
+@_compile_once
 def _insert_sorted(buckets, order, position):
     """Insert a position into the order of the earlier positions, behind those in the same bucket."""
     rank = _count_up_to(buckets, buckets[position], position)
@@ -277,7 +277,7 @@ def _insert_sorted(buckets, order, position):
     order[rank] = position
 
 
-@_helper
+@_compile_once
 def _list_visible(call, layer, row, head, own_score, visible, score_bias):
     """Write the positions that the last position sees in a layer, and numbers to add to their scores.
 
@@ -370,8 +370,7 @@ def reversible_step(call):
             out = context[row, columns]
             _attend(own_query, keys, values, positions_and_bias, out, scores, count, np.float32(1.0))
         _wait_for_threads()
-        sources, sums = (streams[0], streams[1]), (next_streams[0], next_streams[1])
-        _feed_forward(layer, context, sources, sums, (normed, call.hidden), call.epsilon)
+        _feed_forward(layer, context, streams, next_streams, (normed, call.hidden), call.epsilon)
         streams, next_streams = next_streams, streams
     _free_bytes(memory)
     for row in _own_rows(rows):

@@ -44,7 +44,8 @@ _parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_
 _parallel.restype = None
 
 #: Functions that Numba's code would call to raise an exception or to free an array; no loop calls them.
-NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release", "NRT_MemInfo_call_dtor")
+NEVER_CALLED = ["numba_gil_ensure", "numba_gil_release", "numba_do_raise", "numba_unpickle", "NRT_Free"]
+NEVER_CALLED += ["numba_runtime_build_excinfo_struct", "NRT_MemInfo_call_dtor"]
 _DIGEST = hashlib.sha256().digest_size
 #: Name of Python's own folder of compiled files, which all users may read.
 PYTHON_CACHE = "__pycache__"
@@ -113,6 +114,9 @@ def _engine() -> llvm.ExecutionEngine:
 def _object_file(loop: str, assembly: str, symbol: str) -> bytes:
     """Compile LLVM assembly to machine code, and rename its function ``symbol`` to the name of the loop."""
     module = llvm.parse_assembly(assembly)
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"  # other loops may have helpers of the same names
     module.get_function(symbol).name = loop
     return _machine().emit_object(module)
 

@@ -61,12 +61,10 @@ def _define_cast(source: types.Type, target: types.Type, instruction: str) -> Ca
     return cast
 
 
-_pointers = [types.CPointer(element) for element in (types.float32, types.float64, types.int32, types.int64)]
-_float32_pointer, _float64_pointer, _int32_pointer, _int64_pointer = (
-    _define_cast(types.int64, pointer, "inttoptr") for pointer in _pointers
+_float32_pointer, _float64_pointer, _int32_pointer, _int64_pointer, _uint32_pointer, _bool_pointer = (
+    _define_cast(types.int64, types.CPointer(element), "inttoptr")
+    for element in (types.float32, types.float64, types.int32, types.int64, types.uint32, types.uint8)
 )
-_bool_pointer = _define_cast(types.int64, types.CPointer(types.uint8), "inttoptr")
-_uint32_pointer = _define_cast(types.int64, types.CPointer(types.uint32), "inttoptr")
 _float32_of_bits = _define_cast(types.int32, types.float32, "bitcast")
 _bits_of_float32 = _define_cast(types.float32, types.int32, "bitcast")
 _float64_of_bits = _define_cast(types.int64, types.float64, "bitcast")

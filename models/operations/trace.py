@@ -41,9 +41,7 @@ def is_one_operation(*tensors: paddle.Tensor, loop: str) -> bool:
         tensors: inputs of the loop.
         loop: key of :data:`models.operations.compiled.LOOPS`.
     """
-    return (
-        compiled.supports_compiled(*tensors, loop=loop) and _observer is None and not is_cast_to_bfloat16("attention")
-    )
+    return compiled.supports_compiled(*tensors, loop=loop) and not (_observer or is_cast_to_bfloat16("attention"))
 
 
 @contextmanager

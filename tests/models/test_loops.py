@@ -291,6 +291,21 @@ def test_what_was_compiled_once_is_loaded_without_numba_and_made_anew_where_it_i
         assert compiles(folder) and kept.read_bytes() != damaged
 
 
+@pytest.mark.parametrize("loop", ["decoder_step", "reversible_step"])
+def test_stored_code_of_a_decoder_is_loaded_without_numba(loop):
+    program = f"""
+import sys
+from models.operations import loop_code
+loop_code._address("{loop}")
+print("numba" in sys.modules)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "False"
+
+
 def test_code_is_kept_in_the_first_folder_that_can_be_written(tmp_path):
     beside, users = tmp_path / "a file", tmp_path / "cache"
     beside.write_text("")
