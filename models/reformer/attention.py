@@ -177,7 +177,9 @@ class ChunkedSelfAttention(nn.Layer):
             probabilities, normalizer = weights if isinstance(weights, tuple) else (weights, None)
             keep_mask = self.draw_keep_mask(batch, *probabilities.shape[1:])
             probabilities = at("probabilities", probabilities)
-            probabilities = probabilities if keep_mask is None else ops.keep_masked(probabilities, keep_mask, self.dropout)
+            probabilities = (
+                probabilities if keep_mask is None else ops.keep_masked(probabilities, keep_mask, self.dropout)
+            )
             context = product(at("dropped", probabilities), self.concat_neighbors(value))
         if normalizer is not None:
             normalizer = at("normaliser", normalizer)
