@@ -16,7 +16,7 @@ class RecordingSender(Sender):
         super().__init__(-1)
         self.written = bytearray()
 
-    def _put(self, data: memoryview) -> None:
+    def _write_bytes(self, data: memoryview) -> None:
         self.written += data
 
 

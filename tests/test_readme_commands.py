@@ -147,7 +147,6 @@ LINES: dict[str, Here | Elsewhere] = {
         "gates", f"{SMALL['reformer']} --dtype float64", says="bundle"
     ),
     "toolkit parity replay bundle": Here("gates", says=PARITY),
-    "toolkit parity mutants --model MODEL --weights random --only NAME": Elsewhere("test_parity.py tries faults"),
     "toolkit parity mutants --model reformer": Elsewhere("a gate for each fault; the slow tests try them"),
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
     "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),

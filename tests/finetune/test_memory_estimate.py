@@ -94,7 +94,7 @@ def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, reci
     config, length = recipe_memory.known_model(recipe)
     held, step = {}, {}
     for choice in (kernels.COMPILED, kernels.COMPOSED):
-        monkeypatch.setattr(kernels, "chosen", lambda choice=choice: choice)
+        monkeypatch.setattr(kernels, "chosen_kernels", lambda choice=choice: choice)
         found = recipe_memory.training_of(recipe, config, length, device, "autograd")
         held[choice], step[choice] = sum(found.constant_parts.values()), sum(found.step.values())
     assert held[kernels.COMPILED] - held[kernels.COMPOSED] == counted

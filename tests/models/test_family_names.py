@@ -19,7 +19,6 @@ ALLOWED = {
     # A fact of the gate's records: bundles that were recorded hold it by this name.
     "toolkit/parity/job/results.py": {"num_buckets"},
     "toolkit/parity/other_frameworks/given.py": {"num_buckets"},
-    "toolkit/commands/serve/page.py": {"ctrl"},  # a key of the keyboard
     "toolkit/parity/judge/verdict.py": {"num_buckets"},
     "toolkit/parity/judge/culprit.py": {"num_buckets"},
     "toolkit/parity/comparator/dtype.py": {"num_buckets"},

@@ -194,7 +194,7 @@ from toolkit.machine.scratch import child_process, scratch_folder
 with scratch_folder("killed-", pathlib.Path(sys.argv[1])) as folder:
     worker = "import pathlib, subprocess, sys, time; subprocess.Popen(['sleep', '60']); i = 0" + chr(10)
     worker += "while True: i += 1; pathlib.Path(sys.argv[1], str(i % 50)).write_text('x' * 4096)"
-    with child([sys.executable, "-c", worker, str(folder)]) as process:
+    with child_process([sys.executable, "-c", worker, str(folder)]) as process:
         while not (folder / "9").exists():
             time.sleep(0.01)
         print(process.pid, flush=True)

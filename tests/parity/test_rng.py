@@ -244,7 +244,7 @@ def test_a_generator_of_few_masks_is_found():
     [
         ("np.uint64(first + 1) * GAMMA", "np.uint64(1) * GAMMA"),
         ("np.uint64(first + 1)", "np.uint64(first + np.int64(first == 0))"),
-        ("seed = np.uint64(args[2])", "seed = np.uint64(args[2]) & np.uint64(0xFFFF)"),
+        ("np.uint64(seed)", "np.uint64(seed) & np.uint64(0xFFFF)"),
     ],
     ids=["alike", "one word", "2^16 masks"],
 )

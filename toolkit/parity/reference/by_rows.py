@@ -42,7 +42,7 @@ class GradientByRows(TorchDispatchMode):
         if function is not torch.ops.aten.mm.default or not self._is_gradient(*args[:2]):
             return function(*args, **(kwargs or {}))
         left, right = args
-        with self.sums.parts_of_one() if self.sums else contextlib.nullcontext():
+        with self.sums.share_cut() if self.sums else contextlib.nullcontext():
             for start in range(0, len(left), ROWS):
                 self.handed_on.take(start, function(left[start : start + ROWS], right))
         self.handed_on.is_done = True
