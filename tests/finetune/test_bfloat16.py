@@ -163,7 +163,7 @@ def test_a_right_port_passes_in_bfloat16_and_every_report_shows_it(tmp_path, mod
     assert max(t["error"] / t["rms"] for t in of_bfloat16.values() if t["kind"] == "updated") < 1e-5
     assert 'name="rounding bfloat16"' in (tmp_path / "junit.xml").read_text()
     page = (tmp_path / "parity.html").read_text()
-    assert "P16: the port in bfloat16" in page and 'class="curve p16"' in page
+    assert "P16: the port in bfloat16" in page and 'class="curve-p16"' in page
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def killed_while_it_writes(path: Path) -> Path:
 import os, signal
 from pathlib import Path
 from toolkit.files.whole import open_replacement
-with replacing(Path({str(path)!r})) as file:
+with open_replacement(Path({str(path)!r})) as file:
     file.write("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -126,7 +126,7 @@ NAMES = ["x", "y", "z"]
 class Words:
     """A tokenizer whose ids are those of letters."""
 
-    def beginnings(self, texts: list[str], count: int) -> list[list[int]]:
+    def encode_prefixes(self, texts: list[str], count: int) -> list[list[int]]:
         return [self._ids(text)[:count] for text in texts]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
@@ -141,7 +141,8 @@ def run_of(problem: str, long_texts: str = "cut") -> SimpleNamespace:
     data = SimpleNamespace(problem_type=problem, max_length=4, long_texts=long_texts, text_columns=["text"])
     recipe = SimpleNamespace(data=data, train=SimpleNamespace(eval_batch_size=2))
     fitted = {"temperature": TEMPERATURE, "threshold": THRESHOLD}
-    return SimpleNamespace(recipe=recipe, tokenizer=Words(), label_names=NAMES, length=6, calibration=fitted)
+    fitted_parts = {"length": 6, "calibration": fitted, "baseline": None}
+    return SimpleNamespace(recipe=recipe, tokenizer=Words(), label_names=NAMES, **fitted_parts)
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ ADAPTER = "adapter.safetensors"
 BASELINE = "baseline"
 #: Most metrics that are columns of a table of results.
 MAX_COLUMNS = 4
+#: The same if there are intervals, which are wider than figures.
+MAX_COLUMNS_WITH_INTERVALS = 3
 
 
 def measure_best(
@@ -248,7 +250,7 @@ def metrics_table(
     """
     intervals = intervals or {}
     names = list(dict.fromkeys(name for numbers in results.values() for name in numbers))
-    if len(names) > MAX_COLUMNS:
+    if len(names) > (MAX_COLUMNS_WITH_INTERVALS if intervals else MAX_COLUMNS):
         table = Table("metric")
         for split_name in results:
             table.add_column(split_name, justify="right")

@@ -22,8 +22,8 @@ def change_widths(change: WidthChange) -> Callable[[PortModules], AttributeValue
     """Return a fault that changes the standard deviations of all roles."""
 
     def apply(port: PortModules) -> AttributeValues:
-        deviations = port.weights.deviations
-        return [(port.weights, "deviations", lambda config: change(config, deviations(config)))]
+        standard_deviations = port.weights.standard_deviations
+        return [(port.weights, "standard_deviations", lambda config: change(config, standard_deviations(config)))]
 
     return apply
 
