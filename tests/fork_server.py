@@ -75,8 +75,12 @@ MODULES = {
         *("toolkit.cli", "toolkit.training.trainer", "toolkit.finetune.finetune", "toolkit.data.load"),
         *("toolkit.tasks.classification.task", "toolkit.parity.gate", "models.operations.loops"),
         *("sklearn.svm", "sklearn.linear_model", "sklearn.feature_extraction.text", "sklearn.pipeline"),
+        *("matplotlib.figure", "matplotlib.backends.backend_svg"),
     ),
-    "command": ("toolkit.cli", "toolkit.parity.gate", "toolkit.parity.options"),
+    "command": (
+        *("toolkit.cli", "toolkit.parity.gate", "toolkit.parity.options"),
+        *("matplotlib.figure", "matplotlib.backends.backend_svg"),
+    ),
     "unpickler": ("torch", "safetensors.torch"),
     "script with transformers": (
         *("torch", "transformers", "transformers.generation.utils"),
