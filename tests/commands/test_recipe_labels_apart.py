@@ -8,6 +8,7 @@ import pytest
 from test_recipe_new import labels, run, table, texts  # noqa: F401
 
 from toolkit.commands.recipe_new import recipe_new
+from toolkit.commands.recipe_new.parallel import find_parallel
 from toolkit.files.csv_rows import split_labels_and_text
 from toolkit.machine.disk import WriteError
 from toolkit.recipe.load import load_recipe
@@ -114,6 +115,26 @@ def test_texts_and_labels_in_two_files_are_joined(run, tmp_path, layout):  # noq
         assert rows["text"][:] == texts(60)
         assert rows.features["label"].names == NAMES and rows["label"][:] == [0, 1] * 30
     assert run("recipe", "check", "my_training_set.yaml")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "files", [("pos.txt", "neg.txt"), ("rt-polarity.pos", "rt-polarity.neg"), ("train_pos.txt", "train_neg.txt")]
+)
+def test_lines_of_files_that_are_named_by_a_label_have_that_label(run, tmp_path, files):  # noqa: F811
+    lines = dict(zip(files, (texts(60)[:30], texts(60)[30:]), strict=True))
+    parallel(tmp_path / "set", lines)
+    status, out, err = run("recipe", "new", "set", "-o", "a.yaml")
+    assert (status, err) == (0, "") and "train-a.csv joins the 60 lines from " in out
+    splits = classification.load_splits(load_recipe("a.yaml"))
+    assert splits["train"].features["label"].names == ["neg", "pos"]
+    for rows in splits.values():
+        assert all(text in lines[files[1 - label]] for text, label in zip(rows["text"], rows["label"], strict=True))
+
+
+@pytest.mark.parametrize("extra", ["notes.txt", "sports.txt", "pos.csv"])
+def test_a_file_with_another_name_is_no_label(tmp_path, extra):
+    parallel(tmp_path, {name: ["a b", "c d"] for name in ("pos.txt", "neg.txt", extra)})
+    assert find_parallel(tmp_path) == {}
 
 
 def test_one_of_two_such_files_finds_the_other(run, tmp_path):  # noqa: F811

@@ -1,6 +1,8 @@
-"""Texts in one file and their labels, line by line, in another: found by their names, and joined into tables.
+"""Texts whose labels are outside of their file: found by the names of the files, and joined into tables.
 
-TweetEval has ``train_text.txt`` and ``train_labels.txt``, ATIS and SNIPS have ``train/seq.in`` and ``train/label``.
+The labels are in another file, line by line: TweetEval has ``train_text.txt`` and ``train_labels.txt``, ATIS and
+SNIPS have ``train/seq.in`` and ``train/label``. Or the name of a file is the label of all its lines: reviews of films
+are in ``pos.txt`` and ``neg.txt``.
 """
 
 from __future__ import annotations
@@ -24,23 +26,28 @@ LABELS = re.compile(r"(?<![a-z])[_.-]?(labels?|intents?|targets?|categor(y|ies)|
 LABEL_NAME_FILES = re.compile(
     r"(mapping|label_?(names|map)|labels?_?list|classes|categories)\.(txt|tsv)", re.IGNORECASE
 )
+#: A label as the name of a file whose lines are texts. Other names, such as ``sports.txt``, may be titles.
+FILE_LABEL = re.compile(r"(?<![a-z])(pos(itive)?|neg(ative)?|neutral|spam|ham)(?![a-z])", re.IGNORECASE)
 #: Longest label, in characters.
 MAX_LABEL = 80
 
 
 @dataclass(frozen=True)
 class ParallelFiles:
-    """The texts and labels of a split, in two files.
+    """The texts and labels of a split, in several files.
 
     Attributes:
-        texts_path, labels_path: the files.
-        texts, labels: their lines, as many of each.
+        texts_path: file of the texts, or of the first texts.
+        labels_path: file of the labels, or of the last texts.
+        texts, labels: the text and the label of each line.
+        is_named_by_label: whether the name of a file is the label of its lines.
     """
 
     texts_path: Path
     labels_path: Path
     texts: list[str]
     labels: list[str]
+    is_named_by_label: bool = False
 
 
 def find_parallel(data: Path) -> dict[str, ParallelFiles]:
@@ -52,7 +59,7 @@ def find_parallel(data: Path) -> dict[str, ParallelFiles]:
     folder = data if data.is_dir() else data.parent
     files_by_split: dict[str, ParallelFiles] = {}
     for place in (folder, *(path for path in list_visible(folder) if path.is_dir() and data.is_dir())):
-        for pair in _pairs_in(place):
+        for pair in _pairs_in(place) or (_files_named_by_label(place) if data.is_dir() else []):
             split_name = _find_split(pair.texts_path if place == folder else place)
             files_by_split.setdefault(split_name or "train", pair)
     if not data.is_dir() and data not in [pair.texts_path for pair in files_by_split.values()]:
@@ -88,6 +95,26 @@ def _pairs_in(folder: Path) -> list[ParallelFiles]:
             counts = f"{texts_path.name} has {len(texts):,} lines and {labels_path.name} {len(names):,}"
             raise UserError(f"{folder}: {counts}; each line of texts needs its label on the same line")
         pairs.append(ParallelFiles(texts_path, labels_path, texts, names))
+    return pairs
+
+
+def _files_named_by_label(folder: Path) -> list[ParallelFiles]:
+    """Return the texts of each split in a folder all of whose files are named by a label; empty for another folder."""
+    files = [path for path in list_visible(folder) if path.is_file()]
+    labels = [FILE_LABEL.search(path.name) for path in files]
+    if not all(labels) or any(KIND_BY_ENDING.get(content_ending(path), "text") != "text" for path in files):
+        return []
+    files_by_split: dict[str | None, dict[str, Path]] = {}
+    for path, label in zip(files, labels, strict=True):
+        assert label is not None
+        files_by_split.setdefault(_find_split(path), {})[label[0].lower()] = path
+    pairs = []
+    for paths in files_by_split.values():
+        rows = [(line, label) for label, path in paths.items() for line in _read_lines(path) if line.strip()]
+        if len(paths) > 1 and rows:
+            texts, names = map(list, zip(*rows, strict=True))
+            first, *_, last = paths.values()
+            pairs.append(ParallelFiles(first, last, texts, names, is_named_by_label=True))
     return pairs
 
 

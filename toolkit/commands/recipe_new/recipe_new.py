@@ -165,10 +165,12 @@ def _write_joined_tables(
         pair = pairs[split_name]
         write_text(table, format_joined_table(pair, names))
         written_tables.append(table)
-        files = f"the {len(pair.texts):,} lines of {pair.texts_path.relative_to(folder)}"
-        notes.append(
-            f"{table.name} joins {files} with their labels, the lines of {pair.labels_path.relative_to(folder)}"
-        )
+        first, last = (path.relative_to(folder) for path in (pair.texts_path, pair.labels_path))
+        joined_lines = f"{table.name} joins the {len(pair.texts):,} lines"
+        if pair.is_named_by_label:
+            notes.append(f"{joined_lines} from {first} to {last}, with the names of the files as labels")
+        else:
+            notes.append(f"{joined_lines} of {first} with their labels, the lines of {last}")
     if named_by is not None:
         notes.append(f"{named_by.name} names the labels")
     return notes
