@@ -111,17 +111,17 @@ demo: install  ## train Reformer to find answers in a text, behind the parity ga
 test: install  ## the tests that are not `slow`: 7 to 9 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
-test-slow: install  ## the tests marked `slow`: the catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
+test-slow: install  ## the tests marked `slow`: catalogues, sweeps, limits, whole runs; SOAK=1 repeats them for hours
 	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" --durations=40 $(JUNIT) $(PYTEST_ARGS)
 
-lint: install  ## ruff (errors, imports, formatting), types, contracts of imports, and the budgets of packages
+lint: install  ## ruff, types, contracts of imports, and the budgets of packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/budgets.py
 
-docs: install  ## write into the READMEs and CONTRIBUTING what they quote of the code: counts, lists, tables
+docs: install  ## write into the documents what they quote of the code: counts, lists, tables
 	@$(BIN)/python -W ignore .ci/docs.py
 
 # Small enough for minutes, with every part that a large one has.
@@ -135,12 +135,12 @@ parity: install  ## the gates of both ports on every device; on the CPU also wit
 	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model reformer --dtype both --output runs/parity/reformer-kernels
 	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model ctrl --dtype both --output runs/parity/ctrl-kernels $(SMALL_CTRL)
 
-gpu: install  ## the tests marked `gpu`: the operations there, training in float32 and bfloat16, interrupted and resumed
+gpu: install  ## the tests marked `gpu`: operations, training in float32 and bfloat16, resuming
 	$(PYTEST) -m gpu $(JUNIT) $(PYTEST_ARGS)
 
 LANES    := test test-slow $(if $(NOT_GPU),gpu)
 
-ci: test rest  ## lint, all tests, the gates; then what this machine could not show, by reason
+ci: test rest  ## lint, all tests, the gates; then what was skipped, by reason
 
 rest: lint test-slow parity $(if $(NOT_GPU),gpu)
 	@$(BIN)/python .ci/unseen.py $(LANES:%=$(REPORTS)/%/junit.xml)

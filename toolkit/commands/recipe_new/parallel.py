@@ -99,7 +99,7 @@ def _pairs_in(folder: Path) -> list[ParallelFiles]:
 
 
 def _files_named_by_label(folder: Path) -> list[ParallelFiles]:
-    """Return the texts of each split in a folder all of whose files are named by a label; empty for another folder."""
+    """Return the texts of each split if every file of the folder is named by a label; otherwise an empty list."""
     files = [path for path in list_visible(folder) if path.is_file()]
     labels = [FILE_LABEL.search(path.name) for path in files]
     if not all(labels) or any(KIND_BY_ENDING.get(content_ending(path), "text") != "text" for path in files):
