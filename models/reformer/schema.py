@@ -228,7 +228,10 @@ def num_buckets(config: Mapping[str, Any], length: int) -> int | list[int]:
 
 
 def _check_values(config: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` for an invalid value of a key that has one value."""
+    """Raise :class:`ConfigError` if a single number, such as ``hidden_size`` or a dropout rate, is out of its range.
+
+    Keys whose value is a list, such as ``attn_layers``, are checked elsewhere.
+    """
     check_integers(config, _POSITIVE, 1)
     check_integers(config, _COUNTS, 0)
     check_pad_token(config)

@@ -111,6 +111,16 @@ def _hash_file_state(path: Path, _size: int, _time: int) -> str:
 
 
 def _convert_checkpoint(weights: Path, config: Path, target: Path) -> None:
+    """Convert a PaddleNLP checkpoint to the layout of Hugging Face in the folder ``target``.
+
+    Args:
+        weights: the ``.pdparams`` file.
+        config: the configuration file of PaddleNLP.
+        target: an existing folder, which gets safetensors and ``config.json``.
+
+    Raises:
+        UnreadableFile: one of the files cannot be read or is not of a family of this project.
+    """
     arrays = read_pdparams(weights)
     try:
         hf_keys = convert_config(read_object(config), arrays)

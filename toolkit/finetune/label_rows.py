@@ -121,4 +121,5 @@ def label_rows(recipe: Recipe, names: Sequence[str]) -> list[int | None] | None:
 
 
 def _describe_labels(description: str, names: Sequence[str]) -> list[str]:
+    """Return one part of a note, ``DESCRIPTION: the first five names``; an empty list without names."""
     return [f"{description}: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"] if names else []

@@ -249,6 +249,7 @@ def _format_path(file: Path, recipe: Path) -> str:
 
 
 def _format_head(data: Path, path: Path, assumptions: Sequence[str]) -> str:
+    """Return the comment at the top of a new recipe: its data, its assumptions and the command that runs it."""
     comment_lines = "".join(f"# {one_line(line)}.\n" for line in assumptions)
     command = f"toolkit finetune {shlex.quote(str(path))}"
     return (

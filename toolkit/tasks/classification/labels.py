@@ -53,7 +53,7 @@ def labeled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
 
 
 def _from_sources(recipe: Recipe) -> DatasetDict:
-    """Read each file under a label as one text; the recipe names the two columns."""
+    """Return the splits whose texts are files: the recipe lists the files of each label, and a file is one text."""
     (column,) = recipe.data.text_columns
     (target,) = recipe.data.label_columns
     splits = DatasetDict()

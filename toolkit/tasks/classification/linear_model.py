@@ -175,7 +175,7 @@ class Chunk:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Chunk:
-        """Join texts, in lower case."""
+        """Return the chunk of some texts in lower case, which keeps the start of each text."""
         lines = [" ".join(["", *text.lower().split(), ""]) + "\n" for text in texts]
         characters = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32)
         starts = np.cumsum([0, *map(len, lines)])[:-1]
