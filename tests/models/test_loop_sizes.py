@@ -71,7 +71,7 @@ def mask(seed: int, cells: int, threshold: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", some([*FAULTS], 3))
+@pytest.mark.parametrize("fault", some([*FAULTS], 5))
 def test_a_loop_that_is_wrong_at_some_size_is_seen(fault, monkeypatch):
     assert wrong_by(FAULTS[fault], monkeypatch)
 

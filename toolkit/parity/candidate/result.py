@@ -51,7 +51,7 @@ def _run_whole(job: Job, folder: Path, sender: Sender) -> None:
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     for dtype in job.dtypes:
         sender.begin("", dtype)
-        send_dtype(job, folder, sender, truth, dtype, has_replayed=early)
+        send_dtype(job, folder, sender, truth, dtype, sends_replays=not early)
         if job.brief:
             gc.collect()  # a port has cycles
     sender.begin()
@@ -125,14 +125,22 @@ def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndar
 
 
 def send_dtype(
-    job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], dtype: str, has_replayed: bool = False
+    job: Job,
+    folder: Path,
+    sender: Sender,
+    truth: Mapping[str, np.ndarray],
+    dtype: str,
+    *,
+    sends_replays: bool = True,
+    checks_hooks: bool = True,
 ) -> None:
     """Run the step in ``dtype`` as training will, then without hooks, in evaluation mode, on for a few updates, and
     with its other backward.
 
     Args:
         truth: R64's gradients, which make the updates.
-        has_replayed: whether :func:`send_replays` has been done.
+        sends_replays: whether to call :func:`send_replays`.
+        checks_hooks: whether to run the step without hooks.
     """
     step = make_step(job, folder, dtype)
     step.sender = sender
@@ -144,7 +152,7 @@ def send_dtype(
     sender.send_arrays("held", step.held_parameters())
     sender.send_arrays("constant", step.constants.items())
     sender.send_json("facts", step.facts())
-    if not job.brief:
+    if checks_hooks and not job.brief:
         step.run(lambda name, value: sender.send_array("unwatched", name, value), with_hooks=False)
     step.evaluate(tensor)
     step.train_on(job, folder, tensor, truth)
@@ -159,7 +167,7 @@ def send_dtype(
     other = make_step(job, folder, dtype, backwards[1])
     other.run(lambda name, value: sender.send_array("second", name, value), with_hooks=False)
     del other
-    if not (job.brief or has_replayed):
+    if sends_replays and not job.brief:
         send_replays(backwards, job, folder, sender, dtype)
 
 
@@ -185,6 +193,11 @@ def _send_mutants(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np
         gc.collect()  # a port has cycles
 
 
+def needs_replays(mutant: Mutant) -> bool:
+    """Return whether a trial of a fault compares two backwards that replay the port's own draws."""
+    return mutant.draws or mutant.culprit == "replay" or bool(mutant.harmless)
+
+
 def needs_draws(mutant: Mutant) -> bool:
     """Return whether a trial of a fault looks at the port's own draws: they may show the fault, or they run a loop
     that has it, or it is a harmless change, which no part of a gate may show."""
@@ -194,7 +207,6 @@ def needs_draws(mutant: Mutant) -> bool:
 def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     """Send the result with a fault in force, in the dtype that shows the fault, or the error that the port raises."""
     mutant = find_mutant(name)
-    # Whether hooks change a pair's port is known; no further run checks that for a fault.
     job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
     sender.begin(name)
     with mutant.in_force():
@@ -207,7 +219,8 @@ def send_mutant(job: Job, folder: Path, sender: Sender, truth: Mapping[str, np.n
                 send_initial_values(job, sender)
             else:
                 sender.begin(name, mutant.dtype)
-                send_dtype(job, folder, sender, truth, mutant.dtype)
+                parts = {"sends_replays": needs_replays(mutant), "checks_hooks": False}
+                send_dtype(job, folder, sender, truth, mutant.dtype, **parts)
                 sender.begin(name)
                 if issubclass(step_class(job.model), PortedStep) and needs_draws(mutant):
                     send_own_draws_and_loops(job, folder, sender, tries_loops=mutant.dtype == "float32")

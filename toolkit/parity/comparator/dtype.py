@@ -94,6 +94,7 @@ class DtypeLedger(MessageHandler):
     def __init__(self, reference: ReferenceFiles, is_mutant: bool = False) -> None:
         self.reference = reference
         self._is_ported = reference.job.pair is None
+        self._is_mutant = is_mutant
         self._is_brief = reference.job.brief or (is_mutant and not self._is_ported)
         self.measured = CandidateDtype()
         self.values: Tensors = {}
@@ -193,9 +194,9 @@ class DtypeLedger(MessageHandler):
             absent = self.reference.constants.keys() - result.constant_errors.keys()
             result.constant_errors |= dict.fromkeys(sorted(absent), float("inf"))
             self._compare_backwards()
-        if not self._is_brief:
+        if not (self._is_brief or self._is_mutant):  # whether hooks change the port is known without a fault
             self._compare_unwatched()
-        if self._is_ported and not self._is_brief:
+        if self._is_ported and not self._is_brief and (not self._is_mutant or any(self._own.values())):
             self._compare_replays()
         return result
 
