@@ -1,1 +1,1 @@
-"""A pair of the user's: any torch module, and any Paddle layer that is its port."""
+"""The two sides of a pair: any torch module as the reference, and any Paddle layer as its port."""

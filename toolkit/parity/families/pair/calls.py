@@ -1,8 +1,8 @@
-"""Every call of Paddle's functions by a user's port: what it computes, from what, and at which line.
+"""Records every call of a Paddle function by a user's port: its name, inputs, result and source line.
 
-Paddle has no dispatcher that Python can watch, as torch has one. Its operations are functions of ``paddle._C_ops`` and
-methods of its tensors, and these are replaced once, before the user's file is imported. While no run is watched, they
-are Paddle's own.
+Paddle has no dispatcher that Python can watch, unlike torch. Its operations are functions of ``paddle._C_ops`` and
+methods of its tensors. These are replaced once, before the user's file is imported. Outside of :func:`watch`, the
+replacements only call Paddle's own functions.
 """
 
 from __future__ import annotations
@@ -25,36 +25,44 @@ from toolkit.parity.job.messages import CallOrigin
 from toolkit.parity.measure.mask_comparisons import COMPARISONS, column_of
 from toolkit.parity.measure.naming import TensorName
 
-#: Methods of a tensor that do not go through ``paddle._C_ops``.
+#: Names of the tensor methods that do not call ``paddle._C_ops``.
 METHODS = (
     *(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "div", "pow") for side in ("", "r")),
     *(f"__{name}__" for name in ("floordiv", "mod", "matmul", "gt", "ge", "lt", "le", "eq", "ne")),
     "__getitem__", "__setitem__", "clone", "detach",
 )  # fmt: skip
 
-#: Of a number and a tensor.
+#: Name of the plain method for each reflected method, which computes a number and a tensor: `__radd__` -> `__add__`.
 REVERSED = {name: f"__{name[3:]}" for name in METHODS if name.startswith("__r")}
-#: What a report calls some of them.
+#: Displayed name of each method whose own name would be unclear in a report.
 SHOWN = {"__getitem__": "indexing", "__setitem__": "assignment"}
 
 
 class Watcher(Protocol):
-    """What :func:`watch` gives the calls to."""
+    """Receiver of the calls of Paddle's functions inside :func:`watch`."""
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
-        """Call a function of Paddle's, and return its result."""
+        """Call a function of Paddle, and return its result.
+
+        Args:
+            name: name of the function, such as `matmul` or `__add__`.
+            original: Paddle's own function.
+            args: positional arguments of the call.
+            options: keyword arguments of the call.
+        """
 
 
 class Calls:
-    """Sends the calls of one run.
+    """Sends every call of a Paddle function during a run to the comparator.
 
     Args:
-        over: is told of each.
-        layer: returns the reference's name of the layer of Paddle's own that is running, or "".
+        sender: receiver of the calls.
+        layer: function that returns the reference's name of the running layer if its class is Paddle's own, otherwise
+            "".
 
     Attributes:
-        computed_by: tensor name -> number of the call that computed it.
-        entered_at: name of a module's input -> the port's line that calls the module.
+        computed_by: number of the call that computed a tensor, by the tensor's name.
+        entered_at: line of the port's code that calls a module, `file:line`, by the name of the module's input.
     """
 
     def __init__(self, sender: Sender, layer: Callable[[], str]) -> None:
@@ -67,7 +75,7 @@ class Calls:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Inside the ``with`` block no call is sent."""
+        """Send no calls inside the ``with`` block."""
         before, self._is_inside = self._is_inside, True
         try:
             yield
@@ -75,7 +83,10 @@ class Calls:
             self._is_inside = before
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
-        """Call a function of Paddle and send its output."""
+        """Call a function of Paddle, send its output tensors, and return its result.
+
+        The arguments are described in :meth:`Watcher.call`.
+        """
         if self._is_inside:
             return original(*args, **options)
         tensors = tensors_of((*args, *options.values()))
@@ -91,7 +102,14 @@ class Calls:
         return result
 
     def note(self, name: str, value: paddle.Tensor) -> None:
-        """Note the call that computed a tensor."""
+        """Record which call computed a tensor, in :attr:`computed_by`.
+
+        If the tensor is a module's input, the current line of the port's code is recorded in :attr:`entered_at`, too.
+
+        Args:
+            name: framework-independent name of the tensor.
+            value: the tensor.
+        """
         if (number := self._number(value)) is not None:
             self.computed_by[name] = number
             if TensorName.parse(name).kind == "input":
@@ -102,18 +120,20 @@ class Calls:
         value._call = getattr(source, "_call", None)
 
     def _number(self, value: paddle.Tensor) -> int | None:
+        """Return the number of the call of this run that computed a tensor; None if no call did."""
         of, number = getattr(value, "_call", None) or (None, None)
         return number if of is self else None
 
 
+#: The watcher that receives all calls; None outside of :func:`watch`.
 _calls: Watcher | None = None
-#: Place of a comparison whose bound is moved by one: ``file:line:column``.
+#: Source location of the comparison whose bound a mutant moves by one, `file:line:column`; None without this mutant.
 shifted_site: str | None = None
 
 
 @contextlib.contextmanager
 def watch(calls: Watcher) -> Iterator[None]:
-    """Inside the ``with`` block, give every call to a watcher."""
+    """Pass every call of a Paddle function to ``calls`` inside the ``with`` block."""
     global _calls
     _calls = calls
     try:
@@ -123,7 +143,10 @@ def watch(calls: Watcher) -> Iterator[None]:
 
 
 def install() -> None:
-    """Change Paddle once, before a user's file is imported."""
+    """Replace Paddle's functions and tensor methods by watched versions, before a user's file is imported.
+
+    The function is called once per process.
+    """
     changed = {
         id(function): _watched(name, without_limit(name, function))
         for name, function in vars(_C_ops).items()
@@ -140,6 +163,11 @@ def install() -> None:
 
 
 def _watched(name: str, original: Callable) -> Callable:
+    """Return a replacement of a Paddle function that passes each call to the current watcher.
+
+    If the call is the comparison at :data:`shifted_site`, its bound is moved by one first. The argument ``name`` is the
+    function's name.
+    """
     is_comparison = name.strip("_") in COMPARISONS
 
     def call(*args: Any, **options: Any) -> Any:
@@ -152,9 +180,11 @@ def _watched(name: str, original: Callable) -> Callable:
 
 
 def _calling_site() -> str:
+    """Return the current position in the port's code as `file:line:column`; "" outside of the port's code."""
     frame = calling_frame()
     return "" if frame is None else f"{calling_line()}:{column_of(frame)}"
 
 
 def _numbers(value: paddle.Tensor) -> np.ndarray:
+    """Return a tensor's values; an empty array if the tensor has no memory or no elements."""
     return value.detach().numpy() if value._is_initialized() and value.size else np.zeros(0)

@@ -1,9 +1,8 @@
-"""Discrete choices of a user's layer: ``topk``, ``argmax`` and their like take R64's choice.
+"""Replays R64's discrete choices in a user's port: ``topk``, ``argmax``, ``argmin``, ``argsort`` and ``sort``.
 
-Two scores within rounding of each other may come out in either order. All that depends on which is larger is then
-different: another expert, another path. So the choice is compared by itself (verdict 4), and what follows is compared
-on the same choice. As in :mod:`.replaced`, Paddle's functions are changed once, before the user's file is
-imported.
+Two scores that are equal up to rounding may come in either order. Each order leads to other results, such as another
+expert. So the port's choice is sent to the comparator, which compares it separately. The port then continues with R64's
+choice. As in :mod:`.replaced`, Paddle's functions are replaced once, before the user's file is imported.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import paddle
 
 from toolkit.parity.families.pair import replaced
 
-#: Where a user's code may find Paddle's functions.
+#: Modules and classes from which a user's code may get Paddle's functions.
 OWNERS = (paddle, paddle.tensor, paddle.tensor.search, paddle.Tensor)
 
 
 def install() -> None:
-    """Change Paddle once, before a user's file is imported."""
+    """Replace Paddle's functions of discrete choices, before a user's file is imported."""
     for owner in OWNERS:
         replaced.change(owner, "topk", _topk)
         replaced.change(owner, "argmax", _extreme(True))
@@ -31,7 +30,14 @@ def install() -> None:
 
 
 def _chosen(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -> paddle.Tensor | None:
-    """Return R64's indices along an axis of ``x`` to replace the port's; None if they are the same or not known."""
+    """Return R64's indices along an axis of ``x``; None if they equal the port's, or are not recorded.
+
+    Args:
+        x: scores, of any shape.
+        own: indices that the port has chosen along ``axis``.
+        axis: axis of the choice.
+        descending: whether larger scores come first.
+    """
     draws = replaced.draws()
     if draws is None:
         return None
@@ -40,15 +46,23 @@ def _chosen(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -
 
 
 def _last(x: paddle.Tensor, axis: int) -> paddle.Tensor:
+    """Return a tensor with one axis moved to the end."""
     return x if axis in (-1, x.ndim - 1) else paddle.moveaxis(x, axis, -1)
 
 
 def _is_choice(x: Any) -> bool:
-    """Whether rounding may turn the choice; whole numbers are exact."""
+    """Return whether ``x`` has scores whose order rounding may change, while draws are recorded or replayed.
+
+    The scores are floating-point numbers, since integers are exact.
+    """
     return replaced.draws() is not None and isinstance(x, paddle.Tensor) and x.is_floating_point() and x.ndim > 0
 
 
 def _arguments(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
+    """Return the arguments of a call of ``original`` by Paddle's parameter names, with defaults.
+
+    The names ``input`` and ``dim`` of torch are accepted for ``x`` and ``axis``.
+    """
     if "input" in options:
         options["x"] = options.pop("input")
     if "dim" in options:
@@ -59,6 +73,8 @@ def _arguments(original: Callable, *args: Any, **options: Any) -> dict[str, Any]
 
 
 def _topk(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``topk`` that uses R64's indices."""
+
     def topk(*args: Any, **options: Any) -> Any:
         values, own = original(*args, **options)
         given = _arguments(original, *args, **options)
@@ -72,6 +88,12 @@ def _topk(original: Callable) -> Callable:
 
 
 def _extreme(largest: bool) -> Callable[[Callable], Callable]:
+    """Return a function that creates a replacement of Paddle's ``argmax`` or ``argmin``, which uses R64's indices.
+
+    Args:
+        largest: True for ``argmax``, False for ``argmin``.
+    """
+
     def make(original: Callable) -> Callable:
         def extreme(*args: Any, **options: Any) -> paddle.Tensor:
             own = original(*args, **options)
@@ -90,6 +112,8 @@ def _extreme(largest: bool) -> Callable[[Callable], Callable]:
 
 
 def _argsort(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``argsort`` that uses R64's indices."""
+
     def argsort(*args: Any, **options: Any) -> paddle.Tensor:
         own = original(*args, **options)
         given = _arguments(original, *args, **options)
@@ -102,6 +126,8 @@ def _argsort(original: Callable) -> Callable:
 
 
 def _sort(original: Callable) -> Callable:
+    """Return a replacement of Paddle's ``sort`` that sorts in R64's order."""
+
     def sort(*args: Any, **options: Any) -> paddle.Tensor:
         own = original(*args, **options)
         given = _arguments(original, *args, **options)

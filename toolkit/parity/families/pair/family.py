@@ -1,4 +1,4 @@
-"""What is known of a pair before it is described."""
+"""The gate's facts about a pair before its two files are run: only the defaults of :class:`.job.family.Family`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The port's parameters in the layout of the reference's, and back: transposed, reshaped, split, joined and shifted."""
+"""Converts parameters and gradients between the layouts of a pair's port and reference.
+
+A map may transpose, reshape, slice, concatenate and shift parameters. A shift adds the constant ``offset`` of a match
+to the reference's values.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,15 @@ from toolkit.parity.job.pair import ParameterMatch
 
 
 class Layout:
-    """How the arrays of two sides correspond.
+    """Correspondence of the parameters of the two sides of a pair.
 
     Args:
-        matches: of the pair's map.
-        shapes: of the reference's parameters, as it holds them.
+        matches: correspondences of parameters or slices of parameters, from the pair's map.
+        shapes: shape of each parameter of the reference, by name, in the reference's layout.
+
+    Attributes:
+        by_reference: matches of each parameter of the reference, in the order of its slices.
+        by_port: matches of each parameter of the port, in the order of its slices.
     """
 
     def __init__(self, matches: Sequence[ParameterMatch], shapes: Mapping[str, Sequence[int]]) -> None:
@@ -30,12 +38,15 @@ class Layout:
     def of_reference(
         self, value: Callable[[str], np.ndarray | None], is_weight: bool = False
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each parameter of the reference, put together from the port's.
+        """Yield the name and the array of each parameter of the reference, assembled from the port's arrays.
+
+        A parameter is omitted if all its pieces are missing. If some pieces are missing, they are filled with zeros.
 
         Args:
-            value: gives the array of a parameter of the port; None if there is none, as for a gradient. One that lacks
-                a piece holds zeros there.
-            is_weight: whether the arrays are the parameters' own values, which an offset shifts, and no gradients.
+            value: function that returns the array of a parameter of the port, given its name; None if the parameter has
+                no array, such as a gradient.
+            is_weight: whether the arrays are the values of the parameters, so that a match's offset is subtracted;
+                False for gradients.
         """
         for name in self.by_reference:
             if (array := self.of_one_reference(name, value, is_weight)) is not None:
@@ -44,7 +55,15 @@ class Layout:
     def of_one_reference(
         self, name: str, value: Callable[[str], np.ndarray | None], is_weight: bool = False
     ) -> np.ndarray | None:
-        """Return one parameter of the reference, as :meth:`of_reference` does; None if all of its pieces are None."""
+        """Return the array of one parameter of the reference, assembled from the port's arrays.
+
+        The result is None if all pieces are missing. Otherwise missing pieces are filled with zeros.
+
+        Args:
+            name: the reference's name of the parameter.
+            value: function that returns the array of a parameter of the port, given its name, or None.
+            is_weight: whether the arrays are the values of the parameters, so that a match's offset is subtracted.
+        """
         matches = self.by_reference[name]
         pieces = [(match, value(match.port)) for match in matches]
         if all(piece is None for _, piece in pieces):
@@ -53,11 +72,24 @@ class Layout:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=matches[0].axis)
 
     def whole_in(self, port: str) -> list[str] | None:
-        """Return the reference's parameters that are in one of the port's; None if one of them is in others, too."""
+        """Return the names of the reference's parameters that one parameter of the port contains completely.
+
+        The result is None if one of these parameters is also partly in another parameter of the port.
+
+        Args:
+            port: the port's name of the parameter.
+        """
         names = [match.reference for match in self.by_port.get(port, ())]
         return names if all(len(self.by_reference[name]) == 1 for name in names) else None
 
     def _piece_of_reference(self, match: ParameterMatch, value: np.ndarray | None, is_weight: bool) -> np.ndarray:
+        """Return one slice of a parameter of the reference, or zeros if ``value`` is None.
+
+        Args:
+            match: correspondence of the slice.
+            value: array of the whole parameter of the port.
+            is_weight: whether to subtract the match's offset.
+        """
         shape = list(self.shapes[match.reference])
         if match.rows is not None:
             shape[match.axis] = match.rows[1] - match.rows[0]
@@ -75,11 +107,16 @@ class Layout:
         value: Callable[[str], np.ndarray | None],
         is_weight: bool = False,
     ) -> np.ndarray | None:
-        """Return a parameter of the port, put together from the reference's; None if one of these is missing.
+        """Return the array of a parameter of the port, assembled from the reference's arrays.
+
+        The result is None if the parameter has no match, or if the array of one of its pieces is missing.
 
         Args:
-            value: gives the array of a parameter of the reference.
-            is_weight: of :meth:`of_reference`.
+            port: the port's name of the parameter.
+            shape: shape of the parameter in the port.
+            value: function that returns the array of a parameter of the reference, given its name, or None.
+            is_weight: whether the arrays are the values of the parameters, so that a match's offset is added; False for
+                gradients.
         """
         pieces = []
         for match in self.by_port.get(port, ()):

@@ -1,4 +1,7 @@
-"""The comparisons that make masks in the forward of a pair's port, and a change of their bounds."""
+"""Finds the comparisons that create masks in the forward of a pair's port, and moves their bounds.
+
+An example is the `<=` in `keys <= queries`, which creates a causal mask. A mutant moves its bound by one position.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,16 @@ from toolkit.parity.measure.mask_comparisons import COMPARISONS, MaskComparisons
 
 
 class MaskWatch:
-    """Follows every comparison while it is given the calls (:func:`.calls.watch`).
+    """Follows the results of all comparisons of a forward, as the watcher of :func:`.calls.watch`.
 
     Args:
-        module: returns the path of the running layer.
-        paddle_layers: paths of the layers whose forward is Paddle's own.
+        module: function that returns the dotted path of the running layer.
+        paddle_layers: paths of the layers whose ``forward`` is Paddle's own.
 
     Attributes:
-        operations: source locations of the calls in the port's own code, without its random draws.
+        comparisons: comparisons so far, and which of them masked a tensor.
+        operations: source locations of the port's calls of Paddle functions, `file:line:column`, except for random
+            draws.
     """
 
     def __init__(self, module: Callable[[], str], paddle_layers: Collection[str]) -> None:
@@ -32,7 +37,10 @@ class MaskWatch:
         self.operations: set[str] = set()
 
     def call(self, name: str, original: Callable, args: tuple, options: Mapping[str, Any]) -> Any:
-        """Call a function of Paddle's, and follow it."""
+        """Call a function of Paddle, follow the masks among its inputs and results, and return its result.
+
+        The arguments are described in :meth:`.calls.Watcher.call`.
+        """
         if self._is_inside:
             return original(*args, **options)
         self._is_inside = True
@@ -49,12 +57,13 @@ class MaskWatch:
         return result
 
     def _site(self) -> Site | None:
+        """Return the current position in the port's code; None outside of the port's code."""
         frame = calling_frame()
         return None if frame is None else Site(calling_line(), column_of(frame), self._module())
 
 
 def _is_drawing() -> bool:
-    """Return whether a function that takes recorded draws is running."""
+    """Return whether a replaced random function of :mod:`.replaced` is running."""
     caller, frame = calling_frame(), sys._getframe(1)
     while frame is not caller and frame.f_back is not None:
         if frame.f_code.co_filename == replaced.__file__:
@@ -64,22 +73,31 @@ def _is_drawing() -> bool:
 
 
 def tensors_of(values: Any) -> list[paddle.Tensor]:
-    """Return the tensors among values, and in lists of them."""
+    """Return the tensors among nested lists and tuples of values, in order."""
     if isinstance(values, paddle.Tensor):
         return [values]
     return [one for value in values for one in tensors_of(value)] if isinstance(values, (list, tuple)) else []
 
 
 def _address(tensor: paddle.Tensor) -> int:
+    """Return the memory address of a tensor's data."""
     return tensor.data_ptr()
 
 
 def _values(tensor: paddle.Tensor) -> np.ndarray:
+    """Return a tensor's values as an array."""
     return tensor.detach().numpy()
 
 
 def with_shifted_bound(name: str, args: tuple) -> tuple:
-    """Return a comparison's arguments with a bound that includes one more position."""
+    """Return the arguments of a comparison, with the bound moved so that it includes one more position.
+
+    Example: the arguments `(x, 3)` of `x > 3` become `(x, 2)`.
+
+    Args:
+        name: name of the Paddle function, such as `__gt__` or `triu`.
+        args: positional arguments: the compared tensor, and the bound, which is 0 if it is missing.
+    """
     operator = COMPARISONS[name.strip("_")]
     by = -1 if operator in (">", ">=", "triu") else 1
     bound = args[1] if len(args) > 1 else 0

@@ -1,8 +1,8 @@
 """Removes a limit of Paddle's CPU kernels from the losses of a user's port.
 
-In a cross entropy or a log-softmax, these kernels count a score as 64 below the largest score if it lies further below.
-They do so in every dtype. A correct port then has a smaller loss than its reference, and its author cannot change that.
-Probabilities change by 2e-28 at most, so the gradients stay as the kernels compute them.
+In a cross entropy or a log-softmax, these kernels clip each score at 64 below the largest score. They do so in every
+dtype. A correct port then has a smaller loss than its reference, and its author cannot change that. Probabilities
+change by 2e-28 at most, so the gradients of the kernels are used unchanged.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import paddle
 
 from toolkit.parity.families.pair.replaced import calling_line
 
-#: Largest distance below the largest score that the kernels count.
+#: Largest distance of a score below the largest score in Paddle's kernels, which clip larger distances.
 LIMIT = 64.0
-#: Source locations in the port where the limit was removed.
+#: Source lines of the port where the limit was removed, `file:line`.
 limited_lines: list[str] = []
 
 
 def without_limit(name: str, kernel: Callable) -> Callable:
-    """Return a function of ``paddle._C_ops`` without the limit, or the function itself if it has none."""
+    """Return a function of ``paddle._C_ops`` without the limit, or ``kernel`` itself if it has no limit.
+
+    Args:
+        name: name of the function in ``paddle._C_ops``.
+        kernel: the function.
+    """
     if name not in _WITHOUT_LIMIT:
         return kernel
 
@@ -35,6 +40,13 @@ def without_limit(name: str, kernel: Callable) -> Callable:
 
 
 def _log_softmax(kernel: Callable, scores: paddle.Tensor, axis: int) -> paddle.Tensor:
+    """Return the log-softmax of scores along an axis without the limit.
+
+    Args:
+        kernel: Paddle's function with the limit.
+        scores: scores, of any shape.
+        axis: axis of the classes.
+    """
     logarithms = kernel(scores, axis)
     with paddle.no_grad():
         distances = scores.max(axis, keepdim=True) - scores
@@ -52,6 +64,18 @@ def _cross_entropy(
     ignored_label: int,
     axis: int,
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Return the probabilities and losses of Paddle's ``cross_entropy_with_softmax`` without the limit.
+
+    Args:
+        kernel: Paddle's function with the limit.
+        scores: scores of the classes, or probabilities if ``uses_softmax`` is False.
+        labels: class indices, with size 1 along ``axis``, or class probabilities in the shape of ``scores``.
+        is_soft: whether the labels are class probabilities.
+        uses_softmax: whether the kernel applies softmax. Without softmax there is nothing to correct.
+        is_stable: whether the kernel subtracts the largest score first.
+        ignored_label: label of the positions whose loss is 0.
+        axis: axis of the classes.
+    """
     probabilities, losses = kernel(scores, labels, is_soft, uses_softmax, is_stable, ignored_label, axis)
     if not uses_softmax:
         return probabilities, losses
@@ -70,7 +94,7 @@ def _cross_entropy(
     return probabilities, _exact_beyond_limit(losses, exact_losses, distances)
 
 
-#: Name of a kernel with the limit -> function without the limit. Its first argument is the kernel.
+#: Function without the limit, by the name of the kernel with the limit. Its first argument is this kernel.
 _WITHOUT_LIMIT: Mapping[str, Callable] = {"cross_entropy_with_softmax": _cross_entropy, "log_softmax": _log_softmax}
 
 
